@@ -202,10 +202,10 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
     for pool in pools:
         together = [other for other in pools if other.model == pool.model]
         limit_tokens = min(other.max_model_len for other in together)
-        speculates = any(other.config.num_speculative_tokens for other in together)
+        joined = any(other.config.num_speculative_tokens or other.limits.stream for other in together)
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
         seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
-        served |= {name: ServedModel(pool.model, limit_tokens, speculates, priorities, seats) for name in pool.names}
+        served |= {name: ServedModel(pool.model, limit_tokens, joined, priorities, seats) for name in pool.names}
     return served
 
 

@@ -29,6 +29,6 @@ def cluster_of(deployment: Deployment, *, prefix_caching: bool, fast_forward: bo
         scheduler=engine.scheduler,
         **{"async_scheduling": engine.async_scheduling, **scheduling},
     )
-    front_end = front_end_of(engine)
+    front_end = front_end_of(engine, limits)
     instance = Instance(0, deployment.step_model(), limits, front_end=front_end, fast_forward=fast_forward)
     return Cluster([instance], make_router("round_robin", 0))

@@ -2,7 +2,7 @@
 
 Most requests have spans: tokens from one step of an instance to another; several, in the order of time, where they were
 preempted or where the instance runs prompts in steps of their own. All these are worked out as arrays; only those of whom
-tokens were told one by one are looked at singly.
+tokens were told one by one, or went out in intervals, are looked at singly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TokenTimes:
 
     def __init__(self, rows: Sequence[TokenRow]) -> None:
         self._rows = rows
-        spans = [() if row.token_s else row.request.spans for row in rows]
+        spans = [() if row.token_s or row.request.stream else row.request.spans for row in rows]
         self._counts = np.fromiter(map(len, spans), dtype=np.int64, count=len(rows))
         self._steps_s, self._begins, self._ends = _positions(list(chain.from_iterable(spans)))
         self._others = np.flatnonzero(self._counts == 0).tolist()

@@ -86,5 +86,6 @@ def _stamps(plans: Plans) -> list[float]:
             (place, times[place]) for place, piece in enumerate(reply.pieces[: len(times)]) if piece
         ]
         shown += [(part.start - 0.5, times[part.start]) for part in reply.parts if part.kind.endswith("_call")]
-        stamps += [time_s for _, time_s in sorted(shown)]
+        when = [time_s for _, time_s in sorted(shown)]
+        stamps += when if flight.request.stream is None else dict.fromkeys(when)
     return sorted(stamps)

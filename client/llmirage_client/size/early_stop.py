@@ -92,7 +92,7 @@ def _budget(objective: Objective, count: int, floor: float) -> _Budget | None:
 def stamps(row: TokenRow) -> tuple[float, float, int]:
     """When the first and the last token came, and how many there were."""
     spans = row.request.spans
-    if spans and not row.token_s:
+    if spans and not row.token_s and row.request.stream is None:
         first_of_s, first, _ = spans[0]
         last_of_s, _, last = spans[-1]
         return first_of_s[first], last_of_s[last], sum([end - begin + 1 for _, begin, end in spans])

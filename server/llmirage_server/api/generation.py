@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.api.chunks import chunks_due
 from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.suspended_send import SuspendedSend
@@ -356,8 +357,7 @@ class _ChoiceStream:
     __slots__ = ("_sent", "_shows", "_stream", "_total", "_writer")
 
     def __init__(self, stream: TokenStream, choice: Choice, writer: ChoiceWriter) -> None:
-        self._stream = stream
-        self._writer = writer
+        self._stream, self._writer = stream, writer
         self._total = len(choice.reply.ids)
         self._shows = next((place for place, piece in enumerate(choice.reply.pieces) if piece), -1)  # the first that does
         self._sent = 0
@@ -371,13 +371,15 @@ class _ChoiceStream:
             # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
             asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
             return
-        self._sent = produced
-        data = self._writer.tokens(sent, produced)
+        if request.stream is None:
+            self._sent, data = produced, self._writer.tokens(sent, produced)
+        else:
+            data, self._sent = chunks_due(self._writer, request, sent)
         if produced >= self._total:
             data += self._writer.ending() + self._stream.end_of_choice()
         if data:
             self._stream.write(data)
-        if sent <= self._shows < produced:
+        if sent <= self._shows < self._sent:
             self._stream.first_shows(request, self._shows)
 
 

@@ -35,7 +35,7 @@ class ServedModel:
 
     model: str  # as the cluster calls it
     max_model_len: int  # prompt and output tokens of the longest request
-    speculates: bool = False  # a step may bring several tokens
+    joined: bool = False  # several tokens may go out together
     priorities: bool = False  # requests may have them
     seats: int = 256  # requests in the batches of its instances, all together
 

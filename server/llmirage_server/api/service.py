@@ -288,7 +288,7 @@ class Service:
                         max_tokens=sampling.max_tokens or asked_for.limit_tokens,
                     ),
                     prompts[place].echo,
-                    served.speculates,
+                    served.joined,
                 )
                 for (place, asked_for), planned in zip(some, replies, strict=True)
             ]

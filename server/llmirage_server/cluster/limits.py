@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args
 
+from llmirage_server.cluster.streaming import StreamInterval
 from llmirage_server.perf.speculation import rates_problem
 
 Role = Literal["both", "prefill", "decode"]
@@ -65,6 +66,7 @@ class EngineLimits:
     async_scheduling: a step is formed while the one before it runs: who arrives meanwhile waits for the next but one.
         SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
     scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
+    stream: which tokens of a reply are sent together; None: each one by itself.
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
     acceptance_rate: probability that a draft token is accepted when the ones before it were.
     acceptance_rates: by position, the probability that a draft token is accepted, all before it included; instead of
@@ -93,6 +95,7 @@ class EngineLimits:
     capacity_scheduler_policy: str = "guaranteed_no_evict"
     async_scheduling: bool = False
     scheduler_recv_interval: int = 1
+    stream: StreamInterval | None = None
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
     acceptance_rates: tuple[float, ...] = ()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_server.cluster.streaming import StreamInterval
+
 TokenIds = npt.NDArray[np.int32]
 Span = tuple["array[float]", int, int]
 """Tokens of a request that came step by step: the ends of an instance's steps, and which brought the first and the last."""
@@ -39,6 +41,7 @@ class Request:
     arrival_s: float  # at the server
     instance: int  # index of the instance that serves it, or -1
     placed_s: float  # when that instance got it
+    stream: StreamInterval | None  # how that instance sends the tokens; None: each one
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission
     produced: int  # output tokens generated so far
     preemptions: int
@@ -71,6 +74,7 @@ class Request:
         "prompt_tokens",
         "session_key",
         "spans",
+        "stream",
         "tag",
     )
 
@@ -106,6 +110,7 @@ class Request:
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.cached_tokens = self.produced = self.preemptions = 0
+        self.stream = None
         self.cancelled = self.failed = False
         self.spans = []
 

@@ -13,6 +13,7 @@ from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
@@ -79,14 +80,15 @@ def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
         config.role,
         tiers=pool.tiers,
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
-        front_end=front_end_of(pool.deployment.engine),
+        front_end=front_end_of(pool.deployment.engine, pool.limits),
         fast_forward=fast_forward,
     )
 
 
-def front_end_of(engine: EngineProfile) -> FrontEnd:
-    """What an engine has before its scheduler."""
-    serial = engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6, engine.output_token_us * 1e-6
+def front_end_of(engine: EngineProfile, limits: EngineLimits) -> FrontEnd:
+    """What an engine has before its scheduler. Tokens that are sent together cost it as much as one."""
+    output_us = engine.output_token_us / (1 if limits.stream is None else limits.stream.tokens)
+    serial = engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6, output_us * 1e-6
     return FrontEnd(engine.front_end_ttft_s, *serial)
 
 

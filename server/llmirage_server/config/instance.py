@@ -176,6 +176,7 @@ class InstanceSettings:
     scheduler_recv_interval: int | None = _engine(
         None, "Decoding steps from one look at new requests to the next (sglang).", unset="1", least=1
     )
+    stream_interval: int = _engine(1, "Tokens of a streamed chunk; the first token goes out at once.", least=1)
     enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).")
     capacity_scheduler_policy: str | None = _engine(
         None,

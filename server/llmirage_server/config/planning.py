@@ -8,6 +8,7 @@ from typing import Any
 
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits, FirstToken
+from llmirage_server.cluster.streaming import StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.perf.catalogue.acceptance import with_published_acceptance
 from llmirage_server.perf.catalogue.gpus import GIB
@@ -218,10 +219,21 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
         acceptance_rates=speculative.acceptance_rates if speculative else (),
         speculation_seed=cluster.seed,
         first_token=_first_token(cluster, deployment),
+        stream=_stream(config.stream_interval, deployment),
         **{"async_scheduling": deployment.engine.async_scheduling}
         | {name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
     return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
+
+
+def _stream(interval: int, deployment: Deployment) -> StreamInterval | None:
+    """vLLM counts tokens, the others steps of a request, which bring several with speculation."""
+    if interval == 1:
+        return None
+    scheduler, speculative = deployment.engine.scheduler, deployment.speculative
+    if speculative is not None and scheduler != "vllm":
+        interval = round(interval * speculative.tokens_per_step)
+    return StreamInterval(interval, from_start=scheduler == "trtllm")
 
 
 def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:

@@ -28,16 +28,16 @@ class Flight:
 
     @property
     def times(self) -> Times:
-        """When each token that was produced came, cluster time, float64, shape (produced,)."""
-        spans = self.request.spans
-        if not spans:
-            return np.array(self.token_s)
-        pieces = [np.array(ends_s[first : last + 1]) for ends_s, first, last in spans]
-        return np.sort(np.concatenate([*pieces, np.array(self.token_s)]))
+        """When each token came that has gone out, cluster time, float64, shape (tokens,)."""
+        request, times = self.request, np.array(self.token_s)
+        if request.spans:
+            pieces = [np.array(ends_s[first : last + 1]) for ends_s, first, last in request.spans]
+            times = np.sort(np.concatenate([*pieces, times]))
+        return times if request.stream is None else request.stream.seen_s(times, request.output_tokens)
 
     @property
     def arrivals(self) -> Times:
-        """The same, but tokens that one step brought together (speculation) came as one."""
+        """The same, but tokens that came together (speculation, streams in intervals) came as one."""
         times = self.times
         return times[np.append(True, times[1:] > times[:-1])] if len(times) > 1 else times
 

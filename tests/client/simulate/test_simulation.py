@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -320,3 +321,23 @@ def test_bands_stand_beside_the_figures() -> None:
 def test_times_of_the_users_own_have_no_bands() -> None:
     result = CliRunner().invoke(main, ["simulate", "--ttft", "10", "--itl", "1", "--isl", "10", "--osl", "5", "--json"])
     assert json.loads(result.stdout)["bands"] is None
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+def test_streams_in_intervals_have_fewer_events_and_the_same_ends(engine: str) -> None:
+    """Tokens 1, 6, 11, ... end a chunk, of TensorRT-LLM 1, 5, 10, ...; by both ways of simulating."""
+    workload, options = synthetic_load(300, 22, 12, seed=1), RunOptions(concurrency=4, seed=1)
+    plain, chunked = (
+        simulate(dataclasses.replace(CLUSTER, engine=engine, stream_interval=n), workload, options) for n in (1, 5)
+    )
+    ends = [1, 6, 11, 16, 21, 22] if engine == "vllm" else [1, 5, 10, 15, 20, 22]
+    for before, after in zip(plain.result.records, chunked.result.records, strict=True):
+        assert after.exchange.token_s == [before.exchange.token_s[end - 1] for end in ends]
+    for same in ("ttft_ms", "tpot_ms", "latency_ms"):
+        assert chunked.summary[same] == plain.summary[same]
+    assert chunked.summary["itl_ms"]["p50"] == pytest.approx(5 * plain.summary["itl_ms"]["p50"], rel=0.05)
+    config = dataclasses.replace(CLUSTER, engine=engine, stream_interval=5)
+    protocol = simulate(config, workload, options, via="api")
+    assert [each.exchange.token_s for each in protocol.result.records] == [
+        each.exchange.token_s for each in chunked.result.records
+    ]

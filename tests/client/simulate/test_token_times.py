@@ -17,6 +17,7 @@ from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulator.engine import Request
 from llmirage_client.workload.session import Session
+from llmirage_server.cluster.streaming import StreamInterval
 from llmirage_shared.statistics import summarize
 
 CONVERSATION = Conversation(Session("s", ()), 0, Identifiers(1), ())
@@ -42,6 +43,7 @@ def rows(draw: Any) -> list[TokenRow]:
                 now = ends_s[last]
         if draw(st.integers(0, 4)) == 0:
             row.token_s += [now + 1.0, now + 1.5, now + 1.5]  # the last two from one step
+        request.stream = draw(st.sampled_from([None, None, StreamInterval(3), StreamInterval(3, from_start=True)]))
         made.append(row)
     return made
 

@@ -19,7 +19,7 @@ from llmirage_shared.statistics import summarize
 
 
 def row(ttft_s: float, error: Any = None) -> Any:
-    request = SimpleNamespace(spans=[([ttft_s, ttft_s + 0.1], 0, 1)])
+    request = SimpleNamespace(stream=None, spans=[([ttft_s, ttft_s + 0.1], 0, 1)])
     return SimpleNamespace(start_s=0.0, request=request, token_s=[], error=error)
 
 
@@ -50,7 +50,7 @@ def test_a_request_at_its_limit_meets_it_here_as_in_the_end(start_s: float, gaps
     objective = parse_slo(f"{metric}_max<=1ms")[0]
     value_ms = request_metrics(record)[objective.metric.tag]
     exact = replace(objective, limit=value_ms)
-    request = SimpleNamespace(spans=[(stamps, 0, len(stamps) - 1)])
+    request = SimpleNamespace(stream=None, spans=[(stamps, 0, len(stamps) - 1)])
     row = SimpleNamespace(start_s=start_s, request=request, token_s=[], error=None)
     assert EarlyStop([exact], 1, failures=True)(row) is None  # type: ignore[arg-type]
     assert EarlyStop([replace(exact, limit=value_ms * (1 - 1e-15))], 1, failures=True)(row) is not None  # type: ignore[arg-type]

@@ -129,6 +129,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
     "async_scheduling": ((), ["--no-async-scheduling"], limit("async_scheduling")),
     "scheduler_recv_interval": (SGLANG, ["--scheduler-recv-interval", "10"], limit("scheduler_recv_interval")),
+    "stream_interval": ((), ["--stream-interval", "10"], limit("stream")),
     "enable_mixed_chunk": (SGLANG, ["--enable-mixed-chunk"], limit("enable_mixed_chunk")),
     "capacity_scheduler_policy": (
         TRTLLM,

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from llmirage_server.api.chunks import said_together
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
 from llmirage_server.api.messages.caching import NOTHING_KEPT, KeptPrompt, cache_breakpoint, messages_usage
@@ -135,6 +136,7 @@ class _Message:
         self._model = model
         self._kept = kept
         self._reply: Reply = choice.reply
+        self._joined = choice.joined
         self._generation = generation
         self._id = new_id("msg_")
         self._parts = self._reply.all_parts
@@ -154,14 +156,14 @@ class _Message:
             message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
             written.append(_event({"type": "message_start", "message": message}))
             written.append(_event({"type": "ping"}))
-        for place in range(start, end):
-            while self._next < len(self._parts) and place >= self._parts[self._next].end:
+        for places in said_together(self._parts, start, end, self._joined):
+            while self._next < len(self._parts) and places.start >= self._parts[self._next].end:
                 written.append(self._end_block())
-            if self._next == len(self._parts) or place < self._parts[self._next].start:
+            if self._next == len(self._parts) or places.start < self._parts[self._next].start:
                 continue
             if self._open < self._next:
                 written.append(self._begin_block())
-            if piece := self._reply.pieces[place]:
+            if piece := "".join(self._reply.pieces[places.start : places.stop]):
                 written.append(self._delta[0] + escape(piece) + self._delta[1])
         return b"".join(written)
 

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from llmirage_server.api.chunks import chunks_due
 from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
@@ -79,8 +80,7 @@ class BackgroundRun:
         if request.failed:
             asyncio.get_running_loop().call_soon(self.abort, errors.instance_lost())
             return
-        sent, self._sent = self._sent, request.produced
-        data = self._writer.tokens(sent, request.produced)
+        data, self._sent = chunks_due(self._writer, request, self._sent)
         if request.produced < len(request.output):
             self._add(data)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from llmirage_server.api.chunks import said_together
 from llmirage_server.api.generation import Choice
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools, OutputItem
@@ -35,6 +36,7 @@ class ResponseWriter:
         self.response = response
         self.sequence = 0  # of the next event
         self._pieces = reply.pieces
+        self._joined = choice.joined
         self._logprobs = logprobs
         self._obfuscated = obfuscated
         parts = reply.all_parts
@@ -66,16 +68,16 @@ class ResponseWriter:
 
     def tokens(self, start: int, end: int) -> bytes:
         written = []
-        for place in range(start, end):
-            while self._next < len(self.items) and place >= self.items[self._next].part.end:
+        for places in said_together([item.part for item in self.items] if self._joined else (), start, end, self._joined):
+            while self._next < len(self.items) and places.start >= self.items[self._next].part.end:
                 written.append(self._close_up_to(self._next))
                 self._next += 1
-            if self._next == len(self.items) or place < self.items[self._next].part.start:
+            if self._next == len(self.items) or places.start < self.items[self._next].part.start:
                 continue
             if self._index < self._next:
                 written.append(self._open(self._next))
-            if piece := self._pieces[place]:
-                written.append(self._say(piece, place))
+            if piece := "".join(self._pieces[places.start : places.stop]):
+                written.append(self._say(piece, places))
         return b"".join(written)
 
     def ending(self) -> bytes:
@@ -113,14 +115,15 @@ class ResponseWriter:
         head = b"event: " + kind + b'\ndata: {"type":"' + kind + b'","sequence_number":'
         return head, b"," + encoded(place)[1:-1] + b',"delta":', b',"logprobs":' if item.has_logprobs else b""
 
-    def _say(self, piece: str, place: int) -> bytes:
+    def _say(self, piece: str, places: range) -> bytes:
         if self._delta is None:  # arguments of a hosted tool are not streamed
             return b""
         head, middle, logprobs = self._delta
         data = head + str(self.sequence).encode() + middle + escape(piece)
         self.sequence += 1
         if logprobs:
-            entries = [] if self._logprobs is None else [self._logprobs.entry(place)]
+            known = self._logprobs
+            entries = [] if known is None else [known.entry(place) for place in places if self._pieces[place]]
             self._sent_logprobs += entries
             data += logprobs + (encoded(entries) if entries else b"[]")
         return data + (after_delta(piece) if self._obfuscated else b"}\n\n")

@@ -135,6 +135,7 @@ class FixedInstance(InstanceBase):
         )
 
     def _plan(self, request: Request, first_s: float, now: float) -> None:
+        request.stream = self.limits.stream
         self._plans[request] = (first_s, request.produced)
         heappush(self._due, (first_s, next(self._order), request))
         self._count(now)

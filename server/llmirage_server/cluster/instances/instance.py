@@ -378,7 +378,7 @@ class Instance(InstanceBase):
 
     def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
         """Put a request on a rank, and count it."""
-        sequence, scheduler = Sequence(request), self.schedulers[0]
+        request.stream, sequence, scheduler = self.limits.stream, Sequence(request), self.schedulers[0]
         if len(self.schedulers) > 1:
             if self._ranks.reads_kv:
                 self.sync_to(now)

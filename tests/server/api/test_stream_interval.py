@@ -1,0 +1,101 @@
+"""Streams in intervals of several tokens, as clients see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.config import ClusterConfig
+from llmirage_shared import virtual_time
+
+MODEL = "Qwen/Qwen3-8B"
+ASKED: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 11},
+    "completions": {"prompt": "Hello", "max_tokens": 11},
+    "responses": {"input": "Hello", "max_output_tokens": 16},
+    "messages": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 11},
+}
+
+
+async def timed(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, bytes]]:
+    """The parts of a response's body, and when each left."""
+    parts: list[tuple[float, bytes]] = []
+    messages: list[Any] = [{"type": "http.request", "body": json.dumps(body).encode()}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            parts.append((asyncio.get_running_loop().time(), message["body"]))
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "raw_path": b"", "query_string": b""}
+    await app(scope, receive, send)
+    return parts
+
+
+async def timed_events(app: LlmirageApp, path: str, body: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
+    lines = [(time_s, line) for time_s, part in await timed(app, path, body) for line in part.decode().split("\n")]
+    return [(time_s, json.loads(line[6:])) for time_s, line in lines if line.startswith("data: {")]
+
+
+def spoken(path: str, **settings: Any) -> list[tuple[float, str]]:
+    """When the chunks with text came, and their texts. A token takes 10 ms, the first one 100."""
+    app = create_app(ClusterConfig(model=MODEL, ttft_ms=100.0, itl_ms=10.0, **settings))
+    asked = {"model": MODEL, "stream": True, **ASKED[path]}
+    events = virtual_time.run(timed_events(app, f"/v1/{path}", asked))
+    return [(time_s, text) for time_s, event in events if (text := text_of(event))]
+
+
+def text_of(event: dict[str, Any]) -> str:
+    delta = event.get("delta", "")
+    if isinstance(delta, dict):  # Messages
+        return str(delta.get("text", ""))
+    if delta:  # Responses
+        return str(delta)
+    return "".join(choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in event.get("choices", ()))
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_the_first_token_comes_at_once_and_the_others_together(path: str) -> None:
+    plain = spoken(path)
+    for settings, ends in (
+        ({"stream_interval": 4}, [1, 5, 9]),
+        ({"stream_interval": 4, "engine": "sglang"}, [1, 5, 9]),
+        ({"stream_interval": 4, "engine": "trtllm"}, [1, 4, 8]),
+    ):
+        total = 16 if path == "responses" else 11
+        ends = [*ends, *range(ends[-1] + 4, total, 4), total]
+        found = spoken(path, **settings)
+        assert [time_s for time_s, _ in found] == pytest.approx([0.09 + 0.01 * end for end in ends])
+        assert "".join(text for _, text in found) == "".join(text for _, text in plain)
+        pieces = [text for _, text in plain]
+        assert len(pieces) == total
+        assert [text for _, text in found] == ["".join(pieces[a:b]) for a, b in pairwise([0, *ends])]
+
+
+def test_a_call_of_a_tool_comes_in_the_same_chunks() -> None:
+    cities = {"type": "string", "enum": ["Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"]}
+    form = {"type": "object", "properties": {"city": cities}, "required": ["city"]}
+    function = {"name": "weather", "parameters": form}
+    asked = {"tools": [{"type": "function", "function": function}], "tool_choice": "required", "max_tokens": 200}
+    app = create_app(ClusterConfig(model=MODEL, stream_interval=5))
+    body = {"model": MODEL, "stream": True, **ASKED["chat/completions"], **asked}
+    events = [event for _, event in virtual_time.run(timed_events(app, "/v1/chat/completions", body))]
+    calls = [call for event in events for choice in event["choices"] for call in choice["delta"].get("tool_calls", ())]
+    assert isinstance(json.loads("".join(call["function"]["arguments"] for call in calls)), dict)
+    assert 3 < len(calls) < 12
+
+
+def test_replies_in_one_piece_are_what_they_were() -> None:
+    asked = {"model": MODEL, **ASKED["completions"]}
+    [(plain_s, plain)], [(time_s, body)] = (
+        virtual_time.run(timed(create_app(ClusterConfig(model=MODEL, ttft_ms=100.0, **settings)), "/v1/completions", asked))
+        for settings in ({}, {"stream_interval": 10})
+    )
+    assert (time_s, json.loads(body)["choices"]) == (plain_s, json.loads(plain)["choices"])
