@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ WORKLOADS = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon" /
 CLIENTS, BANKING_CLIENTS = 64, 4  # of rows without a record of the client's, like the others of their kind
 CALLS = {"airline": 12.5, "retail": 14.0, "telecom": 20.0}  # of a conversation: requests of the runs / 200 conversations
 OTHER_CALLS = 20.0
+# Mean prompt of all conversations, of which a part was served: `ideal_hit` is theirs (nebius/results_tau/tau_table.tsv).
+WHOLE_PROMPT_TOKENS = {
+    "tau banking_knowledge claude-opus-4-5": 22147,
+    "tau banking_knowledge gemini-3-pro": 36109,
+    "tau banking_knowledge gpt-5-2": 61657,
+    "tau banking_knowledge qwen3.5-397b-a17b-think": 16895,
+}
+DOCUMENT_SPREAD = 1.5  # of the logarithm of new tokens, by the server's histograms, where calls bring documents
 QWEN_WORKLOADS = ("chatbot", "agent", "toolagent")
 EMPTY_THOUGHT = 4  # tokens
 WARMUP = 16  # requests (scripts/run_nvfp4.sh)
@@ -182,11 +191,14 @@ def predict(run: AgentRun) -> AgentPrediction:
         done = max(request.finished_s for request in warmup)
         served = play(cluster, conversations, run.clients, run.requests, done)
     ttft = np.array([request.first_token_s - request.arrival_s for request in served]) * 1e3
-    gaps = sum(request.finished_s - request.first_token_s for request in served) * 1e3
-    tokens = sum(request.output_tokens - 1 for request in served)
+    gaps = [((request.finished_s - request.first_token_s) * 1e3, request.output_tokens - 1) for request in served]
+    if run.family == "tau":  # a histogram of the server's over tokens; the other's client has means over requests
+        tpot = sum(gap for gap, _ in gaps) / sum(tokens for _, tokens in gaps)
+    else:
+        tpot = float(np.mean([gap / tokens for gap, tokens in gaps if tokens]))
     counted = [*warmup, *served]  # as the server counts
     hit = sum(request.cached_tokens for request in counted) / sum(request.prompt_tokens for request in counted)
-    return AgentPrediction(run, hit, float(ttft.mean()), float(np.median(ttft)), gaps / tokens)
+    return AgentPrediction(run, hit, float(ttft.mean()), float(np.median(ttft)), tpot)
 
 
 def play(cluster: Cluster, coming: Iterator[list[Request]], clients: int, most: int, start: float = 0.0) -> list[Request]:
@@ -216,12 +228,14 @@ def play(cluster: Cluster, coming: Iterator[list[Request]], clients: int, most: 
 
 
 def tau_conversations(run: AgentRun) -> Iterator[list[Request]]:
-    """Conversations whose calls have the run's mean prompt, new tokens and reply; lengths of new tokens are exponential."""
+    """Conversations whose calls have the run's mean prompt, new tokens and reply; see `new_tokens` for their lengths."""
     rng = random.Random(0)
     calls = CALLS.get(run.workload, OTHER_CALLS)
-    new = run.prompt_tokens * (1 - run.ideal_hit)
+    new = WHOLE_PROMPT_TOKENS.get(run.name, run.prompt_tokens) * (1 - run.ideal_hit)
     history = new * (calls / 2 + 1) / 2  # mean over the calls of a stream
     system = max(2 * SHORT_SYSTEM, 2 * (run.prompt_tokens - history))
+    sizes = new_tokens(run, new)
+    rng.shuffle(sizes)
     at, made = 0, 0
     systems = []
     for size in (int(system - SHORT_SYSTEM), SHORT_SYSTEM):
@@ -231,13 +245,22 @@ def tau_conversations(run: AgentRun) -> Iterator[list[Request]]:
         count = min(max(1, round(rng.gauss(calls, calls / 3))), run.requests - made)
         streams, requests = list(systems), []
         for i in range(count):
-            added = 1 + int(rng.expovariate(1 / new))
+            added = 1 + int(sizes[made + i])
             answer = max(2, int(run.output_tokens * math.exp(rng.gauss(-(run.output_spread**2) / 2, run.output_spread))))
             streams[i % 2] = np.concatenate([streams[i % 2], _fresh(at, added)])
             requests.append(Request(made + i, streams[i % 2], _fresh(at + added, answer)))
             at += added + answer
         made += count
         yield requests
+
+
+def new_tokens(run: AgentRun, mean: float) -> list[float]:
+    """Of all calls, in order: as an exponential distribution has them; a log-normal one where some calls bring documents."""
+    shares = [(i + 0.5) / run.requests for i in range(run.requests)]
+    if run.workload.startswith("banking"):
+        logs = NormalDist(-(DOCUMENT_SPREAD**2) / 2, DOCUMENT_SPREAD)
+        return [mean * math.exp(logs.inv_cdf(share)) for share in shares]
+    return [-mean * math.log(1 - share) for share in shares]
 
 
 def qwen_conversations(run: AgentRun) -> Iterator[list[Request]]:

@@ -27,6 +27,7 @@ def cluster_of(deployment: Deployment, *, prefix_caching: bool, fast_forward: bo
         page_size=deployment.block_size,
         enable_prefix_caching=prefix_caching,
         scheduler=engine.scheduler,
+        recurrent_states=deployment.aligned_chunks,
         **{"async_scheduling": engine.async_scheduling, **scheduling},
     )
     front_end = front_end_of(engine, limits)

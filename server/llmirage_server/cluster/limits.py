@@ -35,6 +35,7 @@ _ONLY_OF = {
     "schedule_conservativeness": "sglang",
     "capacity_scheduler_policy": "trtllm",
     "scheduler_recv_interval": "sglang",
+    "recurrent_states": "vllm",
 }
 
 
@@ -67,6 +68,8 @@ class EngineLimits:
         SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
     scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
     stream: which tokens of a reply are sent together; None: each one by itself.
+    recurrent_states: (vllm) layers of linear attention keep a state, of which prefix caching stores those at the end of a
+        prompt's chunks: they end at whole pages, one of them with the last whole page (mamba_cache_mode align).
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
     acceptance_rate: probability that a draft token is accepted when the ones before it were.
     acceptance_rates: by position, the probability that a draft token is accepted, all before it included; instead of
@@ -96,6 +99,7 @@ class EngineLimits:
     async_scheduling: bool = False
     scheduler_recv_interval: int = 1
     stream: StreamInterval | None = None
+    recurrent_states: bool = False
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
     acceptance_rates: tuple[float, ...] = ()

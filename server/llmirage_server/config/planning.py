@@ -214,6 +214,7 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         page_size=deployment.block_size,
         scheduler=deployment.engine.scheduler,
+        recurrent_states=deployment.aligned_chunks,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
         acceptance_rates=speculative.acceptance_rates if speculative else (),

@@ -275,6 +275,11 @@ class Deployment:
             tokens_override=override * self.block_size if override else None,
         )
 
+    @property
+    def aligned_chunks(self) -> bool:
+        """Whether chunks of prompts end where the engine stores recurrent states."""
+        return self.engine.scheduler == "vllm" and self.model.linear_layers > 0
+
     def step_model(self) -> GroupStepModel:
         """How long a step of this instance takes, by the performance model that was asked for."""
         if self.perf_model == "silicon":
@@ -305,6 +310,7 @@ class Deployment:
             draft=self.draft,
             draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
             draft_method=self.speculative.method if self.speculative else "mtp",
+            captured_tokens=min(self.engine.captured_tokens, 2 * self.max_num_seqs),
         )
 
     def ttft_s(self, prompt_tokens: int) -> float:

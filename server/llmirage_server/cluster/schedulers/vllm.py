@@ -53,7 +53,10 @@ class VllmScheduler(Scheduler):
                 continue  # it gave way, or its step has not ended
             prompt = sequence in prefilling
             missing = sequence.tokens - sequence.computed
-            new_tokens = min(self._chunk(missing) if prompt else missing + batch.draft_tokens(sequence), budget)
+            if prompt:
+                new_tokens = self._chunk(sequence, missing, budget)
+            else:
+                new_tokens = min(missing + batch.draft_tokens(sequence), budget)
             while not kv.allocate(sequence, new_tokens):
                 victim = self._victim(step)
                 budget += self._withdraw(step, victim)
@@ -77,7 +80,7 @@ class VllmScheduler(Scheduler):
             if kv.tiered and self._loads(sequence):
                 continue
             kv.acquire(sequence)
-            missing = 1 if sequence in received else self._chunk(sequence.tokens - sequence.computed)
+            missing = 1 if sequence in received else sequence.tokens - sequence.computed
             if not limits.enable_chunked_prefill and missing > budget:
                 kv.release(sequence)
                 break  # the next step has a budget of its own
@@ -85,14 +88,22 @@ class VllmScheduler(Scheduler):
                 kv.release(sequence)
                 self._blocked, self._blocked_at = sequence, kv.changes
                 break
-            new_tokens = min(missing, budget)
+            new_tokens = 1 if sequence in received else self._chunk(sequence, missing, budget)
             self._start(step, sequence, new_tokens, now)
             budget -= new_tokens
 
-    def _chunk(self, missing: int) -> int:
-        """How much of a prompt one step may compute."""
-        threshold = self.limits.long_prefill_token_threshold
-        return min(missing, threshold) if threshold else missing
+    def _chunk(self, sequence: Sequence, missing: int, budget: int) -> int:
+        """How much of a prompt that misses so many tokens the step computes."""
+        limits = self.limits
+        threshold = limits.long_prefill_token_threshold
+        new_tokens = min(missing, threshold, budget) if threshold else min(missing, budget)
+        if not limits.recurrent_states or not limits.enable_prefix_caching or not limits.enable_chunked_prefill:
+            return new_tokens
+        page, computed = limits.page_size, sequence.computed
+        last = sequence.tokens - sequence.tokens % page
+        if computed + new_tokens < last:
+            return new_tokens // page * page or new_tokens
+        return last - computed if computed < last else new_tokens
 
     def _victim(self, step: Step) -> Sequence:
         """Who gives way: there is one, if only the sequence that asks."""

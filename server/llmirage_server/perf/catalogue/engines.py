@@ -67,6 +67,9 @@ class EngineProfile:
     prefill_in_place_pcie: float = 1.0  # the same of PCIe cards
     prefill_in_place_fp4: float | None = None  # the same of GPUs that multiply in fp4, PCIe cards too; None: as the others
     eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
+    eager_linear_us: float = 0.0  # the same of linear attention, whose chunked kernels are many; 0: as any other layer
+    captured_tokens: int = 0  # a step of at most so many, and of at most two a sequence, replays graphs between attentions
+    captured_share: float = 1.0  # of the launching, what such a step has left
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
     tokenize_token_us: float = 0.0  # the same for each token of the prompt
@@ -90,6 +93,11 @@ class EngineProfile:
         """What the host adds to every step with `rows` sequences, and what shows only as far as the GPUs are quicker."""
         seen_s = self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows
         return seen_s, self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
+
+    def launching_s(self, layers: int, linear_layers: int) -> float:
+        """Of a step with prompts through so many layers, some of them of linear attention, without graphs."""
+        linear_us = self.eager_linear_us or self.eager_layer_us
+        return 1e-6 * (self.eager_layer_us * (layers - linear_layers) + linear_us * linear_layers)
 
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
         """By how much kernels are slower in long prompts of a running server than one by one."""

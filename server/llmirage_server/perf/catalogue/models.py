@@ -30,6 +30,11 @@ class ModelSpec:
         return sum(group.count for group in self.groups)
 
     @property
+    def linear_layers(self) -> int:
+        """Layers that keep a recurrent state instead of a KV cache."""
+        return sum(group.count for group in self.groups if group.attention and group.attention.state_bytes())
+
+    @property
     def moe(self) -> Moe | None:
         """The mixture of experts, None in a dense model."""
         return next((group.mlp for group in self.groups if isinstance(group.mlp, Moe)), None)

@@ -7,16 +7,18 @@ from llmirage_server.perf.steps.stage import BATCHES, Memo
 
 
 class EngineOverhead:
-    """Of an instance with so many layers and attention data-parallel ranks.
+    """Of an instance whose stage launches its layers in `launching_s`, with so many attention data-parallel ranks.
 
-    scaled: whether the profile corrects GPU times.
+    captured_tokens: the most of one rank that graphs were captured for. scaled: whether the profile corrects GPU times.
     """
 
-    def __init__(self, engine: EngineProfile, layers: int, ranks: int) -> None:
+    def __init__(self, engine: EngineProfile, launching_s: float, ranks: int, captured_tokens: int) -> None:
         self._engine = engine
         self.scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
         self._sync_s = engine.dp_sync_ms * 1e-3 if ranks > 1 else 0.0
-        self._eager_s = engine.eager_layer_us * 1e-6 * layers
+        self._eager_s = launching_s
+        self._captured_tokens = captured_tokens * ranks
+        self._captured_s = launching_s * engine.captured_share
         self._host_parts_s = Memo(engine.host_parts_s, BATCHES)
 
     def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:
@@ -26,16 +28,16 @@ class EngineOverhead:
         engine = self._engine
         return (engine.prefill_scale * new_tokens + engine.decode_scale * decode_tokens) / (new_tokens + decode_tokens)
 
-    def with_host(self, gpu_s: float, sequences: int, new_tokens: int) -> float:
+    def with_host(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
         """A step whose first stage takes `gpu_s`, with what the host adds; so many sequences on the rank that has most.
 
-        new_tokens: of prompts, which go through layer by layer, without a graph of the whole step.
+        new_tokens: of prompts, which go through layer by layer, without a graph of the whole step. tokens: of all ranks.
         """
         seen_s, hidden_s = self._host_parts_s[sequences]
-        if new_tokens and hidden_s < self._eager_s:
-            hidden_s = self._eager_s
+        if new_tokens:
+            hidden_s = max(hidden_s, self._captured_s if tokens <= self._captured_tokens else self._eager_s)
         return max(gpu_s, hidden_s) + (seen_s + self._sync_s)
 
-    def host_s(self, gpu_s: float, sequences: int, new_tokens: int) -> float:
+    def host_s(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
         """What the host adds to such a step."""
-        return self.with_host(gpu_s, sequences, new_tokens) - gpu_s
+        return self.with_host(gpu_s, sequences, new_tokens, tokens) - gpu_s

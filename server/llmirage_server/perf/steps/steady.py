@@ -70,7 +70,7 @@ class SummedSteps:
         gpu_s = rank_s + self._together_s(new + decodes, new)
         if self._scaled:
             gpu_s = self._overhead.gpu_scale(new, decodes) * gpu_s
-        return self._with_host(gpu_s, sequences, new)
+        return self._with_host(gpu_s, sequences, new, new + decodes)
 
     def load(self, batch: DecodeSums) -> DecodeLoad:
         """What a batch asks of its next step."""

@@ -66,7 +66,8 @@ class RooflineStep:
     """StepModel and GroupStepModel of one instance of a model.
 
     `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head, and how many
-    tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence. Thread-safe.
+    tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence.
+    captured_tokens: see EngineOverhead. Thread-safe.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class RooflineStep:
         draft: ModelSpec | None = None,
         draft_tokens: int = 0,
         draft_method: SpeculativeMethod = "mtp",
+        captured_tokens: int = 0,
     ) -> None:
         self._engine, self._parallel = engine, parallel
         self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
@@ -111,7 +113,8 @@ class RooflineStep:
         in_place = engine.prefill_in_place_on(gpu)
         self._stages = [Stage(each, self._windows, self._queries, in_place) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
-        self._overhead = EngineOverhead(engine, model.layers // parallel.pp, parallel.dp)
+        launching_s = engine.launching_s(model.layers, model.linear_layers) / parallel.pp
+        self._overhead = EngineOverhead(engine, launching_s, parallel.dp, captured_tokens)
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
@@ -165,7 +168,7 @@ class RooflineStep:
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        host_s = self._overhead.host_s(first_s, _most_sequences(ranks), together[1]) + self._verified_s(ranks)
+        host_s = self._overhead.host_s(first_s, _most_sequences(ranks), together[1], together[0]) + self._verified_s(ranks)
         return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
@@ -190,7 +193,9 @@ class RooflineStep:
             times[-1] += stage.lockstep_s(on, *group)
         scale = self._scale(ranks)
         times = [scale * time for time in times]
-        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1]) + self._verified_s(ranks)
+        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1], together[0]) + self._verified_s(
+            ranks
+        )
         return times
 
     def _passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:

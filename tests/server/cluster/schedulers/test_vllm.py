@@ -16,6 +16,32 @@ def test_a_long_prompt_takes_no_more_of_a_step_than_the_threshold(lab: Any) -> N
     assert engine.batches == [([(64, 0), (30, 0)], []), ([(64, 64)], [30]), ([(22, 128)], [31])]
 
 
+def test_chunks_end_where_recurrent_states_are_stored(lab: Any) -> None:
+    engine = lab(recurrent_states=True, page_size=32)
+    for prompt in (150, 96, 20):  # the last whole page ends at 128, 96 and 0
+        engine.submit(prompt, 1)
+        engine.run()
+    assert engine.batches == [([(128, 0)], []), ([(22, 128)], []), ([(96, 0)], []), ([(20, 0)], [])]
+
+
+def test_a_step_that_cannot_end_a_page_stores_no_state_and_goes_on(lab: Any) -> None:
+    engine = lab(recurrent_states=True, page_size=32, max_num_batched_tokens=70)
+    engine.submit(150, 1)
+    engine.run()
+    assert engine.batches == [([(64, 0)], []), ([(64, 64)], []), ([(22, 128)], [])]
+    engine = lab(recurrent_states=True, page_size=32, max_num_batched_tokens=20)
+    engine.submit(50, 1)
+    engine.run()
+    assert engine.batches == [([(20, 0)], []), ([(12, 20)], []), ([(18, 32)], [])]
+
+
+def test_without_a_prefix_cache_no_state_is_stored(lab: Any) -> None:
+    engine = lab(recurrent_states=True, page_size=32, enable_prefix_caching=False)
+    engine.submit(90, 1)
+    engine.run()
+    assert engine.batches == [([(90, 0)], [])]
+
+
 def test_with_priorities_the_lowest_value_goes_first_and_equals_as_they_came(lab: Any) -> None:
     engine = lab(schedule_policy="priority", max_num_seqs=1)
     for priority in (2, 0, 1, 0):
