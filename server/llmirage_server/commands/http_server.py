@@ -27,6 +27,7 @@ from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.commands.banner_json import pacing_json, served
+from llmirage_server.commands.heap import keep_large_blocks_apart
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -226,6 +227,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
+        keep_large_blocks_apart()
         cost = machine_cost()
         url = base_url(bound, "http" if tls is None else "https")
 
