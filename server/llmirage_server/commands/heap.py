@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
+_LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
 
@@ -19,6 +19,6 @@ def keep_large_blocks_apart() -> bool:
     if sys.platform != "linux":
         return False
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
+        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
     except (AttributeError, OSError):  # another C library
         return False
