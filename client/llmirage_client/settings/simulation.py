@@ -32,7 +32,9 @@ class SimulationSettings:
         metavar="FILE",
         check=cannot_be_file,
     )
-    records: bool = switch(
-        SIMULATION, "Write the records of single requests too, for `llmirage report` and `compare`: kilobytes each."
+    records: bool | None = _simulation(
+        None,
+        "Write the records of single requests, too, for `llmirage report` and `compare`: kilobytes each.",
+        unset="of up to 10,000 requests",
     )
     json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.", usual=True)

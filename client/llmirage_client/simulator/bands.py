@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
-from llmirage_server.perf.bands import SHARES, Band, Quantity, band_of
+from llmirage_server.perf.bands import SHARES, Band, Quantity, Share, band_of
 
-__all__ = ["FIGURES", "SHARES", "Band", "Quantity", "band_of_cluster", "bands_json"]
+__all__ = ["FIGURES", "SHARES", "Band", "Quantity", "Share", "band_of_cluster", "bands_json"]
 
 # Of the figures of `simulate --json`, the mean.
 FIGURES: dict[str, Quantity] = {

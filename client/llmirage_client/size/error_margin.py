@@ -1,18 +1,22 @@
-"""The distance of a simulated figure from its limit, compared with the errors of the model against measured servers.
+"""The distance of a simulated figure from its limit, compared with its noise and the errors against measured servers.
 
-safe: the objective would still be met at the worse end of the band of 90 % of measured runs. marginal: at that of 50 %. not
-proven: not even that, or there is nothing to compare. Where nothing alike was measured, it is one step less.
+A band is the interval of the simulation's own noise, widened at both ends by the factor within which 50 or 90 % of measured
+runs lie, so it holds the figure itself. safe: the objective would still be met at the worse end of the band of 90 %.
+marginal: at that of 50 %. not proven: not even that, or there is nothing to compare. Where nothing alike was measured, it
+is one step less.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.bands import Band, Quantity, band_of_cluster
+from llmirage_client.simulator.bands import SHARES, Band, Quantity, Share, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.looks import Interval
 from llmirage_client.size.trial import Trial
 
 Confidence = Literal["safe", "marginal", "not proven"]
@@ -35,7 +39,7 @@ _COMPARED: dict[str, Quantity] = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorMargin:
-    """half, most: between which values 50 and 90 % of measured runs lie, in the unit of the objective. of: which runs."""
+    """half, most: the bands of 50 and 90 %, in the unit of the objective. of: from which measured runs."""
 
     confidence: Confidence
     about: str
@@ -49,15 +53,22 @@ class ErrorMargin:
 
 
 def error_margin(
-    verdict: Verdict, config: ClusterConfig, concurrency: float | None = None, isl: float | None = None
+    verdict: Verdict,
+    config: ClusterConfig,
+    concurrency: float | None = None,
+    isl: float | None = None,
+    noise: Interval | None = None,
 ) -> ErrorMargin:
-    """concurrency, isl: see perf.bands.band_of."""
+    """concurrency, isl: see perf.bands.band_of. noise: where the figure lies in an endless simulation; None: where it is."""
     band = band_of_cluster(config, concurrency, isl)
     quantity = _COMPARED.get(verdict.objective.metric.tag)
     if band is None or quantity is None or verdict.value is None:
         why = "times of the user's own have no band" if band is None else f"{verdict.objective.name} was never compared"
         return ErrorMargin("not proven", f"Band: {why}.")
-    half, most = (band.interval(quantity, verdict.value, share) for share in (50, 90))
+    noise = noise or Interval(verdict.value, verdict.value)
+    if not math.isfinite(noise.high - noise.low):
+        return ErrorMargin("not proven", f"Band: too few requests to know the noise of {verdict.objective.name}.")
+    half, most = (_widened(noise, band, quantity, share) for share in SHARES)
     confidence: Confidence = "not proven"
     if _holds(verdict, most):
         confidence = "safe"
@@ -69,14 +80,12 @@ def error_margin(
 
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
-    """One for each verdict of the trial, at the worse end of what the noise of the simulation leaves open."""
-    pairs = zip(trial.verdicts, trial.intervals, strict=True)
-    worst = [
-        verdict if interval is None else replace(verdict, value=interval.worse(verdict.objective))
-        for verdict, interval in pairs
-    ]
+    """One for each verdict of the trial."""
     concurrency = trial.figures.get("users", 0.0) / trial.config.instances
-    return [error_margin(verdict, trial.config, concurrency, trial.figures.get("isl")) for verdict in worst]
+    return [
+        error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
+        for verdict, noise in zip(trial.verdicts, trial.intervals, strict=True)
+    ]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:
@@ -88,5 +97,13 @@ def _holds(verdict: Verdict, interval: tuple[float, float]) -> bool:
     return verdict.objective.met_by(interval[1] if verdict.objective.comparison[0] == "<" else interval[0])
 
 
+def _widened(noise: Interval, band: Band, quantity: Quantity, share: Share) -> tuple[float, float]:
+    low, high = (band.interval(quantity, end, share) for end in (max(noise.low, 0.0), noise.high))
+    return low[0], high[1]
+
+
 def _about(band: Band) -> str:
-    return f"Band: within which 90 % of measured means lie, {band.about}."
+    return (
+        "Band: where the noise of the simulation (95 % confidence) leaves the figure, widened at both ends by the factor "
+        f"within which 90 % of measured means lie, {band.about}."
+    )

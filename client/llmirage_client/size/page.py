@@ -50,8 +50,8 @@ def size_page(report: SizeReport) -> str:
         if answer.usd_per_h is not None:
             cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", "of all GPUs"))
         cards += [
-            Card(one.objective.text, value_text(one), hint=f"{one.load:.0%} of the limit")
-            for one in answer.capacity.trial.verdicts
+            Card(one.objective.text, value_text(one), hint=f"{one.load:.0%} of the limit; 90 % band {margin.band_text}")
+            for one, margin in zip(answer.capacity.trial.verdicts, margins, strict=True)
         ]
         rows = []
         for priced in (answer, *sizing.runners_up):

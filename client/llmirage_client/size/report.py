@@ -73,7 +73,7 @@ class SizeReport:
 
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
-        table = plain_table("objective", "simulated", "of the limit", "90 % of measured", "verdict")
+        table = plain_table("objective", "simulated", "of the limit", "90 % band", "verdict")
         margins = margins_of(trial)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"

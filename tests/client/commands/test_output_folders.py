@@ -69,11 +69,22 @@ def test_a_folder_with_files_is_refused_before_the_simulation(tmp_path: Path) ->
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_single_requests_are_written_when_asked_for(tmp_path: Path) -> None:
+def test_a_simulation_can_be_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = simulate()
+    assert shown.exit_code == 0
+    assert "HTML report: llmirage report artifacts/simulation-" in shown.output
+    assert CliRunner().invoke(main, ["report", "artifacts/latest"]).exit_code == 0
+
+
+def test_records_of_many_requests_are_written_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     per_request = {"profile_export.jsonl", "workload_timeline.json"}
+    monkeypatch.setattr("llmirage_client.commands.actions.simulate.MANY", 2)
     assert simulate("--artifact-dir", tmp_path, "--records").exit_code == 0
     assert {file.name for file in tmp_path.iterdir()} > per_request
-    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    without = simulate("--artifact-dir", tmp_path, "--overwrite")
+    assert without.exit_code == 0
+    assert "HTML report: the same command with --open, or with --records for `llmirage report`" in " ".join(without.output.split())
     assert not {file.name for file in tmp_path.iterdir()} & per_request  # nor are those of the first one left
     assert json.loads(summary(tmp_path))["request_count"]["avg"] == 3
     result = CliRunner().invoke(main, ["report", str(tmp_path)])
@@ -81,9 +92,14 @@ def test_single_requests_are_written_when_asked_for(tmp_path: Path) -> None:
     assert "which `simulate` writes with --records" in result.output
 
 
+def test_records_are_left_out_when_asked_for(tmp_path: Path) -> None:
+    assert simulate("--artifact-dir", tmp_path, "--no-records").exit_code == 0
+    assert not (tmp_path / "profile_export.jsonl").exists()
+
+
 def test_the_link_makes_no_second_run_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert simulate("--records").exit_code == 0
+    assert simulate().exit_code == 0
     assert len(find_runs("artifacts")) == len(find_runs("artifacts/latest")) == 1
 
 

@@ -33,6 +33,12 @@ def test_the_answer_for_people_and_for_programs_is_the_same(tmp_path: Path) -> N
     for objective in answer["objectives"]:
         assert objective["value"] < objective["limit"]
         assert objective["verdict"] in ("safe", "marginal", "not proven")
+        low, high = objective["band_90"]
+        assert low < objective["band_50"][0] < objective["value"] < objective["band_50"][1] < high
+        band = f"{low:,.4g} to {high:,.4g}"
+        assert band in shown.stdout
+        assert f"90 % band {band}" in page.read_text()
+    assert "90 % band" in shown.stdout
 
 
 def test_prices_of_ones_own_decide(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
     assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl" in text
     assert f"HTML report: llmirage report {tmp_path} --open\n" in text
     without = report(result, width=1000, files=[file for file in files if file.suffix != ".jsonl"])
-    assert without.endswith("HTML report: the same command with --open\n")
+    assert without.endswith("HTML report: the same command with --open, or with --records for `llmirage report`\n")
 
 
 def test_chunks_that_came_together_are_said_to_blur_the_itl() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.bands import Quantity, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.error_margin import error_margin
+from llmirage_client.size.looks import Interval
 
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
 
@@ -54,6 +57,23 @@ def test_without_a_band_nothing_is_proven() -> None:
     margin = error_margin(Verdict(parse_slo("tpot_avg<1s")[0], 1.0), fixed)
     assert (margin.confidence, margin.band_text) == ("not proven", "not known")
     assert margin.about == "Band: times of the user's own have no band."
+
+
+def test_a_band_is_the_noise_widened_at_both_ends() -> None:
+    half, most = factors("ttft")
+    verdict = Verdict(parse_slo("ttft_avg<1s")[0], 100.0)
+    margin = error_margin(verdict, LLAMA, noise=Interval(80.0, 150.0))
+    assert margin.half == pytest.approx((80 / half, 150 * half))
+    assert margin.most == pytest.approx((80 / most, 150 * most))
+    worse = Verdict(parse_slo("ttft_avg<1s")[0], 1000 / most * 0.999)
+    assert error_margin(worse, LLAMA).confidence == "safe"
+    assert error_margin(worse, LLAMA, noise=Interval(80.0, 1000 / most * 1.001)).confidence == "marginal"
+
+
+def test_a_noise_that_few_requests_leave_open_is_no_band() -> None:
+    margin = error_margin(Verdict(parse_slo("ttft_p99<1s")[0], 1.0), LLAMA, noise=Interval(-math.inf, math.inf))
+    assert (margin.confidence, margin.band_text, margin.most) == ("not proven", "not known", None)
+    assert margin.about == "Band: too few requests to know the noise of time_to_first_token_p99."
 
 
 def test_separate_pools_say_that_none_were_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ view_run = at_call("llmirage_client.report.html.run_view:view_run")
 _CTRL_C = "Ctrl-C"
 _REQUESTS = 1000  # measured in a steady state, if nothing else is asked for
 _WARM_UPS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration")
-_MANY = 10_000  # requests, whose records take seconds to write
+MANY = 10_000  # requests: records of more take seconds to write, and tens of megabytes
 
 
 def simulate(workload: str | None, **settings: Any) -> None:
@@ -224,12 +224,12 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
         write_junit(settings["junit"], name, [("", verdict) for verdict in simulation.verdicts])
     if not settings["artifact_dir"] and settings["json"] and not settings["open"]:
         return []
-    if settings["records"] and len(simulation.columns.ok) > _MANY:
-        click.echo(f"Writing the records of {len(simulation.columns.ok):,} requests.", err=True)
+    count = len(simulation.columns.ok)
+    each_request = count <= MANY if settings["records"] is None else settings["records"]
+    if each_request and count > MANY:
+        click.echo(f"Writing the records of {count:,} requests.", err=True)
     folder = Path(settings["artifact_dir"]) if settings["artifact_dir"] else new_folder("simulation")
-    files = run_files.write_artifacts(
-        simulation.result, folder, metrics=simulation.metrics, each_request=settings["records"]
-    )
+    files = run_files.write_artifacts(simulation.result, folder, metrics=simulation.metrics, each_request=each_request)
     if simulation.series is not None:
         files.append(write_series(simulation.series, folder))
     return files
