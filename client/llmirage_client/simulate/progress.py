@@ -34,7 +34,7 @@ class SimulationProgress(StatusLine):
         super().__init__(stream, clock)
         self._total = total
         self._until_s = until_s
-        self._of = ""
+        self._of, self._place, self._count = "", 0, 1
         self._done, self._reached_s = 0, 0.0
         self._rows: Sequence[TokenRow] = ()
         self._live = LiveSample()
@@ -48,9 +48,12 @@ class SimulationProgress(StatusLine):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def begin(self, of: str) -> None:
-        """The next of several simulations. of: what it is about."""
-        self._of, self._total = of, lambda: None
+    def begin(self, of: str, place: int = 0, count: int = 1) -> None:
+        """The next of several simulations. of: what it is about. place, count: of parts of many, which begin with a line."""
+        self._of = f"{place + 1} of {count}, {of}" if count > 1 else of
+        self._place, self._count, self._total = place, count, lambda: None
+        if count > 1 and not place:
+            self._draw(self._clock())
         self.update(0, 0.0)
 
     def plan(self, total: int) -> None:
@@ -77,7 +80,7 @@ class SimulationProgress(StatusLine):
     @property
     def _drawn(self) -> bool:
         assert self._started_s is not None
-        return self._next_s > self._started_s + QUIET_S
+        return self._next_s != self._started_s + QUIET_S
 
     def _known_total(self) -> int | None:
         total = self._total()
@@ -89,6 +92,8 @@ class SimulationProgress(StatusLine):
         requests = f"{self._done:,} of {total:,} requests" if total else f"{self._done:,} requests"
         parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} elapsed"]
         text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
+        if self._count > 1:
+            return f"{bar(self._place / self._count)} {text}" if self._has_room_for_a_bar else text
         shares = [self._done / total] if total else []
         shares += [self._reached_s / self._until_s] if self._until_s else []
         return f"{bar(max(shares))} {text}" if shares and self._has_room_for_a_bar else text

@@ -27,7 +27,8 @@ _DEVIATIONS = 2.0  # of a Poisson count, to each side
 class MaxRate:
     """trial: at the most that meets the objectives; None: not even the least does, for the `reason`.
 
-    beyond: the next load of the grid, which misses them. between: loads between which noise leaves the answer.
+    beyond: the next load of the grid, which misses them; None: the highest that was tried meets them. between: loads
+    between which noise leaves the answer.
     """
 
     shape: InstanceShape | None
@@ -53,17 +54,17 @@ def max_rates(
     refused: Sequence[Refused],
     trials: Trials,
     instances: int,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str, int, int], None] = lambda name, place, count: None,
 ) -> MaxRates:
     """One for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
 
-    Raises ConfigError, SimulationError.
+    progress: told the name of each, its place and their count. Raises ConfigError, SimulationError.
     """
     configs: list[tuple[InstanceShape | None, ClusterConfig]]
     configs = [(None, base)] if base.pools else [(shape, shape.config(base, instances)) for shape in shapes]
     found = []
-    for shape, config in configs:
-        progress("the cluster" if shape is None else f"{shape.gpu} {shape.split}")
+    for place, (shape, config) in enumerate(configs):
+        progress("the cluster" if shape is None else f"{shape.gpu} {shape.split}", place, len(configs))
         found.append(_max_rate(shape, config, trials))
     found.sort(key=lambda one: -(one.trial.amount / one.trial.figures["gpus"] if one.trial is not None else 0.0))
     return MaxRates(tuple(found), tuple(refused), trials.effort)
@@ -86,7 +87,9 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     else:
         users = bounds.most_running(lengths) if lengths is not None else None
         grid = user_grid((users or 1024) * instances)
-    search = search_grid(grid, lambda amount: trials.run(config, amount))
+    # Users who mostly wait for their tools are often carried up to the most, and a trial of too many is soon over.
+    users_top = trials.traffic.kind == "concurrency"
+    search = search_grid(grid, lambda amount: trials.run(config, amount), top_first=users_top)
     if search.met is None:
         lowest = trials.run(config, grid[0], to_the_end=True)
         return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")

@@ -45,6 +45,13 @@ class MaxRateReport:
     def answered(self) -> bool:
         return bool(self.carried)
 
+    @property
+    def most_tried(self) -> str:
+        """Of a deployment that meets the objectives at the highest load that was tried."""
+        by_rate = self.question.traffic.kind == "request_rate"
+        why = "the roofline allows no more" if by_rate else "as many requests run at a time, by memory and limits"
+        return f"the most that was tried: {why}"
+
     def left_out(self) -> list[tuple[str, str]]:
         """Name and reason of the others."""
         missed = [(self.name(one), one.reason) for one in self.rates.found if one.trial is None]
@@ -72,6 +79,7 @@ class MaxRateReport:
             "usd_per_m_output_tokens": self.usd_per_m(one),
             "objectives": [] if trial is None else verdicts_json(trial),
             "binding": None if beyond is None else {"amount": beyond.amount, "reason": beyond.reason},
+            "most_tried": trial is not None and beyond is None,
             "reason": one.reason,
             "figures": None if trial is None else trial.figures,
         }
@@ -91,6 +99,8 @@ class MaxRateReport:
             yield from (f"  {line}" for line in rates_of(trial))
             if one.beyond is not None:
                 yield f"  at {one.beyond.traffic}: {one.beyond.reason}"
+            else:
+                yield f"  {self.most_tried}"
         if carried:
             yield ""
             yield self._table(carried)

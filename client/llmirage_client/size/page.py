@@ -104,7 +104,7 @@ def max_rate_page(report: MaxRateReport) -> str:
                 f"{trial.amount:,.4g}",
                 f"{trial.amount / figures['gpus']:,.3g}",
                 usd(report.usd_per_m(one)),
-                "" if one.beyond is None else f"{one.beyond.traffic}: {one.beyond.reason}",
+                report.most_tried if one.beyond is None else f"{one.beyond.traffic}: {one.beyond.reason}",
             ]
         )
     unit = report.unit

@@ -44,15 +44,15 @@ class GridSearch:
     clearly_missed: float | None
 
 
-def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial]) -> GridSearch:
-    """Bisection for the highest load of the grid whose trial is met."""
+def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial], *, top_first: bool = False) -> GridSearch:
+    """Bisection for the highest load of the grid whose trial is met. top_first: see `highest_met`."""
     trials: dict[float, Trial] = {}
 
     def met(amount: float) -> bool:
         trials[amount] = run(amount)
         return trials[amount].met
 
-    place = highest_met(grid, met)
+    place = highest_met(grid, met, top_first=top_first)
     low = -1 if place is None else place
     clear = [trial for trial in trials.values() if trial.clear]
     return GridSearch(
@@ -63,9 +63,16 @@ def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial]) ->
     )
 
 
-def highest_met(grid: list[float] | list[int], met: Callable[[float], bool]) -> int | None:
-    """The index of the load that bisection ends on; None: not even the lowest meets the condition."""
+def highest_met(grid: list[float] | list[int], met: Callable[[float], bool], *, top_first: bool = False) -> int | None:
+    """The index of the load that bisection ends on; None: not even the lowest meets the condition.
+
+    top_first: ask for the highest load before all others, where it may well be met.
+    """
     low, high = -1, len(grid)
+    if top_first:
+        if met(grid[-1]):
+            return len(grid) - 1
+        high -= 1
     while high - low > 1:
         middle = (low + high) // 2
         if met(grid[middle]):

@@ -84,7 +84,9 @@ def test_records_of_many_requests_are_written_when_asked_for(tmp_path: Path, mon
     assert {file.name for file in tmp_path.iterdir()} > per_request
     without = simulate("--artifact-dir", tmp_path, "--overwrite")
     assert without.exit_code == 0
-    assert "HTML report: the same command with --open, or with --records for `llmirage report`" in " ".join(without.output.split())
+    assert "HTML report: the same command with --open, or with --records for `llmirage report`" in " ".join(
+        without.output.split()
+    )
     assert not {file.name for file in tmp_path.iterdir()} & per_request  # nor are those of the first one left
     assert json.loads(summary(tmp_path))["request_count"]["avg"] == 3
     result = CliRunner().invoke(main, ["report", str(tmp_path)])

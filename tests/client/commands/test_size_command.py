@@ -71,6 +71,14 @@ def test_what_a_cluster_carries() -> None:
     assert "per GPU: req/s" in shown.stdout
 
 
+def test_the_most_that_was_tried_is_said_to_be_that() -> None:
+    words = [*LOAD, "--slo", "ttft_p99<100s", "--gpus", "h100_sxm", "--tps", "1,2", "--instances", "1"]
+    shown = size(*words, "--concurrency", "1", "--max-rate")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.count("the most that was tried: as many requests run at a time, by memory and limits") == 2
+    assert shown.stderr.startswith("1 of 2, h100_sxm TP1: 0 requests")
+
+
 def test_nothing_meets_what_nothing_can() -> None:
     outcome = size(*LOAD, "--slo", "ttft_p99<1ms", "--gpus", "h100_sxm", "--request-rate", "5")
     assert outcome.exit_code == 1

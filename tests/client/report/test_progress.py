@@ -178,6 +178,22 @@ def test_on_a_terminal_the_bar_of_a_simulation_goes_by_requests_or_by_its_last_m
         assert drawn(leader) == "\r\x1b[K"
 
 
+def test_many_parts_are_announced_at_once_and_the_bar_goes_by_them() -> None:
+    clock = Clock()
+    with terminal(100) as (stream, leader):
+        progress = SimulationProgress(lambda: None, None, stream, clock)
+        progress.begin("h100_sxm TP1", 0, 4)
+        assert "[------------------------] 1 of 4, h100_sxm TP1: 0 requests" in drawn(leader)
+        clock.now += 1.0
+        progress.begin("h100_sxm TP2", 1, 4)
+        progress.plan(100)
+        clock.now += 1.0
+        progress.update(50, 10.0)
+        assert "[######------------------] 2 of 4, h100_sxm TP2: 50 of 100 requests" in drawn(leader)
+        progress.stop()
+        assert drawn(leader) == "\r\x1b[K"
+
+
 def test_a_short_simulation_leaves_a_terminal_as_it_was() -> None:
     with terminal(100) as (stream, leader):
         progress = SimulationProgress(lambda: 10, None, stream, Clock())

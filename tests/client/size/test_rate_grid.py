@@ -13,6 +13,19 @@ def test_rates_go_up_to_the_top_in_steps_of_two_percent() -> None:
     assert grid == [90.6, 92.4, 94.2, 96.1, 98.0, 100.0]
 
 
+def test_the_top_alone_is_enough_where_it_is_met() -> None:
+    asked: list[float] = []
+
+    def met(load: float, most: float) -> bool:
+        asked.append(load)
+        return load <= most
+
+    grid = list(range(1, 101))
+    assert highest_met(grid, lambda load: met(load, 1000), top_first=True) == 99
+    assert asked == [100]
+    assert highest_met(grid, lambda load: met(load, 42), top_first=True) == 41
+
+
 def test_users_are_whole_and_few() -> None:
     assert user_grid(5) == [1, 2, 3, 4, 5]
     assert len(user_grid(10_000)) < 350
@@ -31,4 +44,7 @@ def test_a_stricter_condition_never_ends_higher(answers: list[tuple[bool, bool]]
     grid = list(range(len(answers)))
     lax = highest_met(grid, lambda load: answers[int(load)][0])
     strict = highest_met(grid, lambda load: answers[int(load)][0] and answers[int(load)][1])
+    assert (-1 if strict is None else strict) <= (-1 if lax is None else lax)
+    lax = highest_met(grid, lambda load: answers[int(load)][0], top_first=True)
+    strict = highest_met(grid, lambda load: answers[int(load)][0] and answers[int(load)][1], top_first=True)
     assert (-1 if strict is None else strict) <= (-1 if lax is None else lax)
