@@ -124,6 +124,13 @@ def _bulk(x: Columns, c: Constant) -> Column:
     return _two_paths(x, c, share, share)
 
 
+def _messages(x: Columns, c: Constant) -> Column:
+    ranks = x["ranks"]
+    others = 2.0 * x["tokens"] * x["hidden"] * (ranks - 1) / ranks
+    reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** x["per_token"])  # different ranks among a token's experts
+    return _two_paths(x, c, others * x["per_token"], others * reached)
+
+
 def _gated_delta(x: Columns, c: Constant) -> Column:
     compute = x["flops_per_token"] / (x["flops"] * c["compute"])
     memory = x["bytes_per_token"] / (x["bandwidth"] * c["memory"])
@@ -223,7 +230,17 @@ FAMILIES: dict[str, Family] = {
         {"compute": 1.0, "serial_ns": 0.0},
     ),
     "all_reduce": Family(_LINK_RANGES, _all_reduce, {}),
-    **{op: Family(_LINK_RANGES, _bulk, {}) for op in ("all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine")},
+    **{op: Family(_LINK_RANGES, _bulk, {}) for op in ("all_gather", "reduce_scatter", "all_to_all")},
+    # A GPU's tables have one number of ranks, which tells nothing of the cost of one more.
+    **{
+        op: Family(
+            {name: bounds for name, bounds in _LINK_RANGES.items() if "peer" not in name}
+            | {"low_floor_us": Range(60.0, 0.3, 100.0), "bulk_floor_us": Range(200.0, 50.0, 400.0)},
+            _messages,
+            {"low_peer_us": 0.0, "bulk_peer_us": 0.0},
+        )
+        for op in ("dispatch", "combine")
+    },
 }
 
 
@@ -344,6 +361,14 @@ def _ask_collective(make: Callable[..., object]) -> Callable[[GpuSpec, Constants
     return ask
 
 
+def _ask_messages(make: Callable[..., object]) -> Callable[[GpuSpec, Constants, str, dict[str, float]], float]:
+    def ask(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
+        kernel = make(gpu, c, int(r["ranks"]), r["hidden"], int(r["per_token"]))
+        return kernel.seconds(r["tokens"])  # type: ignore[attr-defined,no-any-return]
+
+    return ask
+
+
 _ASK: dict[str, Callable[[GpuSpec, Constants, str, dict[str, float]], float]] = {
     "gemm": _ask_gemm,
     "mla_bmm": _ask_bmm,
@@ -359,6 +384,6 @@ _ASK: dict[str, Callable[[GpuSpec, Constants, str, dict[str, float]], float]] = 
     "all_gather": _ask_collective(collectives.all_gather),
     "reduce_scatter": _ask_collective(collectives.reduce_scatter),
     "all_to_all": _ask_collective(collectives.all_to_all),
-    "dispatch": _ask_collective(collectives.dispatch),
-    "combine": _ask_collective(collectives.combine),
+    "dispatch": _ask_messages(collectives.dispatch),
+    "combine": _ask_messages(collectives.combine),
 }

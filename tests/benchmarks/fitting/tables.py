@@ -320,10 +320,9 @@ def _all_to_all(folder: Path) -> Iterator[Rows]:
     high = (raw["comm_backend"] == "deepep_ht") & (_number(raw, "num_tokens") > 256)
     raw = _where(raw, low | high)
     for (gpu, engine, phase), part in _groups(raw, "system", "backend", "phase"):
-        ranks, per_token = _number(part, "ep_size"), _number(part, "topk")
-        reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** per_token)  # different ranks among a token's experts
-        columns = {"ranks": ranks, "bytes": _number(part, "num_tokens") * _number(part, "hidden_size") * reached * 2.0}
-        yield _rows(part, gpu, engine, phase, "bf16", columns, ["bytes"])
+        names = {"ep_size": "ranks", "topk": "per_token", "num_tokens": "tokens", "hidden_size": "hidden"}
+        columns = {new: _number(part, old) for old, new in names.items()}
+        yield _rows(part, gpu, engine, phase, "bf16", columns, ["tokens", "hidden", "per_token"])
 
 
 def _gated_delta(folder: Path) -> Iterator[Rows]:

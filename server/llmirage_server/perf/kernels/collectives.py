@@ -139,17 +139,26 @@ def all_to_all(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: 
     return _bulk(gpu, constants, "all_to_all", ranks, bytes_per_token, gathered=False)
 
 
-def dispatch(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time to send a rank's tokens to the ranks of their experts (DeepEP: the faster of low latency and throughput).
+def dispatch(gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
+    """Time to send a rank's tokens of `hidden` values to the ranks of their experts, in bf16 whatever is sent (DeepEP).
 
-    bytes_per_token: hidden size times the different ranks among a token's experts, in bf16 whatever is sent.
+    The faster of low latency, which sends a token once for each of its experts, and throughput: once for each rank.
     """
-    return _bulk(gpu, constants, "dispatch", ranks, bytes_per_token, gathered=False)
+    return _messages(gpu, constants, "dispatch", ranks, hidden, per_token)
 
 
-def combine(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
+def combine(gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
     """Time to bring the experts' outputs back to a token's rank and sum them; as dispatch."""
-    return _bulk(gpu, constants, "combine", ranks, bytes_per_token, gathered=False)
+    return _messages(gpu, constants, "combine", ranks, hidden, per_token)
+
+
+def _messages(gpu: GpuSpec, constants: Constants, op: LinkName, ranks: int, hidden: float, per_token: int) -> TokenKernel:
+    near, domains = _domains(gpu, ranks)
+    other_ranks = 2.0 * hidden * (near - 1) / near / domains
+    far_bytes = (domains - 1) / domains * 2.0 * hidden * different(ranks, per_token)
+    bulk_bytes = other_ranks * different(ranks, per_token)
+    paths = _two_paths(gpu, constants.link(op), near, other_ranks * per_token, bulk_bytes)
+    return _collective(gpu, paths, _far(gpu, domains - 1, far_bytes), bulk_bytes, far_bytes)
 
 
 def between_domains(
@@ -163,18 +172,18 @@ def between_domains(
 ) -> TokenKernel:
     """dispatch or combine for ranks of several link domains.
 
-    A token goes over the network once for each rank that it is for (low latency), or once for each domain, whose link passes
-    it on meanwhile (throughput). DeepEP's own figures, H800 with 50 GB/s cards, EP64: 173 us for the dispatch of 128 tokens
-    and 314 us for their return; with 4,096 tokens 51 and 50 GB/s over the network.
+    A token goes over the network once for each of its experts (low latency), or once for each domain, whose link passes it
+    on (throughput); link and network work at the same time. DeepEP's own figures, H800 with 50 GB/s cards, EP64: 173 us for
+    the dispatch of 128 tokens and 314 us for their return; with 4,096 tokens 51 and 50 GB/s over the network.
     """
     near, domains = _domains(gpu, ranks)
-    reached = different(ranks, per_token)
-    near_bytes = 2.0 * hidden * reached * (near - 1) / near
+    near_bytes = 2.0 * hidden * different(ranks, per_token) * (near - 1) / near
+    low_bytes = 2.0 * hidden * per_token * (near - 1) / near / domains
     far = (domains - 1) / domains * value_bytes * hidden
-    to_ranks, to_domains = _far(gpu, 1, reached * far), _far(gpu, 1, different(domains, per_token) * far)
-    low, bulk = _two_paths(gpu, constants.link(op), near, near_bytes / domains, near_bytes * value_bytes / 2.0)
+    to_ranks, to_domains = _far(gpu, 1, per_token * far), _far(gpu, 1, different(domains, per_token) * far)
+    low, bulk = _two_paths(gpu, constants.link(op), near, low_bytes, near_bytes * value_bytes / 2.0)
     paths = (
-        _Path(low.base + to_ranks.base, low.slope + to_ranks.slope),
+        _Path(low.base + to_ranks.base, max(low.slope, to_ranks.slope)),
         _Path(bulk.base + to_domains.base, max(bulk.slope, to_domains.slope)),
     )
     return _collective(gpu, paths, _Path(0.0, 0.0), near_bytes / domains, different(domains, per_token) * far)

@@ -6,7 +6,7 @@ which operations a layer has, perf/kernels how long each takes.
 
 Not modelled: communication that overlaps with compute, experts that run beside the shared expert, two batches overlapped;
 CUDA graphs that pad a batch to the next captured size, and launches without graphs that the host cannot keep up with; GPUs
-that lower their clock under load; replicas of hot experts (EPLB); what drafting costs the host.
+that lower their clock under load; replicas of hot experts (EPLB) within a node; what drafting costs the host.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class RooflineStep:
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
-            if is_wide(parallel) and parallel.stage_gpus > gpu.link_gpus:
-                skew = 0.0  # where messages are slow, popular experts have copies (EPLB)
+            if is_wide(parallel):
+                skew = 0.0  # popular experts have copies (EPLB), as in what LMSYS published of wide expert parallelism
             formats = formats_of(of, weights)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
@@ -235,11 +235,12 @@ def _extrapolated(gpu: GpuSpec, parallel: Parallelism) -> list[str]:
     """What no measured table of a mixture of experts holds."""
     if not is_wide(parallel):
         return []
-    found = [f"extrapolated: experts, dispatch and combine (DeepEP) over {parallel.ep} GPUs; no overlap of two batches"]
+    found = [
+        f"extrapolated: experts, dispatch and combine (DeepEP) over {parallel.ep} GPUs; no overlap of two batches; "
+        "copies of popular experts keep ranks level (EPLB)"
+    ]
     if parallel.ep > gpu.link_gpus:
-        found.append(
-            "extrapolated: messages between nodes, from bandwidth; copies of popular experts keep ranks level (EPLB)"
-        )
+        found.append("extrapolated: messages between nodes, from bandwidth")
     return found
 
 

@@ -28,6 +28,7 @@ def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
         elementwise(gpu, 8000),
         mla.bmm(gpu, c, 16, 512, 128),
         *(make(gpu, c, ranks, 4096) for make in COLLECTIVES for ranks in (2, 8, 144)),
+        *(make(gpu, c, ranks, 2048, 8) for make in (collectives.dispatch, collectives.combine) for ranks in (2, 8, 144)),
         collectives.point_to_point(gpu, c, 4096),
         collectives.point_to_point(gpu, c, 4096, across_nodes=True),
         linear.gated_delta_prefill(gpu, c, 16, 32, 128, 128),
@@ -42,8 +43,6 @@ COLLECTIVES = (
     collectives.all_gather,
     collectives.reduce_scatter,
     collectives.all_to_all,
-    collectives.dispatch,
-    collectives.combine,
 )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.kernels import collectives
+from llmirage_server.perf.kernels.kernel import TokenKernel
 from llmirage_server.perf.steps.step_model import StepBatch
 
 HIDDEN, PER_TOKEN = 7168, 8
@@ -23,8 +26,27 @@ def test_messages_between_nodes_take_what_deepep_measured(ranks: int, dispatch_u
     on, where = (gpu, constants_for(gpu, "sglang")), (ranks, HIDDEN, PER_TOKEN)
     there = collectives.between_domains(*on, "dispatch", *where, FP8).seconds(128) * 1e6
     back = collectives.between_domains(*on, "combine", *where, 2.0).seconds(128) * 1e6
-    assert 0.8 * dispatch_us < there < 2.0 * dispatch_us
-    assert 0.8 * combine_us < back < 1.4 * combine_us
+    assert 0.8 * dispatch_us < there < 1.4 * dispatch_us
+    assert 0.8 * combine_us < back < 1.3 * combine_us
+
+
+@pytest.mark.parametrize("send", [collectives.dispatch, collectives.combine])
+def test_within_one_link_domain_more_ranks_cost_only_what_they_are_sent(send: Callable[..., TokenKernel]) -> None:
+    """A token is sent once for each of its 8 experts, of which all but one in so many ranks are elsewhere."""
+    gpu = find_gpu("gb200")
+    few, many = (send(gpu, constants_for(gpu, "sglang"), ranks, HIDDEN, PER_TOKEN) for ranks in (8, 48))
+    assert many.seconds(0) == few.seconds(0) < 100e-6
+    ratio = (many.seconds(64) - many.seconds(0)) / (few.seconds(64) - few.seconds(0))
+    assert ratio == pytest.approx((47 / 48) / (7 / 8))
+
+
+def test_copies_of_popular_experts_keep_the_ranks_of_wide_expert_parallelism_level() -> None:
+    def experts_s(ranks: int) -> float:
+        model = Deployment.create("deepseek-r1", "gb200", engine="sglang", dp=ranks, ep=ranks).step_model()
+        batches = [StepBatch([], [2048] * 512)] * ranks
+        return next(o.seconds for o in model.explain(batches) if o.name == "experts")  # type: ignore[attr-defined]
+
+    assert experts_s(16) < 0.75 * experts_s(8)  # half as many experts a rank, as many tokens a rank, and none of them hot
 
 
 def test_long_prompts_cross_the_network_once_for_each_node() -> None:
