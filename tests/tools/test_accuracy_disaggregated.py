@@ -87,6 +87,50 @@ def test_drafts_are_accepted_as_measured_or_as_in_such_runs(tmp_path: Path) -> N
     assert [(run.drafts, run.acceptance_length) for run in runs] == [(2, 2.0), (2, 2.4), (2, 2.2), (3, None)]
 
 
+@pytest.mark.parametrize(
+    ("date", "precision", "more", "drafts"),
+    [
+        ("2026-02-11", "fp8", {"decode_ep": 8}, 2),
+        ("2026-02-16", "fp8", {}, 2),
+        ("2026-02-16", "fp8", {"decode_ep": 8, "decode_dp_attention": 1}, 1),
+        ("2026-02-13", "fp4", {"decode_ep": 8}, 1),
+        ("2026-03-13", "fp4", {"concurrency": 32}, 3),
+        ("2026-03-13", "fp4", {"concurrency": 64}, 1),
+        ("2026-05-27", "fp4", {"concurrency": 64}, 2),
+        ("2026-05-31", "fp4", {"concurrency": 64, "isl": 8192}, 3),
+    ],
+)
+def test_drafts_are_those_of_the_recipe_of_the_day(
+    tmp_path: Path, date: str, precision: str, more: dict[str, object], drafts: int
+) -> None:
+    drafting = {"date": date, "precision": precision, "spec_decoding": "mtp", "tokens_per_chunk": 1.5}
+    [run] = read(tmp_path, drafting | more)
+    assert run.drafts == drafts
+
+
+def test_the_version_is_that_of_the_image_or_of_the_day(tmp_path: Path) -> None:
+    images = ["rocm/sgl-dev:sglang-0.5.6.post1-rocm700-mi35x-mori-0113", "lmsysorg/sglang:v0.5.12.post1", ""]
+    rows = [{"image": image, "concurrency": i + 1, "date": "2026-02-13"} for i, image in enumerate(images)]
+    other = {"framework": "dynamo-trt", "hardware": "h200", "image": "nvcr.io/tensorrtllm-runtime:0.8.1", "concurrency": 9}
+    assert [run.engine_version for run in read(tmp_path, *rows, other)] == ["0.5.6", "0.5.12", "0.5.8", ""]
+
+
+def test_prefill_chunks_are_those_of_a_rank(tmp_path: Path) -> None:
+    ranks = {"prefill_ep": 8, "prefill_dp_attention": 1}
+    b200 = {"framework": "dynamo-sglang", "hardware": "b200", "precision": "fp4"}
+    rows = [{}, ranks, ranks | {"date": "2026-05-28"}, b200, b200 | ranks]
+    runs = read(tmp_path, *({"concurrency": i + 1} | row for i, row in enumerate(rows)))
+    chunks = {run.concurrency: run.max_num_batched_tokens for run in runs}
+    assert [chunks[i + 1] for i in range(len(rows))] == [None, 16384, 8192, 24576, 24576 // 8]
+
+
+def test_clients_of_mori_meet_instances_at_random(tmp_path: Path) -> None:
+    """The recipe's router: --prefill-policy random --decode-policy random."""
+    [run] = read(tmp_path, {"date": "2026-02-16", "concurrency": 8})
+    evenly = predict(replace(run, settings=""))
+    assert predict(run).tpot_ms > 1.02 * evenly.tpot_ms  # who shares its instance with more waits for more experts
+
+
 def test_a_run_is_played_on_its_topology() -> None:
     run = next(run for run in load_runs(ROOT / "tests/data/silicon/disaggregated.csv.gz") if run.concurrency == 4)
     cluster = cluster_of(run)

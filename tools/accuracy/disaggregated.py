@@ -20,6 +20,7 @@ from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 
 Row = dict[str, str]
+Accepted = dict[tuple[bool, int], list[float]]  # tokens of a step, by attention data parallelism and drafts
 
 GPUS = {"b200": "b200_sxm", "h200": "h200_sxm", "gb200": "gb200", "mi355x": "mi355x"}
 ENGINES = {"dynamo-sglang": "sglang", "mori-sglang": "sglang", "dynamo-trt": "trtllm"}
@@ -29,6 +30,13 @@ _WORKERS = re.compile(r"([PD])(\d+)x\(tp(\d+)ep(\d+)(dpa)?\)")
 # Steps of a streamed chunk (`--stream-interval`), by framework, GPU and precision.
 _STREAM_INTERVAL = {("dynamo-sglang", "b200", "fp4"): 50, ("dynamo-sglang", "b200", "fp8"): 30, "mori-sglang": 1}
 _RECV_INTERVAL = 10  # `scheduler-recv-interval` of Dynamo's recipes for SGLang
+_PREFILL_CHUNK, _PREFILL_KV_TOKENS = 24576, 32768  # `chunked-prefill-size`, `max-total-tokens` of those for nvfp4 on B200
+# SGLang's version in MoRI's images, of records without one, by the first day of each in the recipes.
+_MORI_VERSIONS = {
+    "fp8": (("2026-03-04", "0.5.9"), ("2026-02-12", "0.5.8"), ("", "0.5.6")),
+    "fp4": (("2026-05-27", "0.5.12"), ("2026-05-07", "0.5.10"), ("2026-03-04", "0.5.9"), ("", "0.5.7")),
+}
+_RANK_CHUNKS = (("2026-05-07", 8192), ("2026-03-13", 12288), ("", 16384))  # MORI_MAX_DISPATCH_TOKENS_PREFILL, since that day
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +55,9 @@ def read_disaggregated(path: Path) -> list[MeasuredRun]:
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["disagg"] == "yes" and row["framework"] in ENGINES]
     rows = [row for row in rows if "low_effective_concurrency" not in row["flags"]]
-    known: dict[bool, list[float]] = {}
+    known: Accepted = {}
     for row in rows:
-        known.setdefault(_ranks(row), []).extend(_acceptance(row))
+        known.setdefault((_ranks(row), _drafts(row)), []).extend(_acceptance(row))
     newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=lambda row: row["date"])}
     return [_run(row, known) for row in newest.values()]
 
@@ -68,7 +76,7 @@ def workers_of(run: MeasuredRun) -> list[Workers]:
 def cluster_of(run: MeasuredRun) -> Cluster:
     """A cluster as the run had it. Raises DeploymentError and ConfigError."""
     pools = tuple(_pool(run, workers) for workers in workers_of(run))
-    config = ClusterConfig(pools=pools, router="least_loaded")
+    config = ClusterConfig(pools=pools, router="random" if run.settings == "mori-sglang" else "least_loaded")
     planned = [_with_interval(pool, run.scheduler_recv_interval) for pool in plan(config)]
     return build(config, planned, kv_link(config, planned), fast_forward=True)
 
@@ -85,13 +93,18 @@ def _pool(run: MeasuredRun, workers: Workers) -> PoolConfig:
     if run.drafts and workers.role == "decode":
         drafts = {"num_speculative_tokens": run.drafts, "acceptance_length": run.acceptance_length}
     dp = workers.gpus if workers.dp_attention else 1
+    prefill: dict[str, Any] = {}
+    if workers.role == "prefill":
+        prefill = {"max_num_batched_tokens": run.max_num_batched_tokens}
+        if run.settings == "dynamo-sglang" and run.weights == "nvfp4":
+            prefill |= {"num_gpu_blocks_override": _PREFILL_KV_TOKENS}
     return PoolConfig(
         name=workers.role,
         role=workers.role,  # type: ignore[arg-type]
         instances=workers.count,
         model=run.model,
         gpu=run.gpu,
-        engine=run.engine,
+        engine=f"sglang@{run.engine_version}" if run.engine == "sglang" and run.engine_version else run.engine,
         tensor_parallel_size=workers.gpus // dp,
         data_parallel_size=dp,
         expert_parallel_size=workers.ep,
@@ -99,6 +112,7 @@ def _pool(run: MeasuredRun, workers: Workers) -> PoolConfig:
         kv_cache_dtype=run.kv_cache_dtype,  # type: ignore[arg-type]
         enable_prefix_caching=False,
         max_num_seqs=run.max_num_seqs if workers.role == "decode" else None,
+        **prefill,
         **drafts,
     )
 
@@ -117,12 +131,12 @@ def _acceptance(row: Row) -> list[float]:
     return [float(row["tokens_per_chunk"]) / interval]
 
 
-def _run(row: Row, known: dict[bool, list[float]]) -> MeasuredRun:
+def _run(row: Row, known: Accepted) -> MeasuredRun:
     engine = ENGINES[row["framework"]]
-    drafts = _drafts(row) if row["spec_decoding"] == "mtp" else 0
+    drafts = _drafts(row)
     length = None
     if drafts and engine == "sglang":  # no run of TensorRT-LLM says: the published lengths stand for them
-        [length] = _acceptance(row) or [median(known[_ranks(row)])]
+        [length] = _acceptance(row) or [median(known[_ranks(row), drafts])]
         length = min(length, drafts + 1.0)
     gpu = GPUS[row["hardware"]]
     share = int(row["osl"]) / (int(row["isl"]) + int(row["osl"]))
@@ -138,7 +152,7 @@ def _run(row: Row, known: dict[bool, list[float]]) -> MeasuredRun:
         output_tokens_per_s=float(row["total_tok_s_per_gpu"]) * int(row["total_gpus"]) * share,
         statistic="median",
         id=f"inferencex_dsr1 row {row['row']}",
-        engine_version=row["image"].rpartition(":")[2],
+        engine_version=_version(row),
         topology=_topology(row),
         speculation="mtp" if drafts else "",
         drafts=drafts,
@@ -147,6 +161,7 @@ def _run(row: Row, known: dict[bool, list[float]]) -> MeasuredRun:
         kv_cache_dtype="fp8",
         shortest=0.8,
         max_num_seqs=_decode_seqs(row),
+        max_num_batched_tokens=_prefill_chunk(row),
         scheduler_recv_interval=_RECV_INTERVAL if row["framework"] == "dynamo-sglang" else 1,
         settings=row["framework"],
     )
@@ -166,13 +181,46 @@ def _topology(row: Row) -> str:
     return f"{part('prefill', 'P')}+{part('decode', 'D')}"
 
 
+def _version(row: Row) -> str:
+    if row["framework"] == "dynamo-trt":
+        return ""  # images have Dynamo's version
+    if (found := re.search(r"(?:v|sglang-)(\d+\.\d+\.\d+)", row["image"])) is not None:
+        return found[1]
+    return str(_since(_MORI_VERSIONS[row["precision"]], row)) if row["framework"] == "mori-sglang" else ""
+
+
+def _since(first_days: tuple[tuple[str, Any], ...], row: Row) -> Any:
+    """Of entries with the first day of each, the newest first, what counted on the day of the record."""
+    return next(value for day, value in first_days if row["date"] >= day)
+
+
 def _drafts(row: Row) -> int:
     """Draft tokens of a step, as in the recipes (`mtp` in the names of TensorRT-LLM's, DECODE_MTP_SIZE of MoRI's)."""
+    if row["spec_decoding"] != "mtp":
+        return 0
     if row["framework"] == "dynamo-trt":
         return 2 if row["isl"] == "8192" else 3
-    if row["framework"] == "mori-sglang":
-        return 1 if _ranks(row) else 2
-    return 3 if row["precision"] == "fp4" and not _ranks(row) else 2
+    if row["framework"] == "dynamo-sglang":
+        return 3 if row["precision"] == "fp4" and not _ranks(row) else 2
+    if row["date"] < "2026-02-12":
+        return 2
+    if _ranks(row) or row["precision"] == "fp8":
+        return 1 if _ranks(row) or int(row["decode_ep"]) > 1 else 2
+    if row["date"] < "2026-03-04":
+        return 1 if int(row["decode_ep"]) > 1 else 2
+    if int(row["concurrency"]) <= 32 or (row["isl"] == "8192" and row["date"] >= "2026-05-31"):
+        return 3
+    return 2 if row["date"] >= "2026-05-07" else 1
+
+
+def _prefill_chunk(row: Row) -> int | None:
+    """Prompt tokens of a step of a prefill instance, or of a rank of it, where the recipes say."""
+    ranks = row["prefill_dp_attention"] == "1"
+    if row["framework"] == "mori-sglang" and ranks:
+        return int(_since(_RANK_CHUNKS, row))
+    if row["framework"] == "dynamo-sglang" and row["precision"] == "fp4" and row["hardware"] == "b200":
+        return _PREFILL_CHUNK // (int(row["prefill_tp"]) if ranks else 1)
+    return None
 
 
 def _decode_seqs(row: Row) -> int | None:

@@ -95,7 +95,7 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     nvlink = rule == "wide_all_to_all"
     sends = s.gpu.link_gpus > NODE_GPUS and ranks > block.per_token if nvlink else rule == "all_to_all"
     if s.wide or (sends and parallel.ep == ranks):
-        to = ranks, hidden / parallel.tp, block.per_token
+        to = ranks, hidden // parallel.tp, block.per_token
         dispatch, combine = collectives.dispatch(*link, *to), collectives.combine(*link, *to)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
