@@ -58,18 +58,21 @@ class Prediction:
 
 
 def predict(
-    run: MeasuredRun, variant: Variant = "known settings", host: Mapping[str, float] = MappingProxyType({})
+    run: MeasuredRun,
+    variant: Variant = "known settings",
+    host: Mapping[str, float] = MappingProxyType({}),
+    gpu: Mapping[str, Any] = MappingProxyType({}),
 ) -> Prediction:
     """Serve the run by our engine: with the settings it is known to have had or the engine's defaults.
 
     silicon: with kernel times from measured tables; transferred: as if nobody had measured its GPU. host: other values of
-    fields of the engine's profile.
+    fields of the engine's profile. gpu: of fields of the GPU.
     """
     try:
         if run.topology:
             return _serve(run, disaggregated.cluster_of(run))
         deployment = _deployment(run, variant)
-        deployment = replace(deployment, engine=replace(deployment.engine, **host))
+        deployment = replace(deployment, engine=replace(deployment.engine, **host), gpu=replace(deployment.gpu, **gpu))
         cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
         return _serve(run, cluster)
     except (ConfigError, DeploymentError, ValueError) as error:

@@ -22,8 +22,36 @@ Row = dict[str, str]
 _GPUS = {"b200": "b200_sxm", "h200": "h200_sxm"}
 _ENGINES = {"sglang": "sglang", "trt": "trtllm"}
 _FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
-# Of rows without an image, by their date; the dates are those of the rows with one.
-_SGLANG = (("2026-02-10", "0.5.6"), ("2026-05-15", "0.5.9"), ("9999", "0.5.12"))
+# Of rows without an image: SGLang's version by its first day in the records' configurations (.github/configs/amd-master.yaml,
+# nvidia-master.yaml of SemiAnalysisAI/InferenceX). Until 2025-12 AMD's were images of its own, built from SGLang 0.5.2.
+_SGLANG: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("mi300x", "fp8"): (
+        ("2026-05-18", "0.5.12"), ("2026-02-26", "0.5.9"), ("2026-02-12", "0.5.8"), ("2026-01-23", "0.5.7"),
+        ("2026-01-05", "0.5.5"), ("", "0.5.2"),
+    ),
+    ("mi325x", "fp8"): (
+        ("2026-05-17", "0.5.12"), ("2026-02-26", "0.5.9"), ("2026-02-12", "0.5.8"), ("2026-01-23", "0.5.7"),
+        ("2026-01-05", "0.5.5"), ("", "0.5.2"),
+    ),
+    ("mi355x", "fp8"): (
+        ("2026-05-18", "0.5.12"), ("2026-02-26", "0.5.9"), ("2026-01-27", "0.5.8"), ("2026-01-05", "0.5.5"), ("", "0.5.2"),
+    ),
+    ("mi355x", "fp4"): (
+        ("2026-05-18", "0.5.12"), ("2026-02-26", "0.5.9"), ("2026-01-28", "0.5.8"), ("2026-01-12", "0.5.7"),
+        ("2025-12-16", "0.5.6"), ("", "0.5.2"),
+    ),
+    ("b200", "fp8"): (
+        ("2026-05-17", "0.5.12"), ("2026-05-14", "0.5.11"), ("2026-03-25", "0.5.9"), ("2025-12-31", "0.5.6"),
+        ("2025-11-10", "0.5.5"), ("", "0.5.3"),
+    ),
+    ("b200", "fp4"): (
+        ("2026-05-17", "0.5.12"), ("2026-03-25", "0.5.9"), ("2025-12-31", "0.5.6"), ("2025-11-10", "0.5.5"), ("", "0.5.3"),
+    ),
+    ("h200", "fp8"): (
+        ("2026-05-17", "0.5.12"), ("2026-05-12", "0.5.11"), ("2026-03-07", "0.5.9"), ("2026-01-22", "0.5.7"),
+        ("2025-12-31", "0.5.6"), ("2025-11-10", "0.5.5"), ("", "0.5.2"),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +105,10 @@ def _point(row: Row) -> tuple[str, ...]:
 def _version(row: Row) -> str:
     if (found := re.search(r":v?(\d[\w.]*)", row["image"])) is not None:
         return found[1]
-    return next(version for until, version in _SGLANG if row["date"] < until) if row["framework"] == "sglang" else "1.1"
+    if row["framework"] != "sglang":
+        return "1.1"
+    since = _SGLANG.get((row["hardware"], row["precision"]), (("", ""),))
+    return next(version for day, version in since if row["date"] >= day)
 
 
 def _run(rows: list[Row]) -> MeasuredRun:

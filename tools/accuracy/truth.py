@@ -308,13 +308,23 @@ def _llama8_h100(run: MeasuredRun) -> MeasuredRun:
     return replace(_nvidia_sweep(run), max_num_seqs=run.concurrency - 1)
 
 
+# SGLang's version from which AMD's scripts asked for an fp8 cache; before, it was in bf16.
+_FP8_CACHE = {("mi300x", "fp8_block"): (0, 5, 7), ("mi355x", "fp8_block"): (0, 5, 12), ("mi355x", "mxfp4"): (0, 5, 6)}
+
+
 def _deepseek_amd(run: MeasuredRun) -> MeasuredRun:
-    chunk = 131072 if run.gpu == "mi300x" else 196608
+    version = tuple(map(int, run.engine_version.split(".")[:3]))
+    newer = version >= _FP8_CACHE[run.gpu, run.weights]
+    chunk = 131072 if run.gpu == "mi300x" and newer else 196608
     if run.weights == "mxfp4" and run.isl == 8192 and run.concurrency > 32:
         chunk = 32768
     script = f"dsr1_fp{4 if run.weights == 'mxfp4' else 8}_{run.gpu}.sh"
     return replace(
-        run, kv_cache_dtype="fp8", gpu_memory_utilization=0.8, max_num_batched_tokens=chunk, settings=f"single_node/{script}"
+        run,
+        kv_cache_dtype="fp8" if newer else "bf16",
+        gpu_memory_utilization=0.8,
+        max_num_batched_tokens=chunk,
+        settings=f"single_node/{script}",
     )
 
 

@@ -137,7 +137,7 @@ class Deployment:
         deployment = cls(
             model=found_model,
             gpu=found_gpu,
-            engine=profile,
+            engine=profile.on(found_gpu),
             parallel=parallel,
             weight_dtype=weights,
             kv_dtype=kv_dtype,

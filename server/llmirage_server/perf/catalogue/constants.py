@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
-from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.gpus import GpuSpec, Reached
 from llmirage_server.perf.catalogue.lookup import find_gpu
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -124,6 +124,7 @@ DecodeName = Literal["attention_decode", "attention_decode_window", "mla_decode"
 RecurrenceName = Literal["gated_delta_prefill", "gated_delta_decode"]
 LinkName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"]
 _LINK_OPS: tuple[str, ...] = get_args(LinkName)
+_FLOORS = ("floor_us", "low_floor_us", "bulk_floor_us")
 
 Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
 
@@ -142,11 +143,12 @@ class Constants:
     # The tables to search, in order, each with the name of what it was measured on ("" for the GPU itself).
     sources: list[tuple[str, Table]]
     link_sources: list[tuple[str, Table]]
+    reached: Reached | None = None  # what the GPU's kernels do against these
 
     def of(self, op: str, dtype: str) -> Mapping[str, float]:
         """Return the constants of one operation in one number format; KeyError where no GPU has any for the operation."""
         for _, _, _, fit in self._candidates(op, dtype):
-            return fit["constants"]
+            return fit["constants"] if self.reached is None else _scaled(fit["constants"], self.reached)
         raise KeyError(f"no constants for {op} in {dtype}")
 
     def gemm(self, op: GemmName, dtype: str) -> GemmConstants:
@@ -189,6 +191,19 @@ class Constants:
                         yield source, engine, key, fit
 
 
+def _scaled(constants: Mapping[str, float], reached: Reached) -> dict[str, float]:
+    """Constants of kernels that reach another share of the datasheet; of its bandwidth never more than all."""
+    scaled = dict(constants)
+    if "memory" in scaled:
+        scaled["memory"] = min(1.0, scaled["memory"] * reached.memory)
+    if "compute" in scaled:
+        scaled["compute"] *= reached.compute
+    for name in _FLOORS:
+        if name in scaled:
+            scaled[name] += reached.launch_us
+    return scaled
+
+
 @lru_cache(maxsize=64)
 def _table(name: str) -> Table | None:
     """Read one data file; None where there is none."""
@@ -203,7 +218,7 @@ def constants_for(gpu: GpuSpec, engine: str) -> Constants:
     if engine not in ENGINES:
         raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
     twin = gpu.constants_of if gpu.constants_of != gpu.key else None
-    return _constants(gpu.key, twin, gpu.link_kind, gpu.link_bytes_per_s, engine)
+    return _constants(gpu.key, twin, gpu.link_kind, gpu.link_bytes_per_s, gpu.reached, engine)
 
 
 # PCIe cards whose collectives were measured. Machines with one generation of PCIe differ less from each other than two
@@ -222,7 +237,9 @@ def _pcie_sources(link_bytes_per_s: float) -> list[tuple[str, Table]]:
 
 
 @lru_cache(maxsize=256)
-def _constants(key: str, twin: str | None, link_kind: str, link_bytes_per_s: float, engine: str) -> Constants:
+def _constants(
+    key: str, twin: str | None, link_kind: str, link_bytes_per_s: float, reached: Reached | None, engine: str
+) -> Constants:
     own = [("", table)] if (table := _table(key)) else []
     twins = [(twin, table)] if twin and (table := _table(twin)) else []
     kinds = [("class_nvlink", "NVLink GPUs"), ("class_pcie", "PCIe cards")]
@@ -232,4 +249,4 @@ def _constants(key: str, twin: str | None, link_kind: str, link_bytes_per_s: flo
     # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
     same_link = twins if twin and find_gpu(twin).link_kind == link_kind else []
     nearest = _pcie_sources(link_bytes_per_s) if link_kind == "pcie" else []
-    return Constants(engine, own + twins + classes, own + same_link + nearest + classes)
+    return Constants(engine, own + twins + classes, own + same_link + nearest + classes, reached)

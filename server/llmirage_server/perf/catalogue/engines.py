@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -70,6 +70,8 @@ class EngineProfile:
     eager_linear_us: float = 0.0  # the same of linear attention, whose chunked kernels are many; 0: as any other layer
     captured_tokens: int = 0  # a step of at most so many, and of at most two a sequence, replays graphs between attentions
     captured_share: float = 1.0  # of the launching, what such a step has left
+    eager_layer_us_rocm: float | None = None  # the same on AMD GPUs; None: as on others
+    rocm_step_ms: Mapping[str, float] = field(default_factory=dict)  # of each step on AMD GPUs, by architecture
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
     tokenize_token_us: float = 0.0  # the same for each token of the prompt
@@ -106,6 +108,14 @@ class EngineProfile:
         if self.prefill_in_place_fp4 is not None and "fp4" in gpu.rates:
             return self.prefill_in_place_fp4
         return self.prefill_in_place_pcie if gpu.link_kind == "pcie" else self.prefill_in_place
+
+    def on(self, gpu: GpuSpec) -> EngineProfile:
+        """The profile on machines with such GPUs."""
+        if gpu.link_kind != "infinity-fabric":
+            return self
+        eager = self.eager_layer_us if self.eager_layer_us_rocm is None else self.eager_layer_us_rocm
+        more_ms = self.rocm_step_ms.get(gpu.arch, 0.0)
+        return replace(self, eager_layer_us=eager, host_step_ms=self.host_step_ms + more_ms, rocm_step_ms={})
 
     @property
     def front_end_ttft_s(self) -> float:
@@ -205,7 +215,7 @@ def _unknown_base(value: Any) -> str:
 
 def _keys() -> dict[str, Key]:
     """What an engine file may hold: a base, and any field of EngineProfile but its flags; most are times."""
-    own = (field.name for field in fields(EngineProfile) if field.name != "flags")
+    own = (each.name for each in fields(EngineProfile) if each.name not in ("flags", "rocm_step_ms"))
     return {
         **dict.fromkeys(own, Key(_not_negative)),
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),

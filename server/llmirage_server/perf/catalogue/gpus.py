@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 GIB = 1024**3
 MIB = 1024**2
@@ -13,6 +13,17 @@ FITTED = "fitted on silicon"
 LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "ici")
 NODE_LINK_GB_PER_S = 50.0  # a 400 Gb/s network card per GPU, as in NVIDIA's HGX H100 reference systems
 NODE_LINK_LATENCY_US = 5.0  # "typical for InfiniBand between racks": aiconfigurator-core 0.12.0 systems/gb200.yaml
+
+
+class Reached(NamedTuple):
+    """Kernels that nobody measured one by one, against those whose constants serve them: known from whole runs alone.
+
+    memory, compute: factors on the reached shares of the datasheet's rates. launch_us: more for each call of a kernel.
+    """
+
+    memory: float
+    compute: float
+    launch_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ class GpuSpec:
     node_link_latency_s: float = NODE_LINK_LATENCY_US / 1e6
     price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
+    reached: Reached | None = None  # what its kernels do against those fits; None: the same
+    arch: str = ""  # of the vendor, where engines treat GPUs by it
     peer_to_peer: bool = True  # GPUs copy to each other directly; False: through the host's memory
     profiled: bool = False  # its kernels were measured within a running server, not one by one
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
@@ -67,6 +80,8 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
         price_usd_per_h=(price[0], price[1]) if price else None,
         constants_of=entry.get("constants_of"),
+        reached=Reached(**entry["reached"]) if "reached" in entry else None,
+        arch=entry.get("arch", ""),
         peer_to_peer=entry.get("peer_to_peer", True),
         profiled=entry.get("profiled", False),
         unverified=tuple(entry.get("unverified", ())),

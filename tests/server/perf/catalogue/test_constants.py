@@ -85,7 +85,21 @@ def test_links_of_pcie_cards_are_those_of_the_measured_card_with_the_same_genera
 def test_a_gpu_that_nobody_measured_takes_what_its_kind_reaches() -> None:
     found = constants_for(find_gpu("mi300x"), "sglang")
     assert found.provenance("gemm", "fp8").startswith("transferred: gemm fp8 on all measured NVLink GPUs, sglang ")
-    assert 0.4 < found.of("gemm", "fp8")["compute"] < 1.0
+    assert 0.4 < constants_for(find_gpu("tpu_v5p"), "sglang").of("gemm", "fp8")["compute"] < 1.0
+
+
+@pytest.mark.parametrize("gpu", ["mi300x", "mi325x", "mi350x", "mi355x"])
+def test_amds_kernels_reach_what_runs_of_them_say(gpu: str) -> None:
+    spec = find_gpu(gpu)
+    reached = spec.reached
+    assert reached is not None
+    found, pooled = (constants_for(each, "sglang") for each in (spec, replace(spec, reached=None)))
+    for op, dtype in (("gemm", "fp8_block"), ("moe", "fp8_block"), ("mla_decode", "fp8"), ("mla_prefill", "fp8")):
+        own, theirs = found.of(op, dtype), pooled.of(op, dtype)
+        assert own["memory"] == pytest.approx(min(1.0, theirs["memory"] * reached.memory))
+        assert own["compute"] == pytest.approx(theirs["compute"] * reached.compute)
+        assert own["floor_us"] == pytest.approx(theirs["floor_us"] + reached.launch_us)
+    assert found.link("all_reduce")["bulk_link"] == pooled.link("all_reduce")["bulk_link"]
 
 
 def test_rtx_4090_has_its_own_gemm_and_the_rest_of_its_architecture() -> None:

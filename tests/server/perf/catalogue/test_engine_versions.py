@@ -21,6 +21,20 @@ def test_a_version_up_to_the_listed_one_has_its_differences() -> None:
     assert find_engine("trtllm@1.0.0rc3").output_token_us > find_engine("trtllm@1.1").output_token_us
 
 
+def test_older_images_of_sglang_take_longer_for_a_step_on_amd_gpus_alone() -> None:
+    versions = ("0.5.2", "0.5.9", "0.5.12")
+    extra = {
+        gpu: [find_engine(f"sglang@{each}").on(find_gpu(gpu)).host_step_ms for each in versions]
+        for gpu in ("mi300x", "mi325x", "mi355x", "b200_sxm")
+    }
+    assert extra == {"mi300x": [5, 10.5, 0], "mi325x": [5, 10.5, 0], "mi355x": [6, 0, 0], "b200_sxm": [0, 0, 0]}
+    old, new = (
+        Deployment.create("deepseek-r1", "mi300x", engine=f"sglang@{each}", tp=8).step_model().step_s([], [1000] * 16)
+        for each in ("0.5.9", "0.5.12")
+    )
+    assert old - new == pytest.approx(10.5e-3)
+
+
 def test_a_version_needs_a_number() -> None:
     with pytest.raises(DeploymentError, match=r"unknown version 'nightly' of vLLM: .*vllm@0\.13"):
         find_engine("vllm@nightly")
