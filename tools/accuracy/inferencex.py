@@ -22,7 +22,7 @@ Row = dict[str, str]
 _GPUS = {"b200": "b200_sxm", "h200": "h200_sxm"}
 _ENGINES = {"sglang": "sglang", "trt": "trtllm"}
 _FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
-# Of rows without an image: SGLang's version by its first day in the records' configurations (.github/configs/amd-master.yaml,
+# Of rows without an image: SGLang's version by its first day in the configurations (.github/configs/amd-master.yaml,
 # nvidia-master.yaml of SemiAnalysisAI/InferenceX). Until 2025-12 AMD's were images of its own, built from SGLang 0.5.2.
 _SGLANG: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("mi300x", "fp8"): (
