@@ -49,8 +49,8 @@ def main() -> None:
         held += [(name, p) for p in _predicted(out, reached)]
     versions = [run for run in _of(runs, "mi300x") if run.engine_version in ("0.5.7", "0.5.8", "0.5.9")]
     held += [("MI300X under 0.5.7 to 0.5.9, as shipped", predict(run)) for run in versions]
-    names = {p.run.id: name for name, p in held}
-    print(run_table([p for _, p in held], "left out", lambda p: names[p.run.id]))
+    names = {id(p): name for name, p in held}
+    print(run_table([p for _, p in held], "left out", lambda p: (names[id(p)],)))
 
 
 def _of(runs: Sequence[MeasuredRun], gpu: str, weights: str = "") -> list[MeasuredRun]:
