@@ -128,6 +128,7 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_client.workers.ray_connection": "Ray is optional",
     "llmirage_server.api.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
     "llmirage_server.api.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
+    "llmirage_server.api.routes": "the modules of the endpoints take 40 ms to import, for the first request",
     "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
     "llmirage_server.perf.catalogue.lookup": "few name a file of their own, and each kind of file has a reader",
@@ -222,5 +223,16 @@ def test_start_up_never_loads_transformers(module: str) -> None:
 
 
 def test_a_server_is_made_without_what_only_requests_need() -> None:
-    late = {"pydantic", "tokenizers", "jsonschema", "transformers", "llmirage_server.replies.compose"}
+    libraries = {"pydantic", "tokenizers", "jsonschema", "transformers", "httpx", "uvicorn", "sqlite3"}
+    own = {
+        "replies.compose",
+        "api.chat",
+        "api.batches",
+        "api.responses.endpoint",
+        "faults.rule",
+        "faults.fault",
+        "telemetry.page",
+    }
+    late = libraries | {f"llmirage_server.{name}" for name in own} | {"llmirage._requests"}
+    assert not late & loaded_after("import llmirage; llmirage.Server()")
     assert not late & loaded_after("from llmirage_server.app import create_app; create_app()")

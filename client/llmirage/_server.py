@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmirage._requests import ClientVerdict, Expected, ServedRequest, expect, served_request, verdict_of
 from llmirage._settings import settings_named
 from llmirage_client.simulator import serving
-from llmirage_shared.settings import ConfigError
+from llmirage_shared.settings import ConfigError, at_call
 from llmirage_shared.virtual_time import run
 
 if TYPE_CHECKING:
@@ -21,11 +20,17 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
     from llmirage._options import ServerOptions
+    from llmirage._requests import ClientVerdict, Expected, ServedRequest
 
 T = TypeVar("T")
 
 Script = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
 Faults = str | os.PathLike[str] | Sequence[str | Mapping[str, Any]]
+
+# A test that never looks at its requests does not need them.
+expect: Callable[..., list[ServedRequest]] = at_call("llmirage._requests:expect")
+served_request: Callable[[Any], ServedRequest] = at_call("llmirage._requests:served_request")
+verdict_of: Callable[[Any], ClientVerdict] = at_call("llmirage._requests:verdict_of")
 
 _IN_PROCESS = "http://llmirage"
 _KEY = "unused"

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from typing import TYPE_CHECKING, Any
 
 from llmirage_server.api.access import ApiKeys, RateLimits
-from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.dialect import DIALECTS, Dialect
 from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.responses.background import fail_interrupted
-from llmirage_server.api.routes import UNKNOWN, http_only, routes
+from llmirage_server.api.routes import UNKNOWN, PathRouter, routes
 from llmirage_server.api.service import Service, new_scripts
-from llmirage_server.api.state.memory import MEMORY_MIB, MemoryState
-from llmirage_server.api.state.sqlite import FILE_MIB, SqliteState
+from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.state.state import State
 from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
@@ -34,12 +29,10 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
-from llmirage_server.faults.rule import read_faults_file
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.telemetry.page.state import LiveCluster
 from llmirage_server.telemetry.standing import CacheSettings
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
@@ -48,15 +41,22 @@ from llmirage_shared.settings import at_call
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import reported
 
-# Only with --upstream or --replay: they bring httpx and YAML, which a server starts without.
-make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
-make_replay = at_call("llmirage_server.api.replay:make_replay")
+if TYPE_CHECKING:
+    from llmirage_server.faults.rule import FaultRule
 
+# What few servers have takes 60 ms to import.
+fail_interrupted = at_call("llmirage_server.api.responses.background:fail_interrupted")
+make_live = at_call("llmirage_server.api.admin.live:LiveHandler")
+make_live_cluster = at_call("llmirage_server.telemetry.page.state:LiveCluster")
+make_replay = at_call("llmirage_server.api.replay:make_replay")
+make_state_file: Callable[..., State] = at_call("llmirage_server.api.state.sqlite:SqliteState")
+make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
+read_faults_file: Callable[[str], Iterable[FaultRule]] = at_call("llmirage_server.faults.rule:read_faults_file")
 
 _TTL_S = 30 * 86400.0  # OpenAI keeps responses for 30 days
 
 
-class LlmirageApp(Starlette):
+class LlmirageApp(PathRouter):
     """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
 
     def __init__(self, config: ClusterConfig, *, page: bool = False, script: Mapping[str, Any] | None = None) -> None:
@@ -94,17 +94,15 @@ class LlmirageApp(Starlette):
         keys = (*config.api_key, *_keys_of(config.api_key_file))
         guard = ApiKeys(keys) if keys else None
         self.page = page
-        live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
+        live = make_live(self.service, make_live_cluster(config, self.pools, self.service)) if page else None
         if config.upstream is not None:
             self.service.upstream = make_upstream(config.upstream, config.upstream_key)
         if config.script or script is not None:
             self.service.scripts = new_scripts(self.service, config.script, script)
         self.replay = None if config.replay is None else make_replay(self.service, config)
         before = () if self.replay is None else (self.replay.before,)
-        super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)
-        self.router.redirect_slashes = False
         unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults, dialect=dialect)
-        self.router.default = http_only(unknown)
+        super().__init__(lambda: routes(self.service, guard, live, *before), unknown, lambda: _life(self))
 
     @property
     def deployment(self) -> Deployment:
@@ -121,19 +119,19 @@ class LlmirageApp(Starlette):
         """Tokens of the longest request for the first served model."""
         return self.service.models.find(self.model_names[0]).max_model_len
 
-    def build_middleware_stack(self) -> ASGIApp:
-        """Only the user's middleware: Starlette's own two would each wrap `send`, and endpoints handle their errors."""
-        app: ASGIApp = self.router
-        for cls, args, kwargs in reversed(self.user_middleware):
-            app = cls(app, *args, **kwargs)
-        return app
+    def resume(self) -> None:
+        """Batches go on that the server before this one left in its file."""
+        if self.config.state is not None:
+            self.make_routes()
+            assert self.service.batches is not None
+            self.service.batches.resume()
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
+async def _life(app: LlmirageApp) -> AsyncIterator[None]:
     warm_up(app.service.text)
-    if app.service.batches is not None:
-        app.service.batches.resume()
+    app.resume()
+    asyncio.get_running_loop().call_soon(app.make_routes)
     yield
     app.service.close()
     if app.replay is not None:
@@ -183,11 +181,11 @@ def _keys_of(path: str | None) -> list[str]:
 
 def _state(config: ClusterConfig) -> State:
     ttl_s = _TTL_S if config.response_ttl_s is None else config.response_ttl_s
-    size = (MEMORY_MIB if config.state is None else FILE_MIB) if config.state_mib is None else config.state_mib
+    size: dict[str, Any] = {} if config.state_mib is None else {"most_bytes": config.state_mib << 20}
     try:
         if config.state is None:
-            return MemoryState(size << 20, ttl_s)
-        state = SqliteState(config.state, size << 20, ttl_s)
+            return MemoryState(**size, ttl_s=ttl_s)
+        state = make_state_file(config.state, **size, ttl_s=ttl_s)
         fail_interrupted(state)
         return state
     except ApiError as error:

@@ -133,8 +133,7 @@ class HostedApp:
         if self._bound is not None:
             self._port = open_port(app, self._bound)
             await self._port.open()
-        if service.batches is not None:
-            service.batches.resume()
+        app.resume()
         if app.config.tokenizer is not None:
             service.text.load()  # what is wrong with it is an error of the start
         ready.set_result(None)

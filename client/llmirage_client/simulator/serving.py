@@ -6,25 +6,32 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmirage_client.simulator.bridge import BridgeTransport
 from llmirage_client.simulator.hosted import HostedApp
-from llmirage_server.api.engine_info import exposition
 from llmirage_server.api.service import new_scripts
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
-from llmirage_server.faults.rule import FaultRule, read_rules
 from llmirage_server.telemetry.journal import JournalEntry
-from llmirage_server.telemetry.verdict import RuleVerdict, judge
+from llmirage_shared.settings import at_call
 from llmirage_shared.skipping_time import SkippingLoop
 from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
-from llmirage_shared.yaml_lines import node_of
 
 __all__ = ["ClusterConfig", "Serving"]
 
+if TYPE_CHECKING:
+    from llmirage_server.faults.rule import FaultRule
+    from llmirage_server.telemetry.verdict import RuleVerdict
+
 T = TypeVar("T")
+
+# A server is ready without what is asked of it later.
+exposition: Callable[..., str] = at_call("llmirage_server.api.engine_info:exposition")
+judge: Callable[..., list[RuleVerdict]] = at_call("llmirage_server.telemetry.verdict:judge")
+node_of = at_call("llmirage_shared.yaml_lines:node_of")
+read_rules: Callable[..., list[FaultRule]] = at_call("llmirage_server.faults.rule:read_rules")
 
 # In a library, warnings go where its user sends them, and nowhere else.
 logging.getLogger("llmirage").addHandler(logging.NullHandler())
@@ -83,7 +90,11 @@ class Serving:
         return judge(self.entries(), self._clock(), unused_s)
 
     def metrics(self) -> str:
-        return self._do(lambda: exposition(self.app.service))
+        return self._do(self._exposition)
+
+    def _exposition(self) -> str:
+        self.app.make_routes()  # of which batches count
+        return exposition(self.app.service)
 
     def now_s(self) -> float:
         return self._do(lambda: self.app.driver.now_s)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.api.dialect import Dialect

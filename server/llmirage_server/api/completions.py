@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from starlette.responses import Response
 
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange

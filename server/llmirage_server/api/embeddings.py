@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from starlette.responses import Response
 
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.json_pieces import written_vectors
 from llmirage_server.api.models import LONGEST_NAME

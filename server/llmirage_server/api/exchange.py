@@ -14,10 +14,8 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs
 
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
-
 from llmirage_server.api import bodies, json_pieces
+from llmirage_server.api.asgi import Message, Receive, Response, Scope, Send
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from starlette.responses import Response
-from starlette.types import Receive, Send
-
-from llmirage_server.faults.rule import FaultRule
+from llmirage_server.api.asgi import Receive, Response, Send
 from llmirage_server.telemetry.journal import Outcome
+
+if TYPE_CHECKING:
+    from llmirage_server.faults.rule import FaultRule
 
 
 class Placed(Protocol):
@@ -32,6 +32,8 @@ class FaultOfRequest(Protocol):
 
     generation: Placed | None
     limits: Limits | None
+
+    async def choose(self, rules: tuple[FaultRule, ...] | None) -> None: ...
 
     async def parsed(self, body: Mapping[str, Any]) -> None: ...
 

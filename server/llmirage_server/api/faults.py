@@ -1,37 +1,31 @@
-"""Faults between a request and its handler: choosing one, what happens before the reply, the altered connection."""
+"""The faults of a server. What they do to a request is in api/request_fault.py, imported when one of them may happen."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
-from starlette.responses import Response
-from starlette.types import Receive, Send
-
-from llmirage_server.api.access import RateLimits, given_key
-from llmirage_server.api.exchange import FAULT_HEADER, ClientGoneError, HttpExchange
-from llmirage_server.api.fault_hooks import FaultOfRequest, Limits, Placed
+from llmirage_server.api.access import RateLimits
+from llmirage_server.api.exchange import FAULT_HEADER, HttpExchange
+from llmirage_server.api.fault_hooks import FaultOfRequest
 from llmirage_server.drivers.live import Driver
-from llmirage_server.faults.active import ActiveFaults, Pending
-from llmirage_server.faults.connection import FaultyConnection
-from llmirage_server.faults.fault import InjectedFault, SoFar
-from llmirage_server.faults.rule import FaultRule, Subject, read_rule
-from llmirage_server.telemetry.journal import Outcome, cut
-from llmirage_shared.settings import ConfigError
+from llmirage_server.faults.active import ActiveFaults
+from llmirage_shared.settings import ConfigError, at_call
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.yaml_lines import node_of
+
+if TYPE_CHECKING:
+    from llmirage_server.faults.rule import FaultRule
 
 logger = logging.getLogger("llmirage")
 
 MOST_FAULTS = 1_000  # in force: the conditions of each are looked at with every request
 _REMEMBERED_CUTS = 100
-_HEADER = "X-Llmirage-Fault"
-_WITHOUT_BODY = ("GET", "HEAD", "DELETE")
+
+make_request_fault: Callable[..., FaultOfRequest] = at_call("llmirage_server.api.request_fault:RequestFault")
+ordered_rule: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.api.request_fault:ordered_rule")
 
 
 class DriverHost(Protocol):
@@ -61,8 +55,8 @@ class FaultsOnOrder(ActiveFaults):
     async def arrived(self, exchange: HttpExchange) -> None:
         """Choose a fault before the body is read. Raises ApiError for one that refuses the request."""
         ordered = self._ordered(exchange)
-        exchange.fault = request = RequestFault(self, exchange, ordered)
-        await request.choose(None if ordered is None else (ordered,))
+        exchange.fault = make_request_fault(self, exchange, ordered)
+        await exchange.fault.choose(None if ordered is None else (ordered,))
 
     def add(self, rules: Iterable[FaultRule]) -> None:
         """Put faults in force, behind those that are. Raises ConfigError for too many, and where none can meet one."""
@@ -87,7 +81,7 @@ class FaultsOnOrder(ActiveFaults):
 
         streamed: whether the reply is a stream.
         """
-        request: FaultOfRequest = exchange.fault or RequestFault(self, exchange)
+        request = exchange.fault or make_request_fault(self, exchange)
         exchange.fault = request
         await request.scripted(rule, streamed)
 
@@ -124,157 +118,9 @@ class FaultsOnOrder(ActiveFaults):
                 logger.warning("X-Llmirage-Fault was ignored: the server allows it with --allow-fault-header")
                 self._warned = True
             return None
-        problems: list[str] = []
-        rule = read_rule(node_of(given), _HEADER, lambda _, place, problem: problems.append(f"{place}: {problem}"), _HEADER)
-        if rule is None:
-            raise ApiError("; ".join(problems), code="invalid_fault")
-        if rule.conditions.endpoint is None:  # whatever the request asks for
-            rule.conditions = replace(rule.conditions, endpoint=exchange.scope["path"])
-        if rule.fault.streams_only and exchange.scope["method"] in _WITHOUT_BODY:
-            raise _no_stream(rule)
+        rule = ordered_rule(given, exchange)
         try:
             self.prepare(rule)
         except ConfigError as error:
             raise ApiError("; ".join(error.problems), code="invalid_fault") from None
         return rule
-
-
-class RequestFault:
-    """The fault of one request. limits: rate limits instead of the server's. generation: what the cluster serves for it."""
-
-    def __init__(self, faults: FaultsOnOrder, exchange: HttpExchange, ordered: FaultRule | None = None) -> None:
-        """ordered: the fault that the request's header names."""
-        scope = exchange.scope
-        self.subject = Subject(scope["method"], scope["path"], given_key(exchange))
-        self.limits: Limits | None = None
-        self.generation: Placed | None = None
-        self._faults = faults
-        self._exchange = exchange
-        self._ordered = ordered
-        self._pending: Pending | None = None
-        self._fault: InjectedFault | None = None
-        self._hold_s = 0.0
-        self._connection: FaultyConnection | None = None
-
-    async def choose(self, rules: tuple[FaultRule, ...] | None) -> None:
-        """Choose among these faults, or all in force. Raises ApiError for one that refuses the request."""
-        chosen = self._faults.first(self.subject, rules)
-        self._pending = chosen if isinstance(chosen, Pending) else None
-        if not isinstance(chosen, FaultRule):
-            return
-        fault = chosen.fault
-        self._exchange.entry.fault = fault.kind
-        self.limits = self._faults.limits_of(chosen)
-        if fault.refusal is not None:
-            raise fault.refusal
-        if fault.hold_s:
-            self._hold_s = fault.hold_s
-            if self.subject.method in _WITHOUT_BODY or self.subject.body is not None:
-                await self._hold()
-        elif self.limits is None:
-            self._fault = fault
-
-    async def parsed(self, body: Mapping[str, Any]) -> None:
-        """The request's body is known. Raises ApiError for a fault that refuses it."""
-        self.subject = replace(self.subject, body=body)
-        cuts = self._faults.cuts
-        if cuts:
-            self._exchange.entry.continues = tuple([cuts[text] for text in assistant_texts(body) if text in cuts])
-        if self._hold_s:
-            await self._hold()
-        elif self._pending is not None:
-            if self._ordered is not None and self._ordered.fault.streams_only and not body.get("stream"):
-                raise _no_stream(self._ordered)
-            await self.choose(self._pending.rules)
-
-    async def scripted(self, rule: FaultRule, streamed: bool) -> None:
-        """Let this fault happen, in place of any other. Raises ApiError for one that refuses the request."""
-        self.subject = replace(self.subject, body={"model": self._exchange.entry.model, "stream": streamed})
-        self._fault = None
-        await self.choose((rule,))
-
-    async def respond(self, response: Response, receive: Receive, send: Send) -> None:
-        """Send the response, altered. Raises ConnectionError if it was to break a connection that is none (in process)."""
-        exchange = self._exchange
-        if self._hold_s:  # of a handler that reads no body
-            try:
-                await self._hold()
-            except ClientGoneError:
-                return
-        if self._fault is None and self._pending is None:
-            await response(exchange.scope, receive, send)
-            return
-        so_far = SoFar(exchange.error_body)
-        connection = self._connection = FaultyConnection(self._at_start, self, so_far, receive, send)
-        await response(exchange.scope, connection.receive, connection.send)
-        connection.raise_if_broken()
-
-    def ended(self, status: int | None, outcome: Outcome) -> tuple[int | None, Outcome]:
-        """The status that was sent and how the response ended, which is as given unless the fault changed it."""
-        connection = self._connection
-        if connection is None or connection.altered is None:
-            return status, outcome
-        if connection.ended or outcome == "failed":
-            self._faults.was_cut(connection.so_far.text, self._exchange.entry.number)
-        if connection.ended:
-            return connection.status, "cut"
-        return connection.status, "complete" if connection.altered.refusal else outcome
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self._faults.driver.speed)
-
-    def crash(self, restart_after_s: float | None) -> None:
-        if self.generation is not None and self.generation.instance >= 0:
-            self._faults.driver.crash(self.generation.instance, restart_after_s)
-
-    def _at_start(self) -> InjectedFault | None:
-        """What alters the response that begins now."""
-        if self._pending is not None:
-            instance = -1 if self.generation is None else self.generation.instance
-            known = replace(self.subject, body=self.subject.body or {}, instance=instance)
-            chosen = self._faults.first(known, self._pending.rules)
-            if isinstance(chosen, FaultRule):
-                self._fault = chosen.fault
-                self._exchange.entry.fault = chosen.fault.kind
-                if (refusal := chosen.fault.refusal) is not None:
-                    self._exchange.entry.error = cut(refusal.message)
-                    self._exchange.entry.advice = refusal.headers
-        return self._fault
-
-    async def _hold(self) -> None:
-        """Keep the request from the cluster. Raises ClientGoneError."""
-        exchange, began_s = self._exchange, self._exchange.elapsed_s()
-        sleeping = asyncio.ensure_future(self.sleep(self._hold_s))
-        self._hold_s = 0.0
-        leaving = asyncio.ensure_future(_disconnect(exchange))
-        try:
-            await asyncio.wait((sleeping, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
-                raise ClientGoneError
-        finally:
-            sleeping.cancel()
-            leaving.cancel()
-        exchange.held_s += exchange.elapsed_s() - began_s
-
-
-def _no_stream(rule: FaultRule) -> ApiError:
-    return ApiError(f"{_HEADER}: {rule.fault.kind} happens to streams: the request needs stream true.")
-
-
-async def _disconnect(exchange: HttpExchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
-
-
-def assistant_texts(body: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of the assistant's messages in a request of any API, without white space at their ends.
-
-    Without the last message: an assistant's text there is one to be continued.
-    """
-    messages = body.get("messages") or body.get("input")
-    for message in messages[:-1] if isinstance(messages, list) else ():
-        if isinstance(message, dict) and message.get("role") == "assistant":
-            content = message.get("content")
-            parts = content if isinstance(content, list) else [{"text": content}]
-            texts = [part.get("text") for part in parts if isinstance(part, dict)]
-            yield "".join([text for text in texts if isinstance(text, str)]).strip()

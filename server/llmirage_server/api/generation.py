@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
-
+from llmirage_server.api.asgi import Message, Receive, Response, Scope, Send
 from llmirage_server.api.chunks import chunks_due
 from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange

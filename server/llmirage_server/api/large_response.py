@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from llmirage_server.api.asgi import Receive, Response, Scope, Send
 
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 18

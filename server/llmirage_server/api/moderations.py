@@ -6,8 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.embeddings import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler

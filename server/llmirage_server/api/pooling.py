@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable
 from itertools import islice
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.embeddings import (
     EmbeddingModel,
     check_dimensions,

@@ -7,20 +7,18 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.routing import Route
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import EndpointApp, HttpExchange
 from llmirage_server.api.messages.endpoint import MessagesExchange
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.relay import ForwardedRequest, Upstream
+from llmirage_server.api.routes import PathRouter, Route
 from llmirage_shared.wire import errors
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
-class RecordingProxy(Starlette):
+class RecordingProxy(PathRouter):
     """Passes everything on; `stop` ends what is under way, so that it is recorded as far as it came."""
 
     def __init__(self, upstream: Upstream, recorder: ExchangeRecorder) -> None:
@@ -28,9 +26,8 @@ class RecordingProxy(Starlette):
         self._recorder = recorder
         self._open: set[Any] = set()
         app = partial(EndpointApp, dict.fromkeys(_METHODS, self._forward))
-        super().__init__(routes=[Route("/v1/messages{rest:path}", app(exchange=MessagesExchange))], lifespan=_lifespan)
-        self.router.redirect_slashes = False
-        self.router.default = app()
+        messages = Route("/v1/messages{rest:path}", app(exchange=MessagesExchange))
+        super().__init__(lambda: [messages], app(), lambda: _life(self))
 
     def stop(self) -> None:
         for response in list(self._open):
@@ -49,6 +46,6 @@ class RecordingProxy(Starlette):
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(app: RecordingProxy) -> AsyncIterator[None]:
+async def _life(app: RecordingProxy) -> AsyncIterator[None]:
     yield
     await app.close()

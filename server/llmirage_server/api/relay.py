@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
+from llmirage_server.api.asgi import Receive, Response, Scope, Send
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.telemetry.journal import Outcome
 from llmirage_shared.wire.errors import ApiError
@@ -56,7 +54,7 @@ class RelayedResponse(Response):
 
     def __init__(self, status: int, headers: Sequence[Header], under_way: set[Any] | None = None) -> None:
         """under_way: has the response while it is sent, so that it can be aborted."""
-        super().__init__(None, status)
+        super().__init__(status_code=status)
         self._under_way: set[Any] = set() if under_way is None else under_way
         self.raw_headers = list(headers)
         self.outcome: Outcome = "failed"

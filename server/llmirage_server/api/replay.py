@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import Response
-from starlette.types import Message, Send
-
+from llmirage_server.api.asgi import Message, Response, Send
 from llmirage_server.api.exchange import Handler, Header, HttpExchange
 from llmirage_server.api.recorder import ExchangeRecorder, redactor_of
 from llmirage_server.api.relay import ForwardedRequest, RelayedResponse, Upstream

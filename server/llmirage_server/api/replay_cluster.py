@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from starlette.responses import Response
 
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
 from llmirage_server.api.messages.translate import chat_messages, chat_tools

@@ -1,45 +1,26 @@
-"""Which path is answered by what."""
+"""Which path is answered by what.
+
+The endpoints' modules are imported where their tables are made, which is when the first request comes: they take 40 ms.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from functools import partial
-
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocketClose
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmirage_server.api.absent import absent_part
 from llmirage_server.api.access import own_pages_only
-from llmirage_server.api.admin.faults import FaultsHandler
-from llmirage_server.api.admin.journal import JournalHandler
-from llmirage_server.api.admin.live import LiveHandler
-from llmirage_server.api.admin.pacing import PacingHandler
-from llmirage_server.api.admin.script import ScriptHandler
-from llmirage_server.api.admin.verdict import VerdictHandler
-from llmirage_server.api.batches.endpoint import BatchesHandler
-from llmirage_server.api.batches.lines import ENDPOINTS
-from llmirage_server.api.batches.runner import LineExchange
-from llmirage_server.api.chat import ChatHandler, StoredChatHandler
-from llmirage_server.api.completions import CompletionsHandler
-from llmirage_server.api.conversations import ConversationsHandler
-from llmirage_server.api.embeddings import EmbeddingsHandler
-from llmirage_server.api.engine_info import EngineHandler
+from llmirage_server.api.asgi import ASGIApp, Receive, Response, Scope, Send, serve_lifespan
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
-from llmirage_server.api.files.endpoint import FilesHandler
-from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
-from llmirage_server.api.moderations import ModerationsHandler
-from llmirage_server.api.openapi.endpoint import OpenApiHandler
-from llmirage_server.api.pooling import PoolingHandler
-from llmirage_server.api.rerank import RerankHandler
-from llmirage_server.api.responses.endpoint import ResponsesHandler
-from llmirage_server.api.responses.websocket import ResponsesSocket
 from llmirage_server.api.service import Service
-from llmirage_server.api.sglang import SglangHandler
-from llmirage_server.api.tokenization import TokenizationHandler
 from llmirage_shared.wire import errors
+
+if TYPE_CHECKING:
+    from llmirage_server.api.admin.live import LiveHandler
 
 WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 Methods = Mapping[str, Handler]
@@ -49,13 +30,87 @@ Wrapper = Callable[[Handler], Handler]
 _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
 
 
+class Route(NamedTuple):
+    """path: `{name}` stands for one part of it, `{name:path}` for any rest. kind: of connection, as ASGI calls it."""
+
+    path: str
+    app: ASGIApp
+    kind: str = "http"
+
+
+class PathRouter:
+    """The ASGI application of a server: it finds the endpoint of a path."""
+
+    def __init__(
+        self,
+        routes: Callable[[], Sequence[Route]],
+        unknown: ASGIApp,
+        life: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        """routes: makes them. unknown: answers all other paths. life: of the server."""
+        self._make = routes
+        self._unknown = unknown
+        self.life = life
+
+    @cached_property
+    def routes(self) -> Sequence[Route]:
+        return self._make()
+
+    def make_routes(self) -> None:
+        """Do what the first request would have to wait for."""
+        _ = self._plain, self._patterns
+
+    @cached_property
+    def _plain(self) -> dict[tuple[str, str], ASGIApp]:
+        return {(route.kind, route.path): route.app for route in self.routes}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], ASGIApp]]:
+        return [(_pattern(route.path), route.app) for route in self.routes if "{" in route.path]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "lifespan":
+            await serve_lifespan(self.life(), receive, send)
+            return
+        scope["app"] = self
+        path: str = scope["path"]
+        if (root := scope.get("root_path", "")) and f"{path}/".startswith(f"{root}/"):
+            path = path[len(root) :]
+        app = self._plain.get((kind, path))
+        if app is None and kind == "http":
+            app = self._named(path, scope)
+        if app is not None:
+            await app(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000, "reason": ""})
+
+    def _named(self, path: str, scope: Scope) -> ASGIApp:
+        """What answers a path with names in it, which the scope then has."""
+        for pattern, app in self._patterns:
+            if found := pattern.fullmatch(path):
+                scope["path_params"] = found.groupdict()
+                return app
+        return self._unknown
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    any_rest = re.sub(r"{(\w+):path}", r"(?P<\1>.*)", path)
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", any_rest))
+
+
 def routes(
     service: Service, guard: Guard | None, live: LiveHandler | None = None, before: Wrapper = lambda handler: handler
-) -> list[BaseRoute]:
-    """All endpoints, the busiest first.
+) -> list[Route]:
+    """All endpoints.
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
+    from llmirage_server.api.batches.lines import ENDPOINTS
+    from llmirage_server.api.batches.runner import LineExchange
+    from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
+    from llmirage_server.api.responses.websocket import ResponsesSocket
+
     messages = MessagesHandler(service)
     endpoint = partial(
         EndpointApp,
@@ -77,7 +132,7 @@ def routes(
         *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
         *([Route("/", endpoint(_get(live.page)))] if live is not None else ()),
         *[Route(f"/llmirage/{name}", endpoint(methods, own)) for name, methods in _admin(service, live).items()],
-        WebSocketRoute("/v1/responses", ResponsesSocket(service, guard, before)),
+        Route("/v1/responses", ResponsesSocket(service, guard, before), "websocket"),
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
@@ -86,6 +141,14 @@ def routes(
 
 def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
     """The OpenAI API."""
+    from llmirage_server.api.chat import ChatHandler, StoredChatHandler
+    from llmirage_server.api.completions import CompletionsHandler
+    from llmirage_server.api.conversations import ConversationsHandler
+    from llmirage_server.api.embeddings import EmbeddingsHandler
+    from llmirage_server.api.files.endpoint import FilesHandler
+    from llmirage_server.api.moderations import ModerationsHandler
+    from llmirage_server.api.responses.endpoint import ResponsesHandler
+
     responses, conversations, files = ResponsesHandler(service), ConversationsHandler(service), FilesHandler(service)
     stored = StoredChatHandler(service.state)
     return {
@@ -117,6 +180,8 @@ def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
 
 def _batches(service: Service, lines: Mapping[str, ASGIApp]) -> dict[str, Methods]:
     """lines: what answers the lines of batches, by path."""
+    from llmirage_server.api.batches.endpoint import BatchesHandler
+
     batches = BatchesHandler(service, lines)
     return {
         "/v1/batches": _methods(POST=batches.create, GET=batches.list),
@@ -127,6 +192,11 @@ def _batches(service: Service, lines: Mapping[str, ASGIApp]) -> dict[str, Method
 
 def _engines(service: Service) -> dict[str, Methods]:
     """What vLLM and SGLang have beside it."""
+    from llmirage_server.api.pooling import PoolingHandler
+    from llmirage_server.api.rerank import RerankHandler
+    from llmirage_server.api.sglang import SglangHandler
+    from llmirage_server.api.tokenization import TokenizationHandler
+
     sglang = SglangHandler(service)
     tokens, rerank, pooling = TokenizationHandler(service), RerankHandler(service), PoolingHandler(service)
     return {
@@ -147,6 +217,11 @@ def _engines(service: Service) -> dict[str, Methods]:
 
 def _probes(service: Service) -> dict[str, Methods]:
     """What asks for the state of the server: the journal has none of these requests."""
+    from llmirage_server.api.engine_info import EngineHandler
+    from llmirage_server.api.openapi.endpoint import OpenApiHandler
+    from llmirage_server.api.sglang import SglangHandler
+    from llmirage_server.api.tokenization import TokenizationHandler
+
     engine, sglang, openapi = EngineHandler(service), SglangHandler(service), OpenApiHandler(service)
     return {
         "/health": _get(partial(_health, service)),
@@ -170,6 +245,8 @@ def _probes(service: Service) -> dict[str, Methods]:
 
 def _controls(service: Service) -> dict[str, Methods]:
     """What changes the state of the engine; refused to pages of other servers that a browser shows."""
+    from llmirage_server.api.engine_info import EngineHandler
+
     engine = EngineHandler(service)
     return {
         "/reset_prefix_cache": _post(engine.reset_prefix_cache),
@@ -184,6 +261,12 @@ def _controls(service: Service) -> dict[str, Methods]:
 
 def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
     """What llmirage alone has, under /llmirage/; refused like `_controls`."""
+    from llmirage_server.api.admin.faults import FaultsHandler
+    from llmirage_server.api.admin.journal import JournalHandler
+    from llmirage_server.api.admin.pacing import PacingHandler
+    from llmirage_server.api.admin.script import ScriptHandler
+    from llmirage_server.api.admin.verdict import VerdictHandler
+
     journal, faults, script = JournalHandler(service), FaultsHandler(service), ScriptHandler(service)
     admin: dict[str, Methods] = {
         "journal": _methods(GET=journal.list, DELETE=journal.clear),
@@ -224,15 +307,6 @@ def _post(handler: Handler) -> Methods:
 def _methods(**handlers: Handler) -> Methods:
     """By method; HEAD as GET."""
     return {**handlers, "HEAD": handlers["GET"]}
-
-
-def http_only(app: ASGIApp) -> ASGIApp:
-    """The application for HTTP alone: WebSocket connections are refused."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await (WebSocketClose() if scope["type"] == "websocket" else app)(scope, receive, send)
-
-    return answer
 
 
 # What answers every other path.

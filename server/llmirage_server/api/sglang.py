@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from starlette.responses import Response
 
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream

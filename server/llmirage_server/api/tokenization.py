@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prompts import MOST_COUNTED, CountedTokens
 from llmirage_server.api.service import ServiceHandler

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from llmirage_server.faults.rule import FaultRule, Subject
+if TYPE_CHECKING:
+    from llmirage_server.faults.rule import FaultRule, Subject
 
 
-@dataclass(slots=True, frozen=True)
-class Pending:
+class Pending(NamedTuple):
     """The faults that may happen to a request. The first depends on its body or its instance, which is not known yet."""
 
     rules: tuple[FaultRule, ...]

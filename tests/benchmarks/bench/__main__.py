@@ -38,7 +38,7 @@ from bench.comparison import Baseline, Comparison, Figure, compare, figure_of, r
 from bench.measurement import LIMITS, MEASUREMENTS, Repetition, repetitions
 from llmirage_shared.compiled import compiled_sources, complaint
 
-GROUPS = ("simulate", "engine", "server", "client", "start")  # the modules beside this one that have measurements
+GROUPS = ("simulate", "engine", "server", "client", "start", "library")  # the modules beside this one that have measurements
 BASELINE = Path(__file__).parents[1] / "baseline.json"
 ROUNDS = 3
 IN_A_ROUND = 3

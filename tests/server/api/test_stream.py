@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmirage_server.api.asgi import ASGIApp, Message, Receive, Scope, Send
 from llmirage_server.api.generation import PING_S
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -156,9 +156,7 @@ def test_middleware_that_wraps_send_works() -> None:
 
             await self._app(scope, receive, marked)
 
-    app = fixed_app()
-    app.add_middleware(Upper)
-    connection = Connection(app)
+    connection = Connection(Upper(fixed_app()))
     virtual_time.run(connection.run())
     assert (b"x-marked", b"1") in connection.messages[0][1]["headers"]
     assert connection.body.endswith(b"data: [DONE]\n\n")

@@ -12,8 +12,7 @@ in (until the cluster has the request), nor on the way out (in each tick of the 
 connection).
 
 Not steps: constructors and what they call (they keep what they are given), the clock, and the journal, and what measures
-the server's own pace (they are told, and give nothing back). `routes.py` runs at start-up only,
-but a reader needs it, so it counts.
+the server's own pace (they are told, and give nothing back).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
 import llmirage_server
 import llmirage_shared
+from llmirage_server.api.asgi import Message
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver
@@ -201,7 +200,7 @@ def test_a_streamed_chat_request_passes_at_most_15_files_in_the_order_that_the_d
 ) -> None:
     request = TracedRequest(monkeypatch, stream=True, stream_options={"include_usage": True})
     assert request.body.count(b"data: ") == 12  # role, 8 tokens, finish reason, usage, [DONE]
-    assert ["server/api/routes.py", *request.inward.files] == told_walk()
+    assert request.inward.files == told_walk()
     assert len(told_walk()) <= MOST_FILES
     assert len(request.outward) == 8
     for walk in request.outward:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.faults.registry import FAULTS, described, parameter_texts

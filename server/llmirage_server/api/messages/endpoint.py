@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.chunks import said_together
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream

@@ -8,11 +8,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.chunks import chunks_due
-from llmirage_server.api.connected import while_connected
+from llmirage_server.api.connected import StreamingResponse
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
 from llmirage_server.api.responses.hosted import STAGES
@@ -176,17 +174,12 @@ def fail_interrupted(state: State) -> None:
 
 def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
     if exchange.query("include_obfuscation") == "false":
-        response = _EventStream(without_padding(event) async for event in events)
+        response = StreamingResponse(without_padding(event) async for event in events)
     else:
-        response = _EventStream(events)
+        response = StreamingResponse(events)
     response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
     response.raw_headers.append((b"cache-control", b"no-cache"))
     return response
-
-
-class _EventStream(StreamingResponse):
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(self.stream_response(send), receive)
 
 
 def _events_of(response: Item, obfuscated: bool) -> list[bytes]:

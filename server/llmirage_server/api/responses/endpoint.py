@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from starlette.responses import Response
-
+from llmirage_server.api.asgi import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.clock import Breaks
