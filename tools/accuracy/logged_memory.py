@@ -25,6 +25,8 @@ class LoggedPool:
 
 RTX4090 = DEPLOYMENTS["rtx4090_llama31-8b_tp1"] | {"num_gpu_blocks_override": None}
 GPT_OSS_BLOCK = 16 * 18 * 2048 / GIB  # of one of the two groups of layers
+# vLLM tells tokens as blocks over those of a request of max_model_len: 125 of attention, 2 of each of three groups of states
+HYBRID_BLOCKS = 125 + 3 * 2
 LOGGED = (
     LoggedPool(
         "Llama-3.1-8B, RTX 4090",
@@ -53,10 +55,10 @@ LOGGED = (
     LoggedPool(
         "Qwen3.6-35B-A3B, H100 PCIe",
         QWEN,
-        2_230_000 * 20480 / GIB,
-        0,
-        "2,230,000 tokens (qwen36_rtx5090_gb10.csv)",
-        "vision encoder and draft layer are loaded too; the checkpoint keeps attention in bf16",
+        2_230_000 / 131072 * HYBRID_BLOCKS * 1056 * 20480 / GIB,
+        20.4,
+        "2,230,000 tokens (qwen36_rtx5090_gb10.csv); weights: spark_server_persist.log",
+        "0.8 of the weights are the vision encoder's",
     ),
 )
 

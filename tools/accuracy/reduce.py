@@ -23,7 +23,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "rtx4090_llama31-8b_tp1": {
         "model": "meta-llama/Llama-3.1-8B-Instruct",
         "gpu": "rtx_4090",
-        "engine": "vllm",
+        "engine": "vllm@0.19",
         "weights": "bf16",
         "kv_cache_dtype": "bf16",
         "max_num_seqs": 256,
@@ -34,7 +34,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "rtxpro6000_qwen3-30b-a3b_dp2ep2": {
         "model": "Qwen/Qwen3-30B-A3B",
         "gpu": "rtx_pro_6000_server",
-        "engine": "vllm",
+        "engine": "vllm@0.19",
         "dp": 2,
         "ep": 2,
         "weights": "bf16",

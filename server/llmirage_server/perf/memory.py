@@ -8,7 +8,7 @@ from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import Formats, formats_of
 from llmirage_server.perf.catalogue.gpus import GIB, MIB
-from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe
+from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
 from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.speculation import SpeculativeMethod
@@ -16,6 +16,7 @@ from llmirage_server.perf.speculation import SpeculativeMethod
 # Sequences bring a part of fixed size (windows, recurrent states). It is set apart for as many sequences as fill the pool
 # when each has so many tokens, or for max_num_seqs if those are fewer.
 _TOKENS_PER_SEQUENCE = 4096
+_GATED_DELTA_CHUNK = 64  # tokens of a chunk of flash-linear-attention
 _MOE_CHUNK = 16384  # tokens gathered from data-parallel ranks that experts take at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)
 
 
@@ -238,7 +239,8 @@ def activation_bytes_per_rank(
         elif isinstance(attention, Mla):
             phases.append(t * (attention.heads // tp * 2 * (attention.qk_dim + attention.v_dim) + attention.latent))
         elif attention is not None:
-            phases.append(t * 2 * attention.in_width(tp))
+            kept = _chunk_values(attention, tp) if isinstance(attention, GatedDelta) else 0
+            phases.append(t * (2 * attention.in_width(tp) + kept))
         if isinstance(mlp, Dense):
             phases.append(t * 3 * mlp.width // tp)
         elif isinstance(mlp, Moe):
@@ -246,3 +248,13 @@ def activation_bytes_per_rank(
             phases.append(pairs * (max(2 * width, hidden) + width) + t * 3 * mlp.shared_width // tp)
     logits = min(max_num_seqs, t) * model.vocab * (2 + 4)
     return max(2 * t * 2 * hidden + 2 * max(phases), logits)
+
+
+def _chunk_values(attention: GatedDelta, tp: int) -> int:
+    """Values for each token that the chunked gated delta rule keeps between its kernels.
+
+    Of every value head w (a key), u, new values and the output (values each), the chunk's matrix in float32, and a state for
+    each chunk (vllm/model_executor/layers/fla/ops/chunk.py; 32 MiB for 2,048 tokens of 32 heads: ROCm/vllm#1075).
+    """
+    key, value = attention.key_dim, attention.value_dim
+    return attention.value_heads // tp * (key + 3 * value + 2 * _GATED_DELTA_CHUNK + key * value // _GATED_DELTA_CHUNK)

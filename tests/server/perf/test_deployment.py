@@ -65,7 +65,8 @@ def test_activations_of_the_default_are_the_experts_intermediates() -> None:
 
 def test_kv_capacity_matches_a_measured_vllm_instance() -> None:
     # vLLM 0.19, RTX 4090, utilization 0.9, 2,048 batched tokens, 256 sequences: 2,588 blocks of 16 tokens
-    memory = Deployment.create("Llama-3.1-8B", "rtx 4090", weights="bf16", max_num_batched_tokens=2048).memory
+    run = {"engine": "vllm@0.19", "weights": "bf16", "max_num_batched_tokens": 2048}
+    memory = Deployment.create("Llama-3.1-8B", "rtx 4090", **run).memory
     assert memory.kv_tokens == pytest.approx(2588 * 16, rel=0.01)
 
 

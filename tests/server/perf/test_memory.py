@@ -35,7 +35,8 @@ def share(engine: str, utilization: float, per_sequence: int = 0, seqs: int = 10
 
 def test_vllm_takes_a_share_of_all_memory() -> None:
     memory = share("vllm", 0.9)
-    assert memory.kv_bytes == int(0.9 * 100 * GIB) - 45 * GIB - int(1.4 * GIB)
+    assert memory.kv_bytes == int(0.9 * 100 * GIB) - 45 * GIB - int(2.4 * GIB)
+    assert share("vllm@0.20", 0.9).kv_bytes == share("vllm@0.13", 0.9).kv_bytes == memory.kv_bytes + GIB  # no graphs
     assert memory.kv_tokens == memory.kv_bytes // 100_000
 
 
@@ -108,6 +109,18 @@ def test_recurrent_states_are_held_by_the_sequence() -> None:
     assert memory.bytes_per_sequence == 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
     assert memory.sequences == 64
     assert memory.kv_bytes_per_token == 10 * 2 * 2 * 256 * 2
+
+
+def test_the_gated_delta_rule_keeps_chunks_between_its_kernels() -> None:
+    """Of 32 heads w, u, new values, output, matrices and states, which ROCm/vllm#1075 has as 32 MiB for 2,048 tokens."""
+    few, many = (
+        Deployment.create("Qwen3.5-35B-A3B", "h200", max_num_batched_tokens=tokens, max_num_seqs=64).memory.activation_bytes
+        for tokens in (8192, 32768)
+    )
+    states = 32 * 2**20 * 32768 // 2048
+    kept = states + 2 * 32768 * 32 * (4 * 128 + 2 * 64)
+    assert many == 2 * (32768 * 2 * 2048 + 32768 * 2 * (8192 + 4096 + 64)) + kept
+    assert many == 4 * few
 
 
 def test_the_stage_with_the_least_room_decides() -> None:
