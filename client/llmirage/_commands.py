@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
         "llmirage_client.commands.simulate:simulate",
         ("artifact_dir", "overwrite", "junit", "records", "json", "trace", "input_file", "open"),
     ),
-    "size": ("llmirage_client.commands.size:size", ("json", "html")),
+    "size": ("llmirage_client.commands.size:size", ("json", "html", "open")),
     "sweep": ("llmirage_client.commands.sweep:sweep", ("json", "open")),
     "calibrate": ("llmirage_client.commands.calibrate:calibrate", ("json", "output")),
     "run": ("llmirage_client.commands.run:run", ("junit", "json", "open", "input_file")),

@@ -111,6 +111,7 @@ class SizingSettings:
 class SizingOutput:
     json: bool = switch(OUTPUT, "Print only the answer, as JSON.", usual=True)
     html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file, usual=True)
+    open: bool = switch(OUTPUT, "Write the page, by default into a folder of artifacts, and open it in the browser.")
     max_time: float | None = again(
         SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )

@@ -80,6 +80,20 @@ def test_sweep_opens_the_page_that_it_writes(opened: list[str], tmp_path: Path) 
     assert opened == [(tmp_path / "out" / "study.html").as_uri()]
 
 
+def test_size_opens_the_page_that_it_writes(opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("size", *SMALL, "--request-rate", 2, "--slo", "ttft_p99<1s", "--tps", 1)
+    assert invoke(*words, "--open", "--html", "page.html").exit_code == 0
+    assert opened == [(tmp_path / "page.html").as_uri()]
+    done = invoke(*words, "--open", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["answer"]["gpus"] == 1
+    (page,) = tmp_path.glob("artifacts/size-*/size.html")
+    assert opened[1] == page.as_uri()
+    assert f"HTML report written to {page.relative_to(tmp_path)}." in done.stderr
+    assert not (tmp_path / "artifacts" / "latest").exists()  # that is of runs
+
+
 def test_without_a_display_the_path_is_said(opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.delenv("DISPLAY")

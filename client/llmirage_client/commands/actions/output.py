@@ -50,17 +50,23 @@ def check_unused(settings: Mapping[str, Any]) -> None:
 
 
 def new_folder(name: str) -> Path:
-    """Makes artifacts/NAME-DATE-TIME, which no run had before, and has artifacts/latest link to it. Raises OSError."""
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for number in itertools.count(1):
-        folder = Path("artifacts") / (stem if number == 1 else f"{stem}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            break
+    """As `unused_folder`, and has artifacts/latest link to it. Raises OSError."""
+    folder = unused_folder(name)
     latest = folder.with_name("latest")
     with contextlib.suppress(OSError):  # a file system without links
         if latest.is_symlink() or not latest.exists():
             beside = folder.with_name(f".latest.{os.getpid()}")
             beside.symlink_to(folder.name)
             beside.replace(latest)
+    return folder
+
+
+def unused_folder(name: str) -> Path:
+    """Makes artifacts/NAME-DATE-TIME, which no run had before. Raises OSError."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = Path("artifacts") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
     return folder

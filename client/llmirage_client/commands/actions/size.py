@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
+from llmirage_client.commands.actions.open_page import open_page
+from llmirage_client.commands.actions.output import unused_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.workload import load_workload, without_file_problem
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
@@ -278,11 +280,15 @@ def _told(progress: SimulationProgress) -> Callable[[int, int, float], None]:
 
 
 def _write(report: SizeReport | MaxRateReport, settings: dict[str, Any]) -> None:
-    if settings["html"]:
+    if settings["html"] or settings["open"]:
         try:
-            Path(settings["html"]).write_text(page_of(report), encoding="utf-8")
+            page = Path(settings["html"]) if settings["html"] else unused_folder("size") / "size.html"
+            page.write_text(page_of(report), encoding="utf-8")
         except OSError as error:
-            _refuse(f"--html {settings['html']}: {error.strerror}")
+            _refuse(f"--html {settings['html']}: {error.strerror}" if settings["html"] else f"artifacts: {error.strerror}")
+        if settings["open"]:
+            click.echo(f"HTML report written to {page}.", err=True)
+            open_page(page)
     if settings["json"]:
         click.echo(json.dumps(report.json()))
         return

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.report.html.frame import SMALL, LegendEntry, Plot, Size, axis_title, color, empty, heading, svg, y_grid
+from llmirage_client.report.html.frame import (
+    ABOVE_PLOT_PX,
+    AXIS_TITLE_PX,
+    SMALL,
+    LegendEntry,
+    Plot,
+    Size,
+    axis_title,
+    color,
+    empty,
+    heading,
+    svg,
+    y_grid,
+)
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
 from llmirage_client.report.html.svg import join, line, rect, shorten, text, text_width
 
@@ -30,14 +43,14 @@ def bars(categories: Sequence[str], series: Sequence[Bars], *, title: str, x: st
     numbers = [color(i if s.color is None else s.color) for i, s in enumerate(series)]
     keys = [LegendEntry(s.name, f"f{n}", "box") for s, n in zip(series, numbers, strict=True)] if len(series) > 1 else []
     head, top = heading(title, size.width, keys)
-    top += 22.0
+    top += AXIS_TITLE_PX
     bottom = size.height - (40.0 if x else 24.0)
     sy = scale(y, tall, bottom, top, max(2, int((bottom - top) / 38.0)))
     left = 14.0 + max((text_width(label, TEXT_PX) for _, label in sy.ticks), default=0.0)
     plot = Plot(left, top, size.width - 12.0, bottom)
     each = (plot.right - plot.left) / len(categories)
 
-    parts = [head, text(axis_title(y, sy), 6.0, top - 9.0), y_grid(sy, plot)]
+    parts = [head, text(axis_title(y, sy), 6.0, top - ABOVE_PLOT_PX), y_grid(sy, plot)]
     inner = each * (0.8 if each > 6 else 0.95)
     wide = inner / len(series)
     for place, category in enumerate(categories):

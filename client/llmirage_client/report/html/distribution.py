@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import (
+    ABOVE_PLOT_PX,
+    AXIS_TITLE_PX,
     RIGHT_PX,
     SMALL,
     LegendEntry,
@@ -65,7 +67,7 @@ def histogram(
     labels = _labels(marks, sx, left, right)
     band_px = _LABEL_ROW_PX * (1 + max((row for *_, row in labels), default=-1))
 
-    top += 22.0
+    top += AXIS_TITLE_PX
     plot_top, bottom = top + band_px, SMALL.height - 40.0
     high = bottom - plot_top - _GAP_PX
     upper = Plot(left, plot_top, right, plot_top + 0.62 * high)
@@ -77,7 +79,7 @@ def histogram(
     sy = scale(Axis(y_title, integer=not several), heights, upper.bottom, upper.top, most)
     share = scale(Axis("", "%", low=0, high=100), [], lower.bottom, lower.top, 2)
 
-    parts = [head, text(y_title, 6.0, top - 9.0)]
+    parts = [head, text(y_title, 6.0, top - ABOVE_PLOT_PX)]
     parts += [y_grid(sy, upper), x_axis(sx, upper, None)]
     parts += [text("at or below (%)", 6.0, lower.top - 9.0), y_grid(share, lower), x_axis(sx, lower, axis_title(x, sx))]
     parts.append(_hover([(s.name if several else "", v) for s, v, _ in kept], sx, edges, heights, counted, upper, lower))

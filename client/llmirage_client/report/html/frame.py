@@ -14,6 +14,8 @@ from llmirage_client.report.html.svg import escape, join, line, px, rect, text, 
 COLORS = 7  # series take them in turn; the page's style sheet says what they are in its two themes
 TITLE_PX = 14.0
 RIGHT_PX = 20.0  # from the end of the x axis to the edge of the chart
+AXIS_TITLE_PX = 26.0  # of the row above the y axis with its title
+ABOVE_PLOT_PX = 13.0  # from the baseline of such a title to the plot
 _LEGEND_ROW_PX = 18.0
 _LEGEND_PX = 14.0  # of the legend's text where it is largest, on a narrow screen
 _X_TICK_EVERY_PX = 62.0
@@ -32,9 +34,9 @@ class Size:
         return Size(self.width, height, self.name)
 
 
-SMALL = Size(420, 320, "small")  # three beside each other on a desktop, a whole phone
-HALF = Size(520, 280, "half")  # two beside each other; on a phone at two thirds, with larger text
-WIDE = Size(1180, 280, "wide")
+SMALL = Size(420, 324, "small")  # three beside each other on a desktop, a whole phone
+HALF = Size(520, 284, "half")  # two beside each other; on a phone at two thirds, with larger text
+WIDE = Size(1180, 284, "wide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def chart(
 ) -> str:
     """An SVG with two axes; `body` draws what is between them."""
     head, top = heading(title, size.width, keys)
-    top += 22.0
+    top += AXIS_TITLE_PX
     bottom = size.height - 40.0
     y_scale = scale(y, y_values, bottom, top, max(2, int((bottom - top) / _Y_TICK_EVERY_PX)))
     left = 14.0 + max((text_width(label, TEXT_PX) for _, label in y_scale.ticks), default=0.0)
@@ -83,7 +85,7 @@ def chart(
     plot = Plot(left, top, right, bottom)
     parts = [
         head,
-        text(axis_title(y, y_scale), 6.0, top - 9.0),
+        text(axis_title(y, y_scale), 6.0, top - ABOVE_PLOT_PX),
         y_grid(y_scale, plot),
         x_axis(x_scale, plot, axis_title(x, x_scale)),
         body(x_scale, y_scale, plot),

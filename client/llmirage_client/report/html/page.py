@@ -100,7 +100,7 @@ def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     links = "".join(f'<a href="#{_anchor(s)}">{escape(s.short or s.title)}</a>' for s in kept)
     parts = [
         '<div class="page">\n',
-        f'<nav><strong>llmirage</strong>{links}<span class="gap"></span>{pages.THEME_BUTTON}</nav>\n<main>\n',
+        f'<nav><strong>llmirage</strong><span class="links">{links}</span>{pages.THEME_BUTTON}</nav>\n<main>\n',
         _head(head),
     ]
     for section in kept:

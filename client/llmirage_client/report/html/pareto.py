@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ from llmirage_client.report.html.svg import Box, escape, join, path, px, shorten
 
 Better = Literal["more", "less"]
 _LABEL_PX = 190.0
+_PLACES = ((9, -6, "start"), (-9, -6, "end"), (9, 16, "start"), (-9, 16, "end"))  # of a name beside its point, px
+_LINE_STEP_PX = 4.0
 _ROOM = 0.08  # of what the points span, on each side of them
 _MOST_POINTS = 3000
 
@@ -101,24 +104,37 @@ def _with_room(values: Floats) -> Floats:
 
 
 def _labels(best: Sequence[ParetoPoint], sx: Scale, sy: Scale, plot: Plot) -> str:
-    """Names beside their points, each in the first of four places where it touches nothing; without a place, none."""
-    taken = [Box(a - 5, b - 5, a + 5, b + 5) for a, b in ((sx.at(p.x), sy.at(p.y)) for p in best)]
+    """Names beside their points, each in the first of four places where it touches nothing, or else only the line through
+    the points; without a place, none.
+    """
+    at = [(sx.at(p.x), sy.at(p.y)) for p in best]
+    taken = [Box(a - 5, b - 5, a + 5, b + 5) for a, b in at]
+    joined = [box for one, other in pairwise(at) for box in _along(one, other)]
     parts = []
     for p in best:
         if not p.name:
             continue
         name = shorten(p.name, _LABEL_PX, TEXT_PX)
         a, b = sx.at(p.x), sy.at(p.y)
-        for dx, dy, anchor in ((9, -6, "start"), (-9, -6, "end"), (9, 16, "start"), (-9, 16, "end")):
+        free = []
+        for dx, dy, anchor in _PLACES:
             box = text_box(name, a + dx, b + dy, TEXT_PX, anchor)
-            across = box.left > plot.left and box.right < plot.right + 16
-            if (
-                across
-                and box.top > plot.top - 4
-                and box.bottom < plot.bottom
-                and not any(box.overlaps(other, 2) for other in taken)
-            ):
-                taken.append(box)
-                parts.append(text(name, a + dx, b + dy, "n", anchor))
-                break
+            inside = (
+                box.left > plot.left and box.right < plot.right + 16 and box.top > plot.top - 4 and box.bottom < plot.bottom
+            )
+            if inside and not any(box.overlaps(other, 2) for other in taken):
+                free.append((any(box.overlaps(dot) for dot in joined), box, text(name, a + dx, b + dy, "n", anchor)))
+        if free:
+            _, box, drawn = min(free, key=lambda place: place[0])
+            taken.append(box)
+            parts.append(drawn)
     return join(parts)
+
+
+def _along(one: tuple[float, float], other: tuple[float, float]) -> Iterator[Box]:
+    """Points of the line between two, close enough to tell what it crosses."""
+    if not np.isfinite([*one, *other]).all():  # of 0, which a logarithmic axis does not have
+        return
+    steps = int(max(abs(one[0] - other[0]), abs(one[1] - other[1])) / _LINE_STEP_PX) + 1
+    for x, y in zip(np.linspace(one[0], other[0], steps + 1), np.linspace(one[1], other[1], steps + 1), strict=True):
+        yield Box(float(x), float(y), float(x), float(y))

@@ -30,7 +30,7 @@ READABILITY = """
                 var wide = Math.min(box.right, other[0].right) - Math.max(box.left, other[0].left);
                 // The box of a line of text is higher than its letters by about a third.
                 var high = Math.min(box.bottom, other[0].bottom) - Math.max(box.top, other[0].top);
-                if (wide > 0.5 && high > 0.34 * px) { touching.push([text.textContent, other[1]]); }
+                if (wide > 0.5 && high > 0.2 * px) { touching.push([text.textContent, other[1]]); }
             });
             boxes.push([box, text.textContent]);
             if (box.left < frame.left - 1 || box.right > frame.right + 1) { touching.push([text.textContent, 'the edge']); }
@@ -80,6 +80,19 @@ def test_every_label_is_readable(browser: Browser, page: str, width: int) -> Non
     assert found["touching"] == []
     assert found["small"] == []
     assert found["page"] <= found["screen"] == width
+
+
+def test_links_scroll_beside_the_theme_button_on_a_phone(browser: Browser, page: str) -> None:
+    question = """
+        var nav = document.querySelector('nav'), links = nav.querySelector('.links');
+        var button = document.getElementById('theme').getBoundingClientRect();
+        return {right: button.right, left: button.left, end: links.getBoundingClientRect().right,
+                more: links.scrollWidth > links.clientWidth, whole: nav.scrollWidth <= nav.clientWidth};
+    """
+    found = browser.ask(page, question, 390)
+    assert found["end"] <= found["left"] < found["right"] <= 390
+    assert found["more"]
+    assert found["whole"]
 
 
 def test_several_runs_are_readable_too(browser: Browser) -> None:

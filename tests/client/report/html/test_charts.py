@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -58,6 +59,19 @@ def _heat(name: str) -> str:
 def _pareto(name: str) -> str:
     points = [ParetoPoint(1, 5, name, name, name), ParetoPoint(2, 4, "b", "g"), ParetoPoint(1.5, 1, "c", "g")]
     return pareto(points, title=name, x=Axis(name), y=Axis(name))
+
+
+def test_names_stand_beside_the_line_through_the_best_where_there_is_room() -> None:
+    points = [ParetoPoint(99.3, 5480, "1 x b200_sxm TP1 bf16"), ParetoPoint(103.1, 4850, "1 x b200_sxm TP2 bf16")]
+    points.append(ParetoPoint(95.0, 1500, "1 x h100_sxm TP1 bf16"))
+    drawn = Drawn(pareto(points, title="T", x=Axis("speed"), y=Axis("tokens")))
+    front = drawn.of_class("front")[-1]
+    (a, b), (c, d) = ((float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", front.attrib["d"]))
+    for name in ("1 x b200_sxm TP1 bf16", "1 x b200_sxm TP2 bf16"):
+        (box,) = (text.box for text in drawn.texts if text.content == name)
+        for step in range(101):
+            x, y = a + (c - a) * step / 100, b + (d - b) * step / 100
+            assert not (box.left < x < box.right and box.top < y < box.bottom), name
 
 
 KINDS: list[Named] = [_line, _scatter, _histogram, _overlay, _bars, _heat, _pareto]
