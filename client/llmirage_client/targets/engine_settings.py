@@ -9,7 +9,7 @@ from typing import Any
 # Ours by the engine's name; the same where they are equal.
 _VLLM = ("pipeline_parallel_size", "data_parallel_size", "tensor_parallel_size", "block_size", "gpu_memory_utilization",
          "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold",
-         "stream_interval")  # fmt: skip
+         "stream_interval", "prefill_schedule_interval")  # fmt: skip
 _SGLANG = {
     "tp_size": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
@@ -23,6 +23,7 @@ _SGLANG = {
     "scheduler_recv_interval": "scheduler_recv_interval",
     "schedule_conservativeness": "schedule_conservativeness",
     "stream_interval": "stream_interval",
+    "prefill_decode_interval": "prefill_decode_interval",
 }
 _FORMATS = {"quantization": "weights", "kv_cache_dtype": "kv_cache_dtype"}
 _FORMAT_NAMES = {"fp8": "fp8", "fp8_e4m3": "fp8"}  # others say too little of what a kernel reads

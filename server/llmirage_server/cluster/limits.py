@@ -25,9 +25,12 @@ DATA_PARALLEL_BALANCES = ("load", "round_robin", "prefix")
 
 _AT_LEAST_ONE = (
     "kv_tokens", "max_num_seqs", "max_num_batched_tokens", "page_size", "max_model_len", "max_prefill_tokens",
-    "scheduler_recv_interval",
+    "scheduler_recv_interval", "prefill_schedule_interval",
 )  # fmt: skip
-_AT_LEAST_ZERO = ("long_prefill_token_threshold", "num_speculative_tokens")
+_AT_LEAST_ZERO = (
+    "long_prefill_token_threshold", "num_speculative_tokens", "prefill_decode_interval", "batch_wait_timeout_iters",
+    "attention_dp_timeout_iters", "attention_dp_batching_wait_iters",
+)  # fmt: skip
 _ONLY_OF = {
     "long_prefill_token_threshold": "vllm",
     "max_prefill_tokens": "sglang",
@@ -36,6 +39,13 @@ _ONLY_OF = {
     "capacity_scheduler_policy": "trtllm",
     "scheduler_recv_interval": "sglang",
     "recurrent_states": "vllm",
+    "prefill_schedule_interval": "vllm",
+    "prefill_decode_interval": "sglang",
+    "batch_wait_timeout_iters": "trtllm",
+    "batch_wait_max_tokens_ratio": "trtllm",
+    "attention_dp_enable_balance": "trtllm",
+    "attention_dp_timeout_iters": "trtllm",
+    "attention_dp_batching_wait_iters": "trtllm",
 }
 
 
@@ -67,6 +77,13 @@ class EngineLimits:
     async_scheduling: a step is formed while the one before it runs: who arrives meanwhile waits for the next but one.
         SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
     scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
+    prefill_schedule_interval: (vllm) with data-parallel ranks, prompts are computed in every n-th step.
+    prefill_decode_interval: (sglang) steps without prompts after each one with them.
+    batch_wait_timeout_iters, batch_wait_max_tokens_ratio: (trtllm) how many steps prompts wait while others decode, unless a
+        step with them has that share of its token limit; without the other neither has an effect.
+    attention_dp_enable_balance: (trtllm) attention ranks compute prompts together: attention_dp_config.enable_balance.
+    attention_dp_timeout_iters, attention_dp_batching_wait_iters: (trtllm) how many steps they wait for prompts of all ranks,
+        and for more when all have some.
     stream: which tokens of a reply are sent together; None: each one by itself.
     recurrent_states: (vllm) layers of linear attention keep a state, of which prefix caching stores those at the end of a
         prompt's chunks: they end at whole pages, one of them with the last whole page (mamba_cache_mode align).
@@ -98,6 +115,13 @@ class EngineLimits:
     capacity_scheduler_policy: str = "guaranteed_no_evict"
     async_scheduling: bool = False
     scheduler_recv_interval: int = 1
+    prefill_schedule_interval: int = 1
+    prefill_decode_interval: int = 0
+    batch_wait_timeout_iters: int = 0
+    batch_wait_max_tokens_ratio: float = 0.0
+    attention_dp_enable_balance: bool = False
+    attention_dp_timeout_iters: int = 50
+    attention_dp_batching_wait_iters: int = 10
     stream: StreamInterval | None = None
     recurrent_states: bool = False
     num_speculative_tokens: int = 0
@@ -139,6 +163,8 @@ class EngineLimits:
                     problems.append(f"{name} must be at least {least}, not {value}")
         if not 0 < self.schedule_conservativeness < float("inf"):
             problems.append(f"schedule_conservativeness must be a number above 0, not {self.schedule_conservativeness}")
+        if not 0 <= self.batch_wait_max_tokens_ratio <= 1:
+            problems.append(f"batch_wait_max_tokens_ratio must be between 0 and 1, not {self.batch_wait_max_tokens_ratio}")
         if not 0 <= self.acceptance_rate <= 1:
             problems.append(f"acceptance_rate must be between 0 and 1, not {self.acceptance_rate}")
         if self.acceptance_rates and (problem := rates_problem(self.acceptance_rates, self.num_speculative_tokens)):

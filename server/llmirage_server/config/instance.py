@@ -176,6 +176,23 @@ class InstanceSettings:
     scheduler_recv_interval: int | None = _engine(
         None, "Decoding steps from one look at new requests to the next (sglang).", unset="1", least=1
     )
+    prefill_schedule_interval: int = _engine(
+        1, "With --dp, prompts only in every N-th step of the ranks that have no backlog (vllm).", least=1
+    )
+    prefill_decode_interval: int = _engine(0, "Decoding steps after each step with prompts (sglang).", least=0)
+    batch_wait_timeout_iters: int = _engine(
+        0, "Most steps that prompts wait, while others decode, for a full one by the ratio that follows (trtllm).", least=0
+    )
+    batch_wait_max_tokens_ratio: float = _engine(
+        0.0, "Share of --max-num-batched-tokens at which prompts do not wait for a fuller step (trtllm).", least=0, most=1
+    )
+    attention_dp_enable_balance: bool = _engine(False, "With --dp, prompts on all ranks at a time (trtllm).")
+    attention_dp_timeout_iters: int = _engine(
+        50, "Most steps that a balanced rank waits for prompts of the others (trtllm).", least=0
+    )
+    attention_dp_batching_wait_iters: int = _engine(
+        10, "Steps that balanced ranks wait for more prompts when all have some (trtllm).", least=0
+    )
     stream_interval: int = _engine(1, "Tokens of a streamed chunk; the first token goes out at once.", least=1)
     enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).")
     capacity_scheduler_policy: str | None = _engine(

@@ -250,7 +250,9 @@ def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:
 _SCHEDULING = (
     "enable_prefix_caching", "enable_chunked_prefill", "schedule_policy", "long_prefill_token_threshold",
     "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness", "capacity_scheduler_policy",
-    "data_parallel_balance", "async_scheduling", "scheduler_recv_interval",
+    "data_parallel_balance", "async_scheduling", "scheduler_recv_interval", "prefill_schedule_interval",
+    "prefill_decode_interval", "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "attention_dp_enable_balance",
+    "attention_dp_timeout_iters", "attention_dp_batching_wait_iters",
 )  # fmt: skip
 
 

@@ -102,8 +102,10 @@ def test_a_log_of_sglang_in_its_newer_form(tmp_path: Path) -> None:
 
 def test_how_sglang_looks_at_arrivals_is_taken(tmp_path: Path) -> None:
     given = "disable_overlap_schedule=True, scheduler_recv_interval=10, disable_radix_cache=False"
+    given += ", stream_interval=20, prefill_decode_interval=4"
     found = engine_log_settings(file(tmp_path, SGLANG_0_5_9.replace("disable_radix_cache=False", given)))
     assert (found["async_scheduling"], found["scheduler_recv_interval"]) == (False, 10)
+    assert (found["stream_interval"], found["prefill_decode_interval"]) == (20, 4)
 
 
 def test_what_changes_the_times_of_sglang_is_taken_or_asked_for(tmp_path: Path) -> None:

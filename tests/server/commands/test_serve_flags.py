@@ -129,6 +129,21 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
     "async_scheduling": ((), ["--no-async-scheduling"], limit("async_scheduling")),
     "scheduler_recv_interval": (SGLANG, ["--scheduler-recv-interval", "10"], limit("scheduler_recv_interval")),
+    "prefill_schedule_interval": ((), ["--prefill-schedule-interval", "8"], limit("prefill_schedule_interval")),
+    "prefill_decode_interval": (SGLANG, ["--prefill-decode-interval", "4"], limit("prefill_decode_interval")),
+    "batch_wait_timeout_iters": (TRTLLM, ["--batch-wait-timeout-iters", "8"], limit("batch_wait_timeout_iters")),
+    "batch_wait_max_tokens_ratio": (
+        TRTLLM,
+        ["--batch-wait-max-tokens-ratio", "0.5"],
+        limit("batch_wait_max_tokens_ratio"),
+    ),
+    "attention_dp_enable_balance": (TRTLLM, ["--attention-dp-enable-balance"], limit("attention_dp_enable_balance")),
+    "attention_dp_timeout_iters": (TRTLLM, ["--attention-dp-timeout-iters", "9"], limit("attention_dp_timeout_iters")),
+    "attention_dp_batching_wait_iters": (
+        TRTLLM,
+        ["--attention-dp-batching-wait-iters", "9"],
+        limit("attention_dp_batching_wait_iters"),
+    ),
     "stream_interval": ((), ["--stream-interval", "10"], limit("stream")),
     "enable_mixed_chunk": (SGLANG, ["--enable-mixed-chunk"], limit("enable_mixed_chunk")),
     "capacity_scheduler_policy": (

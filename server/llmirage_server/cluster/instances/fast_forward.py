@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from llmirage_server.cluster.instances.arrivals import ArrivalQueue
-from llmirage_server.cluster.schedulers import Scheduler, Step
+from llmirage_server.cluster.instances.ranks import Ranks
+from llmirage_server.cluster.schedulers import Step
 from llmirage_server.cluster.schedulers.summed_batch import ENDLESS, SummedBatch
 from llmirage_server.cluster.snapshots import StepSpan
 from llmirage_server.perf.steps.steady import SummedSteps
@@ -27,7 +28,8 @@ class FastForward:
     somebody.
     """
 
-    def __init__(self, schedulers: Sequence[Scheduler], sums: SummedSteps) -> None:
+    def __init__(self, ranks: Ranks, sums: SummedSteps) -> None:
+        schedulers, self._gate = ranks.schedulers, ranks.gate
         self._first, self._others = schedulers[0], schedulers[1:]
         self._sums = sums
         self._batches = [scheduler.batch for scheduler in schedulers if isinstance(scheduler.batch, SummedBatch)]
@@ -53,7 +55,7 @@ class FastForward:
 
     def begin(self, now: float) -> bool:
         """Begin now, if nothing but decoding happens in the next step at least."""
-        steps = self._first.steady_steps(now)
+        steps = 0 if self._gate is not None and self._gate.forms_all else self._first.steady_steps(now)
         if self._others:
             steps = min(steps, *[scheduler.steady_steps(now) for scheduler in self._others])
             self.decoding = [batch for batch in self._batches if batch.decodes]
@@ -117,6 +119,8 @@ class FastForward:
         for scheduler in self._counting:
             if scheduler.size:
                 scheduler.pass_steps(steps)
+        if self._gate is not None and steps:
+            self._gate.pass_steps(steps)
         self.begun, self.over = begun, over
         if not steps:
             return 0.0

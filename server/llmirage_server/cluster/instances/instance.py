@@ -72,7 +72,7 @@ class Instance(InstanceBase):
         self._ranks = Ranks(limits, caches, role, pipelined=self._stages > 1, summed=sums is not None)
         self.schedulers = self._ranks.schedulers
         self._tiered = bool(tiers)
-        self._run = FastForward(self.schedulers, sums) if sums is not None else None
+        self._run = FastForward(self._ranks, sums) if sums is not None else None
         self._busy_s = 0.0
         self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
         self._forget()
@@ -242,13 +242,9 @@ class Instance(InstanceBase):
 
     def _form(self, start_s: float) -> StepEnd | None:
         """Form a step and put it on its way, or stall; find `next_event_s`. Returns first tokens that it shows."""
-        steps, running, empty = [], 0, True
-        for scheduler in self.schedulers:
-            step = scheduler.schedule(start_s)
-            steps.append(step)
-            running += scheduler.size
-            if step.decodes or step.prefill:
-                empty = False
+        steps = self._ranks.schedule(start_s)
+        running = sum([scheduler.size for scheduler in self.schedulers])
+        empty = not any(step.decodes or step.prefill for step in steps)
         if running != self.running:
             self._ran_s -= (running - self.running) * start_s
             self.running = running

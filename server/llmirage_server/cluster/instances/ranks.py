@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from llmirage_server.cluster.instances.prompt_gates import make_gate
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
@@ -22,6 +23,7 @@ class Ranks:
     ) -> None:
         """caches: the KV memory of each. The others are arguments of `make_scheduler`."""
         self.schedulers = [make_scheduler(limits, kv, role, pipelined=pipelined, summed=summed) for kv in caches]
+        self.gate = None if role == "decode" else make_gate(limits, self.schedulers)
         self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
         self._shows_first = role == "decode" and limits.first_token == "admission" and not summed
         self._turn = 0  # which rank is next when they take turns
@@ -47,6 +49,11 @@ class Ranks:
         if self._balance == "prefix":
             return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), load(rank)))
         return min(order, key=load)
+
+    def schedule(self, now: float) -> list[Step]:
+        """Form the step that starts at `now`, of each."""
+        gate = self.gate
+        return [scheduler.schedule(now) for scheduler in self.schedulers] if gate is None else gate.schedule(now)
 
     def first_tokens(self, steps: Iterable[Step]) -> list[Request]:
         """Whose first tokens are shown as these steps begin, where somebody is told of single tokens."""

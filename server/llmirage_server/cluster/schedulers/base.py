@@ -33,7 +33,8 @@ class Scheduler(ABC):
     """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks.
 
     reserves: whether it goes by the tokens that sequences are expected to have in the end. counts_steps: whether it must be
-    told of steps that it has not formed (`pass_steps`). size: running sequences.
+    told of steps that it has not formed (`pass_steps`). size: running sequences. holds_prompts: the next step computes no
+    prompts (instances/prompt_gates.py).
     """
 
     reserves = True
@@ -65,6 +66,7 @@ class Scheduler(ABC):
 
     def _forget(self) -> None:
         self.size = 0
+        self.holds_prompts = False
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # running, but not decoding yet; in the order of admission
         self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
@@ -178,6 +180,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def _form(self, now: float) -> Step: ...
+
+    def prompt_tokens(self) -> int:
+        """How many tokens of prompts the next step could compute, if all decode who can."""
+        raise NotImplementedError
 
     def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
         """Take leave of those who have finished, or whose prefill has; return those who have finished."""

@@ -55,7 +55,7 @@ class SglangScheduler(Scheduler):
         if not self.size:
             self._batch_is_full = False
         mixed = self.limits.enable_mixed_chunk
-        joined = self._prefill(step, self.batch.ready() if mixed else 0, now)
+        joined = [] if self.holds_prompts else self._prefill(step, self.batch.ready() if mixed else 0, now)
         if not step.prefill:
             self._decode(step)
         elif mixed:

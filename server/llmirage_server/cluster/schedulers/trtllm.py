@@ -31,6 +31,8 @@ class TrtllmScheduler(Scheduler):
         preemptions = self.preemptions
         budget = self.limits.max_num_batched_tokens
         budget -= self.batch.decode_all(step, budget) or self._decode_one_by_one(step, budget)
+        if self.holds_prompts:
+            return step
         if self.prefilling:
             budget = self._continue_prompts(step, budget)
         if self.preemptions == preemptions:
@@ -72,12 +74,22 @@ class TrtllmScheduler(Scheduler):
                 return False
         return True
 
-    def _start_prompts(self, step: Step, budget: int, now: float) -> None:
-        """Start waiting ones in order, until one does not fit in beside what was promised to others."""
+    def prompt_tokens(self) -> int:
+        limits = self.limits
+        left = budget = max(0, limits.max_num_batched_tokens - self.batch.ready() * (1 + limits.num_speculative_tokens))
+        for sequence in self.prefilling:
+            left -= self._cut(sequence.tokens - sequence.computed, left)
+        return budget - self._start_prompts(None, left, self.kv.now_s)
+
+    def _start_prompts(self, step: Step | None, budget: int, now: float) -> int:
+        """Start waiting ones in order, until one does not fit in beside what was promised to others.
+
+        Returns what is left of the token budget. None: none are started, only counted.
+        """
         kv, waiting, most = self.kv, self.waiting, self.limits.max_num_seqs
         started = self.size
         if not waiting or started >= most or (self._blocked is waiting[0] and self._blocked_at == kv.changes):
-            return
+            return budget
         coming = {self._next_block(sequence) for sequence in self.prefilling}
         promised = self._promised(self.prefilling)
         if self._reserves_output:
@@ -105,14 +117,15 @@ class TrtllmScheduler(Scheduler):
             coming.add(block)
             started += 1
             new_tokens = self._cut(missing, budget)
-            if new_tokens:
+            budget -= new_tokens
+            if new_tokens and step is not None:
                 self._start(step, sequence, new_tokens, now)
                 promised += self._promised([sequence])
-                budget -= new_tokens
             else:
                 kv.release(sequence)
                 promised += needed
                 at += 1
+        return budget
 
     def _cut(self, missing: int, budget: int) -> int:
         """A prompt's tokens in one step: all that are missing, or whole blocks."""

@@ -44,7 +44,7 @@ class VllmScheduler(Scheduler):
         prompts_last = not prefilling or next(iter(prefilling)).admission > batch.last_admission
         decode_tokens = batch.decode_all(step, budget) if prompts_last else 0
         budget -= decode_tokens
-        if decode_tokens and not prefilling:
+        if decode_tokens and (not prefilling or self.holds_prompts):
             return budget
         for sequence in list(prefilling) if decode_tokens else self._running(step):
             if not budget:
@@ -52,6 +52,8 @@ class VllmScheduler(Scheduler):
             if not sequence.admission or sequence in self._in_flight:
                 continue  # it gave way, or its step has not ended
             prompt = sequence in prefilling
+            if prompt and self.holds_prompts:
+                continue
             missing = sequence.tokens - sequence.computed
             if prompt:
                 new_tokens = self._chunk(sequence, missing, budget)
@@ -79,6 +81,8 @@ class VllmScheduler(Scheduler):
                 break  # it did not fit, and nothing has changed since
             if kv.tiered and self._loads(sequence):
                 continue
+            if self.holds_prompts and sequence not in received:
+                break
             kv.acquire(sequence)
             missing = 1 if sequence in received else sequence.tokens - sequence.computed
             if not limits.enable_chunked_prefill and missing > budget:

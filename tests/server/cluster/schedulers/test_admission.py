@@ -38,10 +38,19 @@ def _missed(scheduler: Scheduler, step: Step, preempted: bool) -> bool:
     return needed <= scheduler.kv.capacity_tokens and budget >= least
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+WAITS: dict[str, dict[str, Any]] = {
+    "sglang": {"prefill_decode_interval": 3},
+    "trtllm": {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.9},
+}
+
+
+@pytest.mark.parametrize(("engine", "waits"), [("vllm", 0), ("sglang", 0), ("trtllm", 0), ("sglang", 3), ("trtllm", 3)])
 @given(arrivals=PROMPTS, data=st.data())
 @settings(max_examples=120)
-def test_admission_never_stalls_while_memory_is_free(engine: str, arrivals: list[tuple[float, int, int]], data: Any) -> None:
+def test_admission_never_stalls_while_memory_is_free(
+    engine: str, waits: int, arrivals: list[tuple[float, int, int]], data: Any
+) -> None:
+    """waits: for how many steps at most prompts are held back on purpose."""
     page = data.draw(st.sampled_from([1, 4, 8]), "page")
     seqs = data.draw(st.integers(1, 12), "slots")
     limits = EngineLimits(
@@ -52,16 +61,21 @@ def test_admission_never_stalls_while_memory_is_free(engine: str, arrivals: list
         enable_prefix_caching=data.draw(st.booleans()),
         enable_chunked_prefill=data.draw(st.booleans()),
         scheduler=engine,
+        **(WAITS[engine] if waits else {}),
     )
     instance = Instance(0, Flat(), limits)
     [scheduler] = instance.schedulers
-    schedule, stalls = scheduler.schedule, []
+    schedule, stalls, longest = scheduler.schedule, [], 0
 
     def watched(now: float) -> Step:
+        nonlocal longest
         before = scheduler.preemptions
         step = schedule(now)
         if _missed(scheduler, step, scheduler.preemptions > before):
             stalls.append((now, [each.tokens for each in scheduler.waiting], scheduler.kv.room_tokens))
+        else:
+            stalls.clear()
+        longest = max(longest, len(stalls))
         return step
 
     scheduler.schedule = watched  # type: ignore[method-assign]
@@ -74,7 +88,7 @@ def test_admission_never_stalls_while_memory_is_free(engine: str, arrivals: list
         instance.submit(Request(i, tokens[:prompt], tokens[prompt:]), now)
     while instance.unfinished:
         instance.advance()
-    assert not stalls
+    assert longest <= waits
 
 
 def test_a_prompt_that_does_not_fit_holds_up_nobody_ahead_of_it() -> None:

@@ -60,13 +60,17 @@ def limits(draw: st.DrawFn) -> EngineLimits:
     if scheduler == "vllm":
         own["schedule_policy"] = draw(st.sampled_from(["fcfs", "priority"]))
         own["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 3]))
+        own["prefill_schedule_interval"] = draw(st.sampled_from([1, 1, 4]))
     elif scheduler == "sglang":
         own["schedule_policy"] = draw(st.sampled_from(["fcfs", "lpm"]))
         own["enable_mixed_chunk"] = not drafts and draw(st.booleans())
         own["schedule_conservativeness"] = draw(st.sampled_from([1.0, 0.01, 0.01]))
         own["max_prefill_tokens"] = draw(st.sampled_from([16384, 10]))
+        own["prefill_decode_interval"] = draw(st.sampled_from([0, 0, 3]))
     else:
         own["capacity_scheduler_policy"] = draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"]))
+        own |= draw(st.sampled_from([{}, {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}]))
+        own |= draw(st.sampled_from([{}, {"attention_dp_enable_balance": True, "attention_dp_timeout_iters": 3}]))
     return EngineLimits(
         kv_tokens=draw(st.integers(20, 40)) * page_size,
         page_size=page_size,
