@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ _OURS = 0x6C6C6D69  # application_id of our files: "llmi"
 _OPEN_S = 2.0  # how long another process may hold the file when it is opened,
 _BUSY_S = 0.05  # and at each access: the event loop waits
 _EVERY = 64  # puts between two looks at the size
+_MERGE_S = 0.2  # between two merges of what was written into the file, which wait for the disk
+_MOST_UNMERGED = 65_536  # pages, 256 MiB: behind so many, who writes merges himself
 _OLDEST = "SELECT rowid FROM objects WHERE NOT (kind = ? AND key = ?) ORDER BY stored_s LIMIT 64"
 
 
@@ -37,13 +41,18 @@ class SqliteState:
         self._ttl_s = ttl_s
         self._clock = clock
         self._puts = 0
+        self._used = threading.Event()
+        self._closed = threading.Event()
         try:
             self._db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
             self._open()
             self._forget_old()
             self.contents = SqliteContents(self._run)
+            merging = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise OSError(f"{path}: cannot be used as a state file: {error}") from None
+        self._merger = threading.Thread(target=self._merge, args=(merging,), name="llmirage-state", daemon=True)
+        self._merger.start()
 
     def _open(self) -> None:
         """Make the tables of a new file. Raises sqlite3.Error, for a file of another program, too."""
@@ -53,6 +62,7 @@ class SqliteState:
             raise sqlite3.DatabaseError("it is a database of another program")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {_MOST_UNMERGED}")
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute("CREATE TABLE IF NOT EXISTS objects (kind TEXT, key TEXT, value TEXT, UNIQUE (kind, key))")
         columns = {row[1] for row in self._db.execute("PRAGMA table_info(objects)")}
@@ -102,7 +112,18 @@ class SqliteState:
         return int(max(0, (pages - free) * size - self.contents.bytes_kept()))
 
     def close(self) -> None:
+        self._closed.set()
+        self._used.set()
+        self._merger.join()
         self._db.close()
+
+    def _merge(self, connection: sqlite3.Connection) -> None:
+        """Move what was written from the log into the file, in a thread: the event loop does not wait for the disk."""
+        with contextlib.closing(connection):
+            while self._used.wait() and not self._closed.wait(_MERGE_S):
+                self._used.clear()
+                with contextlib.suppress(sqlite3.Error):  # who writes next is told
+                    connection.execute("PRAGMA wal_checkpoint")
 
     def _oldest_s(self) -> float:
         return self._clock() - self._ttl_s
@@ -123,6 +144,7 @@ class SqliteState:
 
     def _run(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
         """The rows of a statement. Raises ApiError (503) if the file cannot be used now."""
+        self._used.set()
         try:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:

@@ -10,6 +10,7 @@ from llmirage_server.perf.steps.load import Chunks, DecodeLoad, RankCounts, deco
 from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
 
 BATCHES = 8192  # that are remembered, of each kind: what comes back most, and no more than some megabytes
+_PROMPTS = 1024  # batches with prompts, and counts of tokens: where prompts differ they hardly ever come back
 _HALF_SLOWED = 256  # prompt tokens of a step whose kernels are slowed down by half of what those of long prompts are
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -34,7 +35,7 @@ class Memo(dict[_Key, _Value]):
 
 def rank_counts(queries: int) -> Memo[tuple[Chunks, int], RankCounts]:
     """The counts of batches by their prompt chunks and their number of decoding sequences."""
-    return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), BATCHES)
+    return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), _PROMPTS)
 
 
 class OperationTime(NamedTuple):
@@ -71,11 +72,11 @@ class Stage:
             self._decode_tokens_s,
             self._sequences_s,
             self._rows_s,
-        ) = (Memo(self._token_kernels(count), BATCHES) for count in COUNTS)
-        self._slowed_shared_s = Memo(self._token_kernels("group", slowed_alone=True), BATCHES)
+        ) = (Memo(self._token_kernels(count), _PROMPTS) for count in COUNTS)
+        self._slowed_shared_s = Memo(self._token_kernels("group", slowed_alone=True), _PROMPTS)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
         decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
-        self._before_s = Memo(self._find_before, BATCHES)
+        self._before_s = Memo(self._find_before, _PROMPTS)
         self._decodes_before_s = Memo(self._find_decodes_before, BATCHES)
         # Decodes alone, and in a step that has prompt chunks too.
         self._find_decodes = self._decode_kernels([op.calls for op in decodes], decodes)
