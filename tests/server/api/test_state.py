@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,13 @@ def test_a_file_keeps_its_size(tmp_path: Path) -> None:
 
 
 def test_who_writes_does_not_wait_until_it_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_server.api.state.sqlite._MERGE_S", 1.0)
+    may_merge, merge = threading.Event(), SqliteState._merge
+    monkeypatch.setattr(SqliteState, "_merge", lambda *given: may_merge.wait(60) and merge(*given))
     path = tmp_path / "state.db"
     state = SqliteState(path)
     state.put("response", "a", {"text": "x" * 16_000_000})
     assert path.stat().st_size < 1_000_000  # it is in the log, where a kill does not harm it
+    may_merge.set()
     until_s = time.monotonic() + 30
     while path.stat().st_size < 16_000_000 and time.monotonic() < until_s:
         time.sleep(0.05)
