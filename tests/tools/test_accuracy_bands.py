@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
 
 from accuracy import __main__ as program  # noqa: E402
-from accuracy.bands import Point, bands, covered, levels_of, points_of, scale_at, scales_of, write_bands  # noqa: E402
+from accuracy.bands import Point, bands, covered, engine_levels, levels_of, points_of, scale_at, scales_of, write_bands  # noqa: E402
 from accuracy.check import lost, sample  # noqa: E402
 from accuracy.closed_loop import Prediction  # noqa: E402
 from accuracy.document import FIGURES  # noqa: E402
@@ -41,6 +41,15 @@ def test_bands_hold_on_groups_that_were_left_out(
     half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
     assert half == pytest.approx(0.5, abs=half_within)
     assert most == pytest.approx(0.9, abs=most_within)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "vllm"])
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_bands_hold_for_each_engine(quantity: Quantity, engine: str) -> None:
+    rows = [row for row, each in zip(covered(points(), quantity), points(), strict=True) if each.engine == engine]
+    half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
+    assert half == pytest.approx(0.5, abs=0.08)
+    assert most == pytest.approx(0.9, abs=0.06)
 
 
 def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
@@ -68,6 +77,16 @@ def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
 def test_a_level_takes_the_small_number_of_deployments_into_account() -> None:
     given = [point(f"deployment {i}", 0.1) for i in range(9)]
     assert levels_of(given, [float(i) for i in range(1, 10)]) == [5.0, 9.0]  # the 5th of nine, and all of them
+
+
+def test_the_level_of_an_engine_is_drawn_towards_that_of_all() -> None:
+    names = [("", "measured", "measured dense", f"measured dense {e}", f"measured dense {e} a") for e in ("vllm", "sglang")]
+    errors: dict[Quantity, float] = dict.fromkeys(QUANTITIES, 0.1)
+    given = [Point(names[i // 5], f"group {i}", f"deployment {i}", 1.0, 100.0, errors) for i in range(10)]
+    levels = engine_levels(given, [1.0] * 5 + [4.0] * 5)
+    assert levels[""] == [4.0, 4.0]  # the 6th of ten, and the 10th
+    assert levels["vllm"] == pytest.approx([4 ** (1 / 6)] * 2)  # five groups of its own, and one of all
+    assert levels["sglang"] == pytest.approx([4.0, 4.0])
 
 
 def test_more_clients_than_measured_widen_a_band_as_they_did_in_measurements() -> None:

@@ -5,6 +5,8 @@ GPU) has a scale: the mean over its deployments of the logarithm of their median
 group as if that were three more deployments. An error over the scale of its group, fitted without any run of the same model,
 GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by the root of
 their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups left out.
+An engine's own quantiles, drawn towards those of all as if these were one more group of its own, take the place of all:
+tails of one engine are heavier than those of another.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
 
 SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
 _DRAWN = 3.0  # deployments' worth of the wider group in the scale of a narrower one
+_LEVELS_DRAWN = 1.0  # groups' worth of the quantiles of all in those of an engine
 _LEAST = 0.01  # scale of a deployment, at least: repeats of the measurements differ by as much
 
 
@@ -39,6 +42,10 @@ class Point:
     concurrency: float
     isl: float
     errors: dict[Quantity, float]
+
+    @property
+    def engine(self) -> str:
+        return self.strata[-1].split()[2]
 
 
 def points_of(predictions: Iterable[Prediction]) -> list[Point]:
@@ -102,6 +109,24 @@ def levels_of(points: Sequence[Point], scores: Sequence[float]) -> list[float]:
     return [_quantile(weighted, min(1.0, share / 100 * (n + 1) / n)) for share in SHARES]
 
 
+Levels = dict[str, list[float]]
+
+
+def engine_levels(points: Sequence[Point], scores: Sequence[float]) -> Levels:
+    """Levels of every engine by its name, and of all by none."""
+    found: Levels = {"": levels_of(points, scores)}
+    for engine in sorted({point.engine for point in points}):
+        own = [(point, score) for point, score in zip(points, scores, strict=True) if point.engine == engine]
+        members = [point for point, _ in own]
+        weight = len({point.left_out for point in members})
+        pairs = zip(levels_of(members, [score for _, score in own]), found[""], strict=True)
+        found[engine] = [
+            math.exp((weight * math.log(level) + _LEVELS_DRAWN * math.log(every)) / (weight + _LEVELS_DRAWN))
+            for level, every in pairs
+        ]
+    return found
+
+
 def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     """Of values with weights, in order."""
     left = share * sum(weight for _, weight in weighted) * (1 - 1e-12)
@@ -114,14 +139,15 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
 
 def covered(points: Sequence[Point], quantity: Quantity, by: str = "left_out") -> list[list[bool]]:
     """Whether each point lies within the bands of SHARES that the runs of all other groups give."""
-    found: dict[str, tuple[Scales, list[float]]] = {}
+    found: dict[str, tuple[Scales, Levels]] = {}
     for name in {getattr(point, by) for point in points}:
         others = [point for point in points if getattr(point, by) != name]
-        found[name] = scales_of(others, quantity), levels_of(others, scores_of(others, quantity))
+        found[name] = scales_of(others, quantity), engine_levels(others, scores_of(others, quantity))
     rows = []
     for point in points:
         scales, levels = found[getattr(point, by)]
-        rows.append([abs(point.errors[quantity]) <= scale_at(scales, point.strata) * level for level in levels])
+        scale, error = scale_at(scales, point.strata), abs(point.errors[quantity])
+        rows.append([error <= scale * level for level in levels.get(point.engine, levels[""])])
     return rows
 
 
@@ -155,7 +181,13 @@ def bands(points: Sequence[Point]) -> dict[str, Any]:
         }
     return {
         "source": SOURCE,
-        "levels": {quantity: [round(level, 3) for level in levels_of(points, scores[quantity])] for quantity in QUANTITIES},
+        "levels": {
+            quantity: {
+                engine: [round(level, 3) for level in levels]
+                for engine, levels in engine_levels(points, scores[quantity]).items()
+            }
+            for quantity in QUANTITIES
+        },
         "beyond": {quantity: round(_beyond(points, scores[quantity]), 3) for quantity in QUANTITIES},
         "groups": groups,
     }

@@ -49,7 +49,8 @@ def width_table(figures: Path) -> str:
     for name, group in data["groups"].items():
         cells = []
         for quantity in QUANTITIES:
-            half, most = (math.exp(group["scale"][quantity] * level) for level in data["levels"][quantity])
+            engine = (name.split() + [""] * 3)[2]
+            half, most = (math.exp(group["scale"][quantity] * level) for level in data["levels"][quantity][engine])
             cells.append(f"{half:.2f} / {most:.2f}")
         rows.append([name or "all", group["runs"], group["deployments"], *cells])
     beyond = ", ".join(f"{_HEADINGS[quantity]} {data['beyond'][quantity]:.2f}" for quantity in QUANTITIES)

@@ -84,7 +84,8 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
     factors: dict[Quantity, dict[Share, float]] = {}
     for quantity in QUANTITIES:
         width = group["scale"][quantity] * data["beyond"][quantity] ** doublings
-        levels = data["levels"][quantity]
+        by_engine = data["levels"][quantity]
+        levels = by_engine.get(deployment.engine.base, by_engine[""])
         factors[quantity] = {share: math.exp(width * level) for share, level in zip(SHARES, levels, strict=True)}
     unmeasured = list(_unmeasured(deployment, data["groups"]))
     return Band(factors, _about(data["groups"], known), "; ".join([*unmeasured, *why]), not unmeasured)

@@ -21,7 +21,7 @@ def group(scale: float, concurrency: float = 64, isl: float = 8192, runs: int = 
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "levels": {quantity: [1.0, 3.0] for quantity in QUANTITIES},
+        "levels": {quantity: {"": [1.0, 3.0], "trtllm": [1.5, 2.0]} for quantity in QUANTITIES},
         "beyond": dict.fromkeys(QUANTITIES, 2.0),
         "groups": {
             "": group(0.3, runs=30),
@@ -59,6 +59,7 @@ def test_the_narrowest_group_with_runs_counts(data: dict[str, Any]) -> None:
     assert half_width(engine) == pytest.approx(2.718281828**0.15)
     assert engine.caution == "no measured runs of dense models under SGLang"
     assert not engine.measured
+    assert half_width(band_of(deployment(engine="trtllm@1.0"))) == pytest.approx(2.718281828 ** (1.5 * 0.15))
 
 
 def test_kernels_of_another_gpu_have_the_band_of_such_gpus(data: dict[str, Any]) -> None:
