@@ -99,3 +99,13 @@ def test_replies_in_one_piece_are_what_they_were() -> None:
         for settings in ({}, {"stream_interval": 10})
     )
     assert (time_s, json.loads(body)["choices"]) == (plain_s, json.loads(plain)["choices"])
+
+
+def test_a_chunk_has_the_log_probabilities_of_all_its_tokens() -> None:
+    app = create_app(ClusterConfig(model=MODEL, ttft_ms=100.0, itl_ms=10.0, stream_interval=4))
+    body = {"model": MODEL, "stream": True, **ASKED["responses"], "include": ["message.output_text.logprobs"]}
+    events = [event for _, event in virtual_time.run(timed_events(app, "/v1/responses", body))]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [len(event["logprobs"]) for event in deltas] == [1, 4, 4, 4, 3]
+    for event in deltas:
+        assert "".join(entry["token"] for entry in event["logprobs"]) == event["delta"]
