@@ -232,6 +232,7 @@ def test_a_server_is_made_without_what_only_requests_need() -> None:
         "faults.rule",
         "faults.fault",
         "telemetry.page",
+        "replies.structured.grammar",
     }
     late = libraries | {f"llmirage_server.{name}" for name in own} | {"llmirage._requests"}
     assert not late & loaded_after("import llmirage; llmirage.Server()")

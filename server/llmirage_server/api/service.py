@@ -30,8 +30,7 @@ from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
-from llmirage_server.replies.structured.grammar import GrammarError
-from llmirage_server.replies.structured.matcher import PatternError
+from llmirage_server.replies.structured.matcher import GrammarError, PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.loop_watch import LoopWatch

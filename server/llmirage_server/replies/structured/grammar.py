@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llmirage_server.replies.structured import pattern
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import PatternError
+from llmirage_server.replies.structured.matcher import GrammarError, PatternError
 
 _DEEP = 24  # expansions within each other after which the shortest way out is taken
 _MORE = 2  # repetitions beyond the smallest number, where a grammar leaves it open
@@ -38,10 +38,6 @@ _COMMON = {
     "LCASE_LETTER": "[a-z]",
     "UCASE_LETTER": "[A-Z]", "ESCAPED_STRING": '"[a-z]{2,8}"', "HEXDIGIT": "[0-9a-f]", "DECIMAL": r"[0-9]{1,3}\.[0-9]{1,2}",
 }  # fmt: skip
-
-
-class GrammarError(ValueError):
-    """The grammar cannot be read, or nothing follows it."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -47,6 +47,10 @@ _REFUSED = {
 _DIALECT = re.compile(r"\\p\{([LN])[a-z]?\}|\\.|[\[\]]|\(\?<(?=[A-Za-z_])", re.DOTALL)
 
 
+class GrammarError(ValueError):
+    """The grammar cannot be read, or nothing follows it."""
+
+
 class PatternError(ValueError):
     """The pattern cannot be followed, or no string for it was found."""
 
