@@ -17,8 +17,8 @@ import httpx2
 import openai
 import pytest
 from recorded import Bytes, recordings_in
+from starlette.types import ASGIApp
 
-from llmirage_server.api.asgi import ASGIApp
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.recording_proxy import RecordingProxy
 from llmirage_server.api.upstream import HttpUpstream

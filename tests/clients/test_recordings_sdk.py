@@ -11,8 +11,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from recorded import Bytes, proxy_before, recordings_in
+from starlette.types import ASGIApp
 
-from llmirage_server.api.asgi import ASGIApp
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
 

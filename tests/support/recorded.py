@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmirage_server.api.asgi import ASGIApp, Message, Receive, Scope, Send
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.recording_proxy import RecordingProxy
 from llmirage_server.api.upstream import HttpUpstream

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.api.asgi import ASGIApp, Message
+from starlette.types import ASGIApp, Message
+
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.replies.recordings.recording import Chunk, Recording

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.api.dialect import Dialect
@@ -16,6 +15,7 @@ from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.state.state import State, stored
 from llmirage_server.api.whole import finish

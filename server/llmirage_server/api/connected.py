@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from llmirage_server.api.asgi import Receive, Response, Scope, Send
+from starlette.types import Receive, Scope, Send
+
+from llmirage_server.api.response import Response
 
 
 async def disconnect(receive: Receive) -> None:

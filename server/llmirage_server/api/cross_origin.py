@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmirage_server.api.asgi import Response
+from llmirage_server.api.response import Response
 
 FOR_ANY_ORIGIN: Sequence[tuple[bytes, bytes]] = (
     (b"access-control-allow-origin", b"*"),

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config.planning import described

@@ -14,12 +14,14 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs
 
+from starlette.types import Message, Receive, Scope, Send
+
 from llmirage_server.api import bodies, json_pieces
-from llmirage_server.api.asgi import Message, Receive, Response, Scope, Send
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.api.large_response import response_of
+from llmirage_server.api.response import Response
 from llmirage_server.api.unlimited import UNLIMITED
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION

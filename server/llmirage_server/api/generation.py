@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from llmirage_server.api.asgi import Message, Receive, Response, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
 from llmirage_server.api.chunks import chunks_due
 from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.suspended_send import SuspendedSend
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from llmirage_server.api.asgi import Receive, Response, Scope, Send
+from starlette.types import Receive, Scope, Send
+
+from llmirage_server.api.response import Response
 
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 18

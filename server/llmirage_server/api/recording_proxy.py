@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from llmirage_server.api.asgi import Response
+from starlette.routing import Route
+
 from llmirage_server.api.exchange import EndpointApp, HttpExchange
 from llmirage_server.api.messages.endpoint import MessagesExchange
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.relay import ForwardedRequest, Upstream
-from llmirage_server.api.routes import PathRouter, Route
+from llmirage_server.api.response import Response
+from llmirage_server.api.routes import PathRouter
 from llmirage_shared.wire import errors
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from llmirage_server.api.asgi import Receive, Response, Scope, Send
+from starlette.types import Receive, Scope, Send
+
 from llmirage_server.api.exchange import Header, HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.telemetry.journal import Outcome
 from llmirage_shared.wire.errors import ApiError
 

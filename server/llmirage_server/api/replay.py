@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.api.asgi import Message, Response, Send
+from starlette.types import Message, Send
+
 from llmirage_server.api.exchange import Handler, Header, HttpExchange
 from llmirage_server.api.recorder import ExchangeRecorder, redactor_of
 from llmirage_server.api.relay import ForwardedRequest, RelayedResponse, Upstream
 from llmirage_server.api.replay_cluster import cluster_timed
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.cluster import OnMiss, ReplayTiming

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
 from llmirage_server.api.messages.translate import chat_messages, chat_tools
+from llmirage_server.api.response import Response
 from llmirage_server.api.responses import context
 from llmirage_server.api.service import Service
 from llmirage_server.api.whole import finish, prefill

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from starlette.types import Receive, Send
+
 from llmirage_server.api.access import given_key
-from llmirage_server.api.asgi import Receive, Response, Send
 from llmirage_server.api.exchange import ClientGoneError, HttpExchange
 from llmirage_server.api.fault_hooks import Limits, Placed
 from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.response import Response
 from llmirage_server.faults.active import Pending
 from llmirage_server.faults.connection import FaultyConnection
 from llmirage_server.faults.fault import InjectedFault, SoFar

@@ -1,26 +1,33 @@
 """Which path is answered by what.
 
-The endpoints' modules are imported where their tables are made, which is when the first request comes: they take 40 ms.
+Starlette and the endpoints' modules are imported when the first request comes: they take 70 ms.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmirage_server.api.absent import absent_part
 from llmirage_server.api.access import own_pages_only
-from llmirage_server.api.asgi import ASGIApp, Receive, Response, Scope, Send, serve_lifespan
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
+from llmirage_shared.settings import at_call
 from llmirage_shared.wire import errors
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute, Router
+
     from llmirage_server.api.admin.live import LiveHandler
+
+make_router = at_call("starlette.routing:Router")
+make_close: Callable[[], ASGIApp] = at_call("starlette.websockets:WebSocketClose")
 
 WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 Methods = Mapping[str, Handler]
@@ -30,82 +37,53 @@ Wrapper = Callable[[Handler], Handler]
 _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
 
 
-class Route(NamedTuple):
-    """path: `{name}` stands for one part of it, `{name:path}` for any rest. kind: of connection, as ASGI calls it."""
-
-    path: str
-    app: ASGIApp
-    kind: str = "http"
-
-
 class PathRouter:
-    """The ASGI application of a server: it finds the endpoint of a path."""
+    """The ASGI application of a server: Starlette's router, which is made with the first request."""
 
     def __init__(
         self,
-        routes: Callable[[], Sequence[Route]],
+        routes: Callable[[], Sequence[BaseRoute]],
         unknown: ASGIApp,
         life: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """routes: makes them. unknown: answers all other paths. life: of the server."""
+        """routes: makes them. unknown: answers all other paths of HTTP. life: of the server."""
         self._make = routes
         self._unknown = unknown
         self.life = life
 
     @cached_property
-    def routes(self) -> Sequence[Route]:
-        return self._make()
+    def router(self) -> Router:
+        default = _http_only(self._unknown)
+        made: Router = make_router(self._make(), redirect_slashes=False, default=default, lifespan=lambda _: self.life())
+        return made
 
     def make_routes(self) -> None:
         """Do what the first request would have to wait for."""
-        _ = self._plain, self._patterns
-
-    @cached_property
-    def _plain(self) -> dict[tuple[str, str], ASGIApp]:
-        return {(route.kind, route.path): route.app for route in self.routes}
-
-    @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], ASGIApp]]:
-        return [(_pattern(route.path), route.app) for route in self.routes if "{" in route.path]
+        _ = self.router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "lifespan":
-            await serve_lifespan(self.life(), receive, send)
-            return
         scope["app"] = self
-        path: str = scope["path"]
-        if (root := scope.get("root_path", "")) and f"{path}/".startswith(f"{root}/"):
-            path = path[len(root) :]
-        app = self._plain.get((kind, path))
-        if app is None and kind == "http":
-            app = self._named(path, scope)
-        if app is not None:
-            await app(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000, "reason": ""})
-
-    def _named(self, path: str, scope: Scope) -> ASGIApp:
-        """What answers a path with names in it, which the scope then has."""
-        for pattern, app in self._patterns:
-            if found := pattern.fullmatch(path):
-                scope["path_params"] = found.groupdict()
-                return app
-        return self._unknown
+        await self.router(scope, receive, send)
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    any_rest = re.sub(r"{(\w+):path}", r"(?P<\1>.*)", path)
-    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", any_rest))
+def _http_only(app: ASGIApp) -> ASGIApp:
+    """The application for HTTP alone: WebSocket connections are refused."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await (make_close() if scope["type"] == "websocket" else app)(scope, receive, send)
+
+    return answer
 
 
 def routes(
     service: Service, guard: Guard | None, live: LiveHandler | None = None, before: Wrapper = lambda handler: handler
-) -> list[Route]:
-    """All endpoints.
+) -> list[BaseRoute]:
+    """All endpoints, the busiest first.
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
+    from starlette.routing import Route, WebSocketRoute
+
     from llmirage_server.api.batches.lines import ENDPOINTS
     from llmirage_server.api.batches.runner import LineExchange
     from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
@@ -132,7 +110,7 @@ def routes(
         *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
         *([Route("/", endpoint(_get(live.page)))] if live is not None else ()),
         *[Route(f"/llmirage/{name}", endpoint(methods, own)) for name, methods in _admin(service, live).items()],
-        Route("/v1/responses", ResponsesSocket(service, guard, before), "websocket"),
+        WebSocketRoute("/v1/responses", ResponsesSocket(service, guard, before)),
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),

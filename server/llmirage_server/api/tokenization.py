@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prompts import MOST_COUNTED, CountedTokens
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined

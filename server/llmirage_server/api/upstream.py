@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from starlette.types import Send
 
-from llmirage_server.api.asgi import Send
 from llmirage_server.api.exchange import Header
 from llmirage_server.api.relay import Ending, ForwardedRequest, RelayedResponse, Tap
 from llmirage_shared.wire import errors

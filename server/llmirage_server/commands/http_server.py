@@ -21,8 +21,8 @@ from typing import Any
 
 import click
 import uvicorn
+from starlette.types import ASGIApp
 
-from llmirage_server.api.asgi import ASGIApp
 from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell

@@ -8,9 +8,9 @@ import socket
 from functools import partial
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from llmirage_server.api.asgi import ASGIApp
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 
 _MOST_CONNECTIONS = 4096

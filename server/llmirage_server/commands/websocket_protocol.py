@@ -17,11 +17,11 @@ from collections.abc import Iterator, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, Pong, TextMessage
 
-from llmirage_server.api.asgi import ASGIApp
 from llmirage_server.api.exchange import ARRIVED
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from recorded import URL, proxy_before, recordings_in
 from replayed import CHAT, EVENTS, HELLO, STREAM, WHOLE_STREAM, Sent, ask, replaying, said
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llmirage_server.api.asgi import ASGIApp, Receive, Scope, Send
 from llmirage_server.api.relay import ForwardedRequest
 from llmirage_server.api.upstream import HttpUpstream
 from llmirage_server.app import LlmirageApp, create_app

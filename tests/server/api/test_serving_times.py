@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
-from llmirage_server.api.asgi import Message
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time

@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmirage_server.api.asgi import ASGIApp, Message, Receive, Scope, Send
 from llmirage_server.api.generation import PING_S
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig

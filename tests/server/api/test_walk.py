@@ -28,10 +28,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 import llmirage_server
 import llmirage_shared
-from llmirage_server.api.asgi import Message
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from starlette.types import Message
 
-from llmirage_server.api.asgi import Message
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.telemetry.journal import FILTERS, MOST_ENTRIES
 from llmirage_shared.settings import did_you_mean

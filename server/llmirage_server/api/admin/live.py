@@ -7,9 +7,9 @@ import json
 import math
 from collections.abc import AsyncIterator
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.connected import StreamingResponse
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
 from llmirage_server.telemetry.page.document import live_page
 from llmirage_server.telemetry.page.state import LiveCluster, Watch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from llmirage_server.api.admin.journal import number_in_query
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.telemetry.verdict import UNUSED_S, judge
 from llmirage_shared.settings import did_you_mean

@@ -11,7 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from llmirage_server.api.asgi import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Scope
+
 from llmirage_server.api.batches.batch import Batch, usage_in
 from llmirage_server.api.batches.gate import LINE_PRIORITY, Gate
 from llmirage_server.api.batches.lines import LineChecker, lines_of

@@ -8,11 +8,11 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.chunks import chunks_due
 from llmirage_server.api.connected import StreamingResponse
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
+from llmirage_server.api.response import Response
 from llmirage_server.api.responses.hosted import STAGES
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.writer import ResponseWriter

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llmirage_server.api.asgi import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.clock import Breaks
@@ -15,6 +14,7 @@ from llmirage_server.api.generation import Generation, TokenStream
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
+from llmirage_server.api.response import Response
 from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.api.responses.constraints import response_constraints
 from llmirage_server.api.responses.context import (

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmirage_server.api.asgi import Receive, Scope
+from starlette.types import Receive, Scope
+
 from llmirage_server.api.bodies import MOST_VALUES, check_values, json_object
 from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from llmirage_server.api.asgi import Message, Send
+from starlette.types import Message, Send
+
 from llmirage_server.api.generation import is_steppable
 from llmirage_server.api.responses.socket_frames import error_event
 from llmirage_server.api.suspended_send import SuspendedSend

@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
-from llmirage_server.api.asgi import Message
 from llmirage_server.api.service import Service
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
