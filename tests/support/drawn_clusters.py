@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.offload import TierSpec
+from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
@@ -64,25 +64,28 @@ class Plan:
     prefill: int = 0  # instances that only prefill, before `instances` that only decode
     link: KVLink = LINK
     tiers: tuple[TierSpec, ...] = ()
+    store: TierSpec | None = None  # that all instances share
     events: tuple[LifecycleEvent, ...] = ()
     fail: bool = False
 
     def build(self) -> Cluster:
         front: Role = "prefill" if self.prefill else "both"
-        pools = [
-            InstancePool("front", self._made(0, self.prefill or self.instances, front), self._router(), front, None, BYTES)
-        ]
+        store = () if self.store is None else (Tier(self.store, BYTES, self.limits.page_size, shared=True),)
+        made = self._made(0, self.prefill or self.instances, front, store)
+        pools = [InstancePool("front", made, self._router(), front, None, BYTES)]
         if self.prefill:
-            pools.append(InstancePool("back", self._made(self.prefill, self.instances, "decode"), self._router(), "decode"))
+            made = self._made(self.prefill, self.instances, "decode", store)
+            pools.append(InstancePool("back", made, self._router(), "decode"))
         return Cluster(pools=pools, kv_link=self.link, events=self.events, on_crash="fail" if self.fail else "reroute")
 
     def _router(self) -> Any:
         return make_router(self.router, 3)
 
-    def _made(self, first: int, n: int, role: Role) -> list[InstanceBase]:
+    def _made(self, first: int, n: int, role: Role, store: tuple[Tier, ...]) -> list[InstanceBase]:
         models = {"linear": LinearModel, "ranks": lambda: GroupModel(2, 1), "stages": lambda: GroupModel(1, 3)}
         model = roofline() if self.model == "roofline" else models[self.model]()
-        return [Instance(first + i, model, self.limits, role, tiers=self.tiers, kv_bytes_per_token=BYTES) for i in range(n)]
+        tiers = (*self.tiers, *store)
+        return [Instance(first + i, model, self.limits, role, tiers=tiers, kv_bytes_per_token=BYTES) for i in range(n)]
 
 
 # --- what is asked -----------------------------------------------------------------------------------------------------
@@ -150,6 +153,7 @@ PLANS = st.builds(
     prefill=st.integers(0, 2),
     link=LINKS,
     tiers=TIERS,
+    store=st.none() | TIER,
     events=st.just(()) | EVENTS,
     fail=st.booleans(),
 )

@@ -11,7 +11,10 @@ from llmirage_server.cluster.step_counts import StepCounts
 
 @dataclass(frozen=True, slots=True)
 class TierSnapshot:
-    """The state of one KV offload tier of one instance. Counters only grow."""
+    """The state of one KV offload tier of one instance. Counters only grow.
+
+    Of a store that instances share, what it holds and was written are those of the whole, hits and loads of this instance.
+    """
 
     name: str
     used_tokens: int
@@ -20,6 +23,7 @@ class TierSnapshot:
     loaded_tokens: int  # counter: read back
     stored_tokens: int  # counter: written
     dropped_tokens: int  # counter: not written, because the tier was too slow or too small for them
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

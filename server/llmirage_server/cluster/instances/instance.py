@@ -11,7 +11,7 @@ from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
 from llmirage_server.cluster.instances.ranks import Ranks
-from llmirage_server.cluster.kv.offload import TierSpec
+from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.tiered_cache import make_kv_cache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
@@ -38,7 +38,7 @@ class Instance(InstanceBase):
     on it when the stage before has finished with it and this one has finished the step before. Nothing balances the steps:
     sequences that were scheduled together stay together, as in vLLM.
 
-    tiers, kv_bytes_per_token: KV offload of the whole instance, see `cluster/kv/offload.py`.
+    tiers, kv_bytes_per_token: KV offload of the whole instance, a store of all last, see `cluster/kv/offload.py`.
     front_end: how much later a submitted request comes to the scheduler; a number: seconds, the same for all.
     fast_forward: for simulations: `advance` tells of requests that have finished, not of single tokens, whose times are in
         `Request.spans`. Steady decoding is followed in one go, and what can be read may be behind until `sync_to`. All times
@@ -53,7 +53,7 @@ class Instance(InstanceBase):
         limits: EngineLimits,
         role: Role = "both",
         *,
-        tiers: Seq[TierSpec] = (),
+        tiers: Seq[TierSpec | Tier] = (),
         kv_bytes_per_token: float = 0.0,
         front_end: FrontEnd | float = 0.0,
         fast_forward: bool = False,

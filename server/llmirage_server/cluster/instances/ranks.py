@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from llmirage_server.cluster.instances.prompt_gates import make_gate
 from llmirage_server.cluster.kv.cache import KVCache
@@ -98,13 +99,17 @@ class Ranks:
 
 
 def _together(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
-    """The ranks' shares of one offload tier, added up."""
+    """The ranks' shares of one offload tier, added up; a store is the same for all."""
+    first = shares[0]
+    hits, loaded = sum([share.hit_tokens for share in shares]), sum([share.loaded_tokens for share in shares])
+    if first.shared:
+        return replace(first, hit_tokens=hits, loaded_tokens=loaded)
     return TierSnapshot(
-        shares[0].name,
+        first.name,
         sum([share.used_tokens for share in shares]),
         sum([share.capacity_tokens for share in shares]),
-        sum([share.hit_tokens for share in shares]),
-        sum([share.loaded_tokens for share in shares]),
+        hits,
+        loaded,
         sum([share.stored_tokens for share in shares]),
         sum([share.dropped_tokens for share in shares]),
     )

@@ -1,9 +1,12 @@
-"""KV offload: what one instance keeps of its KV in host memory and on disk.
+"""KV offload: what one instance keeps of its KV in host memory and on disk, and all of them in one store.
 
 The tiers write through and are inclusive, as those of vLLM's OffloadingConnector, SGLang's HiCache by default and LMCache
 are: the KV of a prompt is written to every tier when it is computed, that of a reply when it ends, and stays there when the
 GPU evicts it. What is full forgets the least recently used prefix first. A prompt that has more in a tier than on the GPU
 always loads it; none of those engines weighs that against computing it again.
+
+A store that all instances share (Mooncake, an LMCache server, the remote pool of Dynamo's KVBM) is such a tier below the others,
+one object for all of them: what one has written any may load, and their reads and writes wait for each other.
 """
 
 from __future__ import annotations
@@ -57,10 +60,18 @@ class Tier:
     """The KV in one tier, and its two links: what is asked of a link is done in order, one after the other.
 
     Written KV can be found when it has arrived. What waits to be written must be kept somewhere: when that is more than
-    `staging_tokens`, a further write is dropped.
+    `staging_tokens`, a further write is dropped. shared: it belongs to no instance, and outlives them.
     """
 
-    def __init__(self, spec: TierSpec, kv_bytes_per_token: float, page_size: int, staging_tokens: float) -> None:
+    def __init__(
+        self,
+        spec: TierSpec,
+        kv_bytes_per_token: float,
+        page_size: int,
+        staging_tokens: float = 0.0,
+        *,
+        shared: bool = False,
+    ) -> None:
         """Raises ValueError if not even one page fits."""
         self.spec = spec
         capacity = min(spec.capacity_bytes // kv_bytes_per_token, 2.0**53)
@@ -70,9 +81,8 @@ class Tier:
                 f"KV offload tier {spec.name!r}: {spec.capacity_bytes:g} bytes hold no page of {page_size} tokens "
                 f"at {kv_bytes_per_token:g} bytes a token"
             )
+        self.shared = shared
         self.tree = RadixTree(page_size)
-        self.hit_tokens = 0
-        self.loaded_tokens = 0
         self._stored_tokens = 0
         self._dropped_tokens = 0
         self._bytes_per_token = kv_bytes_per_token
@@ -82,6 +92,19 @@ class Tier:
         self._write_free_s = -math.inf
         self._writing: deque[tuple[float, bytes, int, int]] = deque()  # when it has arrived, and the tokens of the key
         self._writing_tokens = 0
+
+    def share(self, parts: int) -> Tier:
+        """What each of an instance's ranks sees of a store: all of it."""
+        return self
+
+    def join(self, kv_bytes_per_token: float, page_size: int, staging_tokens: float) -> None:
+        """One more writes to a store, and keeps so many tokens that wait. Raises ValueError if its KV has another form."""
+        if (kv_bytes_per_token, page_size) != (self._bytes_per_token, self._page_size):
+            raise ValueError(
+                f"KV store: pages of {page_size} tokens at {kv_bytes_per_token:g} bytes a token beside those of "
+                f"{self._page_size} at {self._bytes_per_token:g}"
+            )
+        self._staging_tokens += staging_tokens
 
     def lock(self, key: bytes, tokens: int, now: float) -> tuple[TreeNode, int]:
         """Lock the longest prefix of the first `tokens` of `key` that is here; return its end and its tokens."""
@@ -93,7 +116,6 @@ class Tier:
 
     def read_s(self, tokens: int, now: float) -> float:
         """Read so many tokens; return when they are on the GPU."""
-        self.hit_tokens += tokens
         self._read_free_s = max(self._read_free_s, now) + tokens * self._bytes_per_token / self.spec.read_bytes_per_s
         return self._read_free_s + self.spec.latency_s
 
@@ -143,15 +165,17 @@ class Tier:
         self._writing.clear()
         self._writing_tokens = 0
 
-    def snapshot(self) -> TierSnapshot:
+    def snapshot(self, hit_tokens: int, loaded_tokens: int) -> TierSnapshot:
+        """Its state, for one that has found and read so many tokens here."""
         return TierSnapshot(
             self.spec.name,
             self.tree.total_tokens,
             self.capacity_tokens,
-            self.hit_tokens,
-            self.loaded_tokens,
+            hit_tokens,
+            loaded_tokens,
             self._stored_tokens,
             self._dropped_tokens,
+            self.shared,
         )
 
     def _settle(self, now: float) -> None:
@@ -166,11 +190,16 @@ class Tier:
 Part = tuple[Tier, TreeNode, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
 
 
-def make_tiers(specs: Sequence[TierSpec], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:
-    """The tiers below a GPU that holds `kv_tokens`, the nearest first. Raises ValueError."""
+def make_tiers(specs: Sequence[TierSpec | Tier], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:
+    """The tiers below a GPU that holds `kv_tokens`, the nearest first; a store is there already. Raises ValueError."""
     if specs and not kv_bytes_per_token > 0:
         raise ValueError("KV offload needs kv_bytes_per_token above 0")
     tiers: list[Tier] = []
-    for spec in specs:  # what waits to be written to one is kept in the one above
-        tiers.append(Tier(spec, kv_bytes_per_token, page_size, tiers[-1].capacity_tokens if tiers else kv_tokens))
+    for spec in specs:
+        staging_tokens = tiers[-1].capacity_tokens if tiers else kv_tokens  # what waits is kept in the one above
+        if isinstance(spec, Tier):
+            spec.join(kv_bytes_per_token, page_size, staging_tokens)
+            tiers.append(spec)
+        else:
+            tiers.append(Tier(spec, kv_bytes_per_token, page_size, staging_tokens))
     return tiers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from llmirage_server.cluster.kv.cache import KVCache, KVLoad
-from llmirage_server.cluster.kv.offload import Part, TierSpec, make_tiers
+from llmirage_server.cluster.kv.offload import Part, Tier, TierSpec, make_tiers
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.sequence import Sequence
@@ -19,7 +19,7 @@ from llmirage_server.cluster.snapshots import TierSnapshot
 _LEAST_LOAD_TOKENS = 10  # a shorter gain is not loaded: SGLang's load_back_threshold
 
 
-def make_kv_cache(limits: EngineLimits, tiers: Seq[TierSpec], kv_bytes_per_token: float) -> KVCache:
+def make_kv_cache(limits: EngineLimits, tiers: Seq[TierSpec | Tier], kv_bytes_per_token: float) -> KVCache:
     """A cache with those tiers, the nearest first. Raises ValueError if they cannot work."""
     return TieredKVCache(limits, tiers, kv_bytes_per_token) if tiers else KVCache(limits)
 
@@ -27,12 +27,14 @@ def make_kv_cache(limits: EngineLimits, tiers: Seq[TierSpec], kv_bytes_per_token
 class TieredKVCache(KVCache):
     tiered = True
 
-    def __init__(self, limits: EngineLimits, tiers: Seq[TierSpec], kv_bytes_per_token: float) -> None:
+    def __init__(self, limits: EngineLimits, tiers: Seq[TierSpec | Tier], kv_bytes_per_token: float) -> None:
         """tiers: the nearest first. Raises ValueError if they cannot work."""
         if not limits.enable_prefix_caching:
             raise ValueError("KV offload needs prefix caching: it remembers prefixes")
         super().__init__(limits)
         self._tiers = make_tiers(tiers, kv_bytes_per_token, limits.page_size, self.capacity_tokens)
+        self._hit_tokens = [0] * len(tiers)  # found in each
+        self._loaded_tokens = [0] * len(tiers)
 
     def insert(self, sequence: Sequence) -> None:
         """Put the computed tokens, in whole pages, into the tree, and send the tiers what they do not have of them."""
@@ -47,10 +49,14 @@ class TieredKVCache(KVCache):
         ]
 
     def clear(self) -> None:
-        """Everything is lost, here and in the tiers: their index lives in the engine's process."""
+        """Everything is lost, here and in the tiers: their index lives in the engine's process, but for a shared store."""
+        for load in self.loading.values():
+            for tier, node, _, _ in load.parts:
+                tier.unlock(node)
         super().clear()
         for tier in self._tiers:
-            tier.clear()
+            if not tier.shared:
+                tier.clear()
 
     def forget_idle(self) -> None:
         super().forget_idle()
@@ -77,6 +83,8 @@ class TieredKVCache(KVCache):
             return False
         self.allocate(sequence, end - here)
         ready_s = max(tier.read_s(to - start, self.now_s) for tier, _, start, to in parts)
+        for tier, _, start, to in parts:
+            self._hit_tokens[self._tiers.index(tier)] += to - start
         self.loading[sequence] = KVLoad(ready_s, end, parts)
         return True
 
@@ -86,8 +94,9 @@ class TieredKVCache(KVCache):
             load = self.loading.pop(sequence)
             for tier, node, start, end in load.parts:
                 tier.unlock(node)
-                tier.loaded_tokens += end - start
-                for above in self._tiers[: self._tiers.index(tier)]:  # it has passed through there
+                at = self._tiers.index(tier)
+                self._loaded_tokens[at] += end - start
+                for above in self._tiers[:at]:  # it has passed through there
                     above.insert(sequence.key, start, end)
             if load.parts:
                 self.insert(sequence)
@@ -105,7 +114,8 @@ class TieredKVCache(KVCache):
         return True
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
-        return tuple(tier.snapshot() for tier in self._tiers)
+        counted = zip(self._tiers, self._hit_tokens, self._loaded_tokens, strict=True)
+        return tuple(tier.snapshot(hits, loaded) for tier, hits, loaded in counted)
 
     def _find(self, key: bytes, tokens: int, here: int) -> list[Part]:
         """The parts of the first `tokens` of `key` that the tiers have beyond `here`, the nearest tier first."""

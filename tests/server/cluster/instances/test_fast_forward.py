@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.offload import TierSpec
+from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
@@ -33,6 +33,7 @@ FRONT_ENDS = [
 ]
 KV_BYTES = 1000.0  # of one token
 TIERS = (TierSpec("host", 300 * KV_BYTES, 1e7, 1e6, 0.001), TierSpec("disk", 900 * KV_BYTES, 1e6, 1e6, 0.003))
+STORE = TierSpec("store", 1500 * KV_BYTES, 2e6, 2e6, 0.002)
 
 
 @cache
@@ -63,6 +64,7 @@ class Plan:
     ranks: int = 1
     prefill: int = 0  # instances that only prefill, before `instances` that only decode
     tiers: tuple[TierSpec, ...] = ()
+    store: TierSpec | None = None  # that all instances share
     router: str = "round_robin"
     front_end: FrontEnd | float = 0.0
     events: tuple[LifecycleEvent, ...] = ()
@@ -71,13 +73,14 @@ class Plan:
 
 def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
     """For every request: its token times, and what else is known of it; then what was read in between."""
+    store = () if plan.store is None else (Tier(plan.store, KV_BYTES, plan.limits.page_size, shared=True),)
     made = [
         Instance(
             number,
             step_model(plan.model, plan.ranks),
             plan.limits,
             ("prefill" if number < plan.prefill else "decode") if plan.prefill else "both",
-            tiers=plan.tiers,
+            tiers=(*plan.tiers, *store),
             kv_bytes_per_token=KV_BYTES,
             front_end=plan.front_end,
             fast_forward=fast_forward,
@@ -220,6 +223,9 @@ RULES: dict[str, dict[str, Any]] = {
     "tiers, sglang lpm": {"tiers": TIERS[:1], "scheduler": "sglang", "schedule_policy": "lpm"},
     "tiers, trtllm, ranks": {"tiers": TIERS, "scheduler": "trtllm", "ranks": 2, "model": MOE},
     "tiers in separate pools": {"tiers": TIERS, "prefill": 1},
+    "a store": {"store": STORE},
+    "a store below tiers, sglang, separate pools": {"store": STORE, "tiers": TIERS[:1], "prefill": 1, "scheduler": "sglang"},
+    "a store, trtllm, ranks": {"store": STORE, "scheduler": "trtllm", "ranks": 2, "model": MOE},
 }
 
 
@@ -261,12 +267,12 @@ EVENTS = st.lists(
 
 
 def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
-    of_plan = {name: value for name, value in rules.items() if name in ("model", "ranks", "prefill", "tiers")}
+    of_plan = {name: value for name, value in rules.items() if name in ("model", "ranks", "prefill", "tiers", "store")}
     return st.builds(
         lambda **drawn: Plan(**drawn, **of_plan),
         limits=limits(
             {name: value for name, value in rules.items() if name not in of_plan},
-            st.just(True) if "tiers" in rules else st.booleans(),  # tiers need prefix caching
+            st.just(True) if {"tiers", "store"} & set(rules) else st.booleans(),  # tiers need prefix caching
         ),
         asks=ASKS | CROWD,
         router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),

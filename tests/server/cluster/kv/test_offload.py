@@ -318,7 +318,7 @@ def test_a_tier_holds_what_was_written_and_no_more_than_it_can(
         node, found = tier.lock(key, len(ids), now)
         assert 4 * found == 0 or key[: 4 * found] in written
         tier.unlock(node)
-        state = tier.snapshot()
+        state = tier.snapshot(0, 0)
         assert state.used_tokens <= capacity
         assert state.used_tokens <= state.stored_tokens
     assert tier.tree.locked_tokens == 0
