@@ -36,6 +36,7 @@ class ClusterSeries:
     pool: the name of each instance's pool. gpus: of each instance.
     phase: what each instance is, an index into PHASES.
     shares: of the time of the step that was looked into at each of these times, by kind of operation.
+    kv_loaded: tokens of KV that came from each tier outside the GPUs, of all instances, from the start to the end.
     """
 
     time_s: Floats
@@ -54,6 +55,7 @@ class ClusterSeries:
     phase: npt.NDArray[np.int64]
     paid_s: Floats
     shares: tuple[tuple[float, Mapping[str, float]], ...]
+    kv_loaded: Mapping[str, int]
 
     @property
     def instances(self) -> int:
@@ -95,6 +97,7 @@ class ClusterSeries:
             most_ready=int(ready[inside].max(initial=ready[before])),
             paid_s=np.minimum(grown(self.paid_s), span_s),
             step_shares=mean_shares(steps),
+            kv_loaded=self.kv_loaded,
         )
 
 
@@ -104,7 +107,7 @@ class Totals:
 
     span_s: how long it is. busy_s: while a step was under way. paid_s: while an instance was there, started up or drained.
     mean_ready, most_ready: instances that accept requests.
-    step_shares: of the time of steps, by kind of operation; the longest first.
+    step_shares: of the time of steps, by kind of operation; the longest first. kv_loaded: as in ClusterSeries, of all of it.
     """
 
     span_s: float
@@ -118,6 +121,7 @@ class Totals:
     most_ready: int
     paid_s: Floats
     step_shares: Mapping[str, float]
+    kv_loaded: Mapping[str, int]
 
     @property
     def utilisation(self) -> Floats:
@@ -267,7 +271,15 @@ class SeriesSampler:
             phase=np.array([[PHASES.index(phase) for phase in phases] for phases in self._phases]).T,
             paid_s=np.array(self._paid_s).T,
             shares=tuple(self._shares),
+            kv_loaded=self._kv_loaded(),
         )
+
+    def _kv_loaded(self) -> dict[str, int]:
+        loaded: dict[str, int] = {}
+        for state in self._cluster.snapshot():
+            for tier in state.tiers:
+                loaded[tier.name] = loaded.get(tier.name, 0) + tier.loaded_tokens
+        return loaded
 
     def _note(self, now: float) -> None:
         self._times.append(now)

@@ -37,6 +37,9 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
         blocks += ["", _comings(series, totals)]
+    if series.kv_loaded:
+        loaded = ", ".join(f"{count(tokens)} from the {tier}" for tier, tokens in series.kv_loaded.items())
+        blocks += ["", f"Tokens of KV loaded in the whole run: {loaded}"]
     if totals.step_shares:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in totals.step_shares.items())
         blocks += ["", f"Time of steps: {shares}"]

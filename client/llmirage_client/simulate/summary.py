@@ -22,8 +22,9 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
     """Plain figures by name, for JSON; None where there is none.
 
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
-    every single gap. saturated: see simulate.saturation.
+    every single gap. saturated: see simulate.saturation. kv_loaded_tokens: by tier, where there are any.
     """
+    tiers = {"kv_loaded_tokens": dict(totals.kv_loaded)} if totals.kv_loaded else {}
     return figures_of_run(metrics) | {
         "preemptions": int(totals.preemptions.sum()),
         "saturated": saturated,
@@ -36,6 +37,7 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
         "energy_kwh_at_tdp": bill.energy_kwh,
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
         "step_shares": totals.step_shares,
+        **tiers,
     }
 
 

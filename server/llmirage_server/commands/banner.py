@@ -123,6 +123,9 @@ def _cluster_rows(app: LlmirageApp, url: str, cost: MachineCost) -> list[tuple[s
     rows = [("router", config.router if choice else f"{config.router} (without effect: there is one instance)")]
     if any(pool.config.role == "prefill" for pool in app.pools):
         rows.append(("transfer", _transfer(app)))
+    if config.kv_store_gib:
+        rate = "" if config.kv_store_gb_per_s is None else f" at {config.kv_store_gb_per_s:g} GB/s"
+        rows.append(("KV store", f"{config.kv_store_gib:g} GiB{rate}, shared by all instances"))
     if config.events:
         rows.append(("events", _events(config)))
     rules = 0 if app.service.scripts is None else len(app.service.scripts.shown()["rules"])

@@ -9,6 +9,7 @@ from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
@@ -18,6 +19,7 @@ from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.perf.catalogue.engines import EngineProfile
+from llmirage_server.perf.catalogue.gpus import GIB
 
 
 def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, fast_forward: bool = False) -> Cluster:
@@ -27,12 +29,14 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
     """
     built = []
     number = 0
+    pools = list(pools)
     # Pools that do the same part of the same work are one choice for one router.
     routers: dict[tuple[str, str], Router] = {}
+    store = kv_store(config, pools)
     try:
         for pool in pools:
             router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
-            instances = [_instance(pool, number + i, fast_forward) for i in range(pool.config.instances)]
+            instances = [_instance(pool, number + i, store, fast_forward) for i in range(pool.config.instances)]
             number += len(instances)
             built.append(
                 InstancePool(
@@ -69,7 +73,27 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
     )
 
 
-def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
+def kv_store(config: ClusterConfig, pools: Sequence[ServedPool]) -> Tier | None:
+    """The store that the instances share; None: there is none. Raises ConfigError where their KV has several forms."""
+    pools = [pool for pool in pools if not pool.config.fixed_times]
+    if not config.kv_store_gib or not pools:
+        return None
+    forms = {
+        f"{pool.model}, {pool.deployment.kv_dtype}, blocks of {pool.limits.page_size}": (pool.deployment, pool.limits)
+        for pool in pools
+    }
+    if len(forms) > 1:
+        raise ConfigError([f"kv_store_gib: all instances need KV of one form to share it, not {'; '.join(forms)}"])
+    [(deployment, limits)] = forms.values()
+    if not limits.enable_prefix_caching:
+        raise ConfigError(["kv_store_gib needs enable_prefix_caching: the store remembers prefixes"])
+    gpu, given = deployment.gpu, config.kv_store_gb_per_s
+    rate = gpu.node_link_bytes_per_s if given is None else given * 1e9
+    spec = TierSpec("store", config.kv_store_gib * GIB, rate, rate, gpu.node_link_latency_s)
+    return Tier(spec, deployment.kv_bytes_per_token, limits.page_size, shared=True)
+
+
+def _instance(pool: ServedPool, index: int, store: Tier | None, fast_forward: bool) -> InstanceBase:
     config = pool.config
     if config.fixed_times:
         return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
@@ -78,7 +102,7 @@ def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
         pool.step_model,
         pool.limits,
         config.role,
-        tiers=pool.tiers,
+        tiers=pool.tiers if store is None else [*pool.tiers, store],
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
         front_end=front_end_of(pool.deployment.engine, pool.limits),
         fast_forward=fast_forward,

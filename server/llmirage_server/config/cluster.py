@@ -160,6 +160,13 @@ class ClusterConfig(InstanceSettings):
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."
     )
+    kv_store_gib: float = _cluster(0.0, "A KV store that all instances share, below the tiers of their own.", least=0)
+    kv_store_gb_per_s: float | None = _cluster(
+        None,
+        "Bandwidth of the KV store, in each direction, for all instances together.",
+        unset="that of one network card",
+        above=0,
+    )
     speed: float = _time(  # cluster seconds in a second; inf never waits
         1.0,
         "Run the cluster N times faster than real time; max: without waiting.",

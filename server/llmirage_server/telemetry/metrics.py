@@ -160,6 +160,23 @@ def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_byte
     yield from _head("llmirage:held_bytes", "gauge", "What the server keeps beyond requests, in bytes, by what keeps it.")
     for holder, held in held_bytes.items():
         yield f'llmirage:held_bytes{{holder="{holder}"}} {float(held)}'
+    yield from _tier_lines(states)
+
+
+def _tier_lines(states: Mapping[Engine, InstanceSnapshot]) -> Iterator[str]:
+    """Of instances that keep KV outside their GPUs, or share a store of it."""
+    if not any(state.tiers for state in states.values()):
+        return
+    for name, help in (
+        ("hit", "Prompt tokens found there, beyond what the GPUs and nearer tiers had."),
+        ("loaded", "Tokens of KV that came from there."),
+    ):
+        full = f"llmirage:kv_tier_{name}_tokens_total"
+        yield from _head(full, "counter", help)
+        for (model, index), state in states.items():
+            for tier in state.tiers:
+                labels = _labels({"model_name": model, "engine": str(index), "tier": tier.name})
+                yield f"{full}{{{labels}}} {float(tier.hit_tokens if name == 'hit' else tier.loaded_tokens)}"
 
 
 def _begun(request: Request) -> dict[str, int]:

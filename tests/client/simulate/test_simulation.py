@@ -17,6 +17,7 @@ from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.simulate.chrome_trace import write_trace
+from llmirage_client.simulate.report import cluster_blocks
 from llmirage_client.simulate.saturation import saturation
 from llmirage_client.simulate.simulation import VIAS, SimulationError, simulate
 from llmirage_client.simulate.token_rows import TokenRow
@@ -54,6 +55,21 @@ def test_the_same_seed_gives_the_same_result_and_another_one_another() -> None:
     one, two, three = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=9.0, seed=s)).summary for s in (5, 5, 6))
     assert one == two
     assert one != three
+
+
+def test_a_store_saves_what_another_instance_has_computed_and_the_report_tells_by_tier() -> None:
+    """Conversations that come to either instance, whose own memory is too small for them."""
+    workload = synthetic_load(1500, 20, 48, turns=4, seed=1)
+    cluster = dataclasses.replace(CLUSTER, engine="vllm", router="random", num_gpu_blocks_override=600)
+    stored = dataclasses.replace(cluster, kv_store_gib=40.0)
+    options = RunOptions(concurrency=4, seed=1)
+    without, found = (simulate(each, workload, options) for each in (cluster, stored))
+    assert "kv_loaded_tokens" not in without.summary
+    assert found.summary["kv_loaded_tokens"]["store"] > 10_000
+    assert found.summary["cached_token_share"] > without.summary["cached_token_share"] + 0.1
+    assert found.summary["ttft_ms"]["mean"] < without.summary["ttft_ms"]["mean"]
+    [line] = [str(block) for block in cluster_blocks(found) if "KV loaded" in str(block)]
+    assert line == f"Tokens of KV loaded in the whole run: {found.summary['kv_loaded_tokens']['store']:,} from the store"
 
 
 def test_looking_at_the_cluster_changes_nothing() -> None:

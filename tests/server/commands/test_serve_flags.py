@@ -194,6 +194,12 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "itl_ms": ((), ["--itl", "5"], shown),
     "served_model_name": ((), ["--served-model-name", "mine"], lambda app: app.model_names),
     "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
+    "kv_store_gib": ((), ["--kv-store-gib", "10"], tiers),
+    "kv_store_gb_per_s": (
+        ["--kv-store-gib", "10"],
+        ["--kv-store-gb-per-s", "1"],
+        lambda app: app.driver.cluster._instances[0].schedulers[0].kv._tiers[0].spec.read_bytes_per_s,
+    ),
     "on_crash": (["--cluster", "bundled:failover"], ["--on-crash", "fail"], lambda app: app.driver.cluster._on_crash),
     "speed": ((), ["--speed", "max"], lambda app: type(app.driver)),
     "accept_models": ((), ["--accept-models", "served"], accepts),

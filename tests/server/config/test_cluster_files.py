@@ -63,6 +63,32 @@ def test_kv_offload_is_another_way_to_write_the_tiers_of_a_pool(tmp_path: Path) 
     assert (pool.host_kv_gib, pool.host_kv_gb_per_s, pool.disk_kv_gib, pool.disk_kv_gb_per_s) == (64.0, 40.0, 500.0, None)
 
 
+def test_one_kv_store_is_there_for_all_pools(tmp_path: Path) -> None:
+    app = create_app(make_config(write(tmp_path, DISAGGREGATED + "kv_store_gib: 100\nkv_store_gb_per_s: 25\n"), {}))
+    stores = {id(instance.schedulers[0].kv._tiers[-1]) for instance in app.driver.cluster._instances}  # type: ignore[attr-defined]
+    assert len(stores) == 1
+    [tier] = {state.tiers for state in app.driver.cluster.snapshot()}.pop()
+    # 36 layers, K and V, 8 heads of 128 values in bf16: 147,456 bytes a token
+    assert (tier.name, tier.capacity_tokens) == ("store", 100 * 2**30 // 147_456)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("enable_prefix_caching: false\n", "kv_store_gib needs enable_prefix_caching: the store remembers prefixes"),
+        (
+            "pools:\n  - {name: a}\n  - {name: b, kv_cache_dtype: fp8, served_model_name: [c]}\n",
+            "kv_store_gib: all instances need KV of one form to share it, not Qwen/Qwen3-8B, bf16, blocks of 16; "
+            "Qwen/Qwen3-8B, fp8, blocks of 16",
+        ),
+        ("kv_store_gb_per_s: 0\n", "kv_store_gb_per_s"),
+    ],
+)
+def test_a_kv_store_that_cannot_be_is_refused(tmp_path: Path, more: str, told: str) -> None:
+    [problem] = refused(tmp_path, "model: Qwen/Qwen3-8B\nengine: vllm\nkv_store_gib: 100\n" + more)
+    assert told in problem
+
+
 def test_the_link_between_pools_is_that_of_the_gpus_of_the_smaller_instance(tmp_path: Path) -> None:
     app = create_app(make_config(write(tmp_path, DISAGGREGATED), {}))
     gpu = app.deployment.gpu

@@ -52,6 +52,19 @@ def test_before_any_request_everything_is_there_and_zero(make_api: Callable[...,
     }
 
 
+def test_hits_outside_the_gpus_are_counted_by_tier(make_api: Callable[..., Any]) -> None:
+    small = {"num_gpu_blocks_override": 400, "router": "round_robin", "host_kv_gib": 1.0, "kv_store_gib": 1.0}
+    api = make_api(ttft_ms=None, itl_ms=None, speed=float("inf"), **small)
+    for _ in range(2):  # the one instance computes it, the other loads it
+        api.complete("word " * 200, max_tokens=1)
+    found = scrape(api)
+    assert {labels.rpartition(",")[2] for key, labels in found if "kv_tier" in key} == {'tier="host"', 'tier="store"'}
+    for name in ("hit", "loaded"):
+        by_tier = [total(found, f"kv_tier_{name}_tokens_total", tier, "llmirage:") for tier in ("host", "store")]
+        assert by_tier[0] == 0
+        assert by_tier[1] >= 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_was_served_is_counted(make_api: Callable[..., Any], stream: bool) -> None:
     api = make_api(ttft_ms=None, itl_ms=None, speed=float("inf"))

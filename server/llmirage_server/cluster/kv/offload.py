@@ -5,8 +5,8 @@ are: the KV of a prompt is written to every tier when it is computed, that of a 
 GPU evicts it. What is full forgets the least recently used prefix first. A prompt that has more in a tier than on the GPU
 always loads it; none of those engines weighs that against computing it again.
 
-A store that all instances share (Mooncake, an LMCache server, the remote pool of Dynamo's KVBM) is such a tier below the others,
-one object for all of them: what one has written any may load, and their reads and writes wait for each other.
+A store that all instances share (Mooncake, an LMCache server, the remote pool of Dynamo's KVBM) is such a tier below the
+others, one object for all of them: what one has written any may load, and their reads and writes wait for each other.
 """
 
 from __future__ import annotations
