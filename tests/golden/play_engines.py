@@ -203,4 +203,6 @@ def _counters(state: Any) -> Row:
         "used": state.kv_used_tokens,
         "state": state.state,
     }
-    return counters | {tier.name: [v for v in asdict(tier).values() if not isinstance(v, str)] for tier in state.tiers}
+    return counters | {
+        tier.name: [v for v in asdict(tier).values() if not isinstance(v, (str, bool))] for tier in state.tiers
+    }

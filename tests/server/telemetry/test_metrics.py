@@ -62,7 +62,7 @@ def test_hits_outside_the_gpus_are_counted_by_tier(make_api: Callable[..., Any])
     for name in ("hit", "loaded"):
         by_tier = [total(found, f"kv_tier_{name}_tokens_total", tier, "llmirage:") for tier in ("host", "store")]
         assert by_tier[0] == 0
-        assert by_tier[1] >= 200
+        assert by_tier[1] >= 192  # whole blocks
 
 
 @pytest.mark.parametrize("stream", [False, True])
