@@ -109,6 +109,8 @@ def _pool(run: MeasuredRun, workers: Workers) -> PoolConfig:
         data_parallel_size=dp,
         expert_parallel_size=workers.ep,
         weights=run.weights,  # type: ignore[arg-type]
+        # recipes of Dynamo with TensorRT-LLM (srt-slurm, in SemiAnalysisAI/InferenceX) ask for CUTEDSL or TRTLLM
+        moe_backend="trtllm" if (run.engine, run.weights) == ("trtllm", "nvfp4") else "auto",
         kv_cache_dtype=run.kv_cache_dtype,  # type: ignore[arg-type]
         enable_prefix_caching=False,
         max_num_seqs=run.max_num_seqs if workers.role == "decode" else None,

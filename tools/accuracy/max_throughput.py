@@ -20,7 +20,7 @@ import numpy as np
 
 from accuracy import engine
 from llmirage_server.cluster.request import Request
-from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES
+from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 
@@ -112,7 +112,7 @@ def bench_limits(run: PublishedThroughput) -> tuple[int, int]:
     plain = _deployment(run)
     gpus = run.tp * run.dp * run.pp
     weights = plain.memory.weights_bytes * gpus
-    per_token = plain.model.kv_bytes_per_token(KV_DTYPE_BYTES[plain.kv_dtype])
+    per_token = plain.kv_bytes_per_token
     cache = (plain.gpu.memory_bytes * gpus - weights) * KV_FRACTION
     held = cache / per_token / (run.isl + run.osl)
     batch = min(held, MOST_REQUESTS) / run.pp
@@ -120,6 +120,12 @@ def bench_limits(run: PublishedThroughput) -> tuple[int, int]:
     unit = 32 if batch < 256 else 128 if batch < 1024 else 256
     coarse = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
     return max(64, unit * math.ceil(batch / unit)), max(2048, coarse * math.ceil(tokens / coarse))
+
+
+def _kv_cache(run: PublishedThroughput) -> str:
+    """The options of 1.2 ask for fp8 under DeepSeek-R1 and, on Blackwell, gpt-oss; other checkpoints say themselves."""
+    asked = run.family == "DeepSeek-R1" or ("gpt-oss" in run.family and "fp4" in find_gpu(run.gpu).rates)
+    return "fp8" if asked else "auto"
 
 
 def _deployment(run: PublishedThroughput, **limits: int) -> Deployment:
@@ -132,6 +138,7 @@ def _deployment(run: PublishedThroughput, **limits: int) -> Deployment:
         dp=run.dp,
         ep=run.ep,
         weights=run.weights,
+        kv_cache_dtype=_kv_cache(run),
         gpu_memory_utilization=KV_FRACTION,
         **limits,
     )

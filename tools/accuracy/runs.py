@@ -9,6 +9,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_args
+
+from llmirage_server.perf.deployment import MoeBackend
 
 MAY_BE_ZERO = (
     "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling",
@@ -61,7 +64,7 @@ class MeasuredRun:
     async_scheduling: int | None = None  # 1: steps are formed one ahead; 0: they are not
     scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
     output_tokens_per_s: float = 0.0  # of the whole run; 0: not measured
-    moe_backend: str = "auto"  # vLLM's kernels of experts in mxfp4: auto or marlin
+    moe_backend: str = "auto"  # kernels of experts, as Deployment.create has them
     statistic: str = "mean"  # over the requests, of ttft_ms and tpot_ms: mean or median
     topology: str = ""  # of prefill and decode instances, as in P1x(tp4ep1)+D3x(tp8ep8dpa); without: one instance
     settings: str = ""  # where the settings of the engine are known from
@@ -142,8 +145,8 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
         if kind == "str":
             if name == "engine" and cell not in ("vllm", "sglang", "trtllm"):
                 yield f"engine: unknown engine {cell!r}; choices: vllm, sglang, trtllm"
-            if name == "moe_backend" and cell not in ("auto", "marlin"):
-                yield f"moe_backend: must be auto or marlin, not {cell!r}"
+            if name == "moe_backend" and cell not in (choices := get_args(MoeBackend)):
+                yield f"moe_backend: must be one of {', '.join(choices)}, not {cell!r}"
             if name == "statistic" and cell not in ("mean", "median"):
                 yield f"statistic: must be mean or median, not {cell!r}"
             continue

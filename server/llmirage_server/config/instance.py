@@ -123,10 +123,11 @@ class InstanceSettings:
         usual=True,
         names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
     )
-    moe_backend: Literal["auto", "marlin"] = _engine(
+    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] = _engine(
         "auto",
-        "Kernels of experts in mxfp4 under vLLM: Triton's, or Marlin's (VLLM_MXFP4_USE_MARLIN).",
-        choices=("auto", "marlin"),
+        "Kernels of experts, where several were measured. vLLM, mxfp4: auto (Triton's) or marlin (VLLM_MXFP4_USE_MARLIN). "
+        "TensorRT-LLM, nvfp4: auto (CUTLASS's), cutlass or trtllm (moe_config.backend).",
+        choices=("auto", "marlin", "cutlass", "trtllm"),
     )
     max_num_seqs: int | None = _engine(
         None,

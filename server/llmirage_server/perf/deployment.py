@@ -11,7 +11,13 @@ from llmirage_server.perf.catalogue.engines import EngineProfile, find_engine
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.catalogue.models import ModelSpec
-from llmirage_server.perf.deployment_checks import find_draft, hardware_problems, look_up, number_problems
+from llmirage_server.perf.deployment_checks import (
+    find_draft,
+    hardware_problems,
+    look_up,
+    moe_backend_problems,
+    number_problems,
+)
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import (
     MemoryBudget,
@@ -31,7 +37,7 @@ MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not wor
 
 PerfModel = Literal["roofline", "silicon"]
 PERF_MODELS: tuple[PerfModel, ...] = ("roofline", "silicon")
-MoeBackend = Literal["auto", "marlin"]
+MoeBackend = Literal["auto", "marlin", "cutlass", "trtllm"]
 WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4"}
 
 
@@ -84,8 +90,8 @@ class Deployment:
 
         None: the engine's own default on that GPU. gpu_memory_utilization is what the engine means by its own setting
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
-        peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says. moe_backend: vLLM's, of
-        experts in mxfp4; auto: Triton's kernels, or those of the GPU's own format.
+        peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says. moe_backend: kernels
+        of experts, where several were measured; auto: the engine's default.
         """
         problems: list[str] = []
         found_model = look_up(find_model, model, problems)
@@ -121,8 +127,7 @@ class Deployment:
             problems.append(f"unknown KV cache format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
         if perf_model not in PERF_MODELS:
             problems.append(f"unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
-        if moe_backend == "marlin" and (weights != "mxfp4" or (profile and profile.base != "vllm")):
-            problems.append("moe_backend marlin: only vLLM has it beside other kernels, for experts in mxfp4")
+        problems += moe_backend_problems(moe_backend, weights, profile, found_gpu)
         if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)
         parallel = Parallelism(tp, pp, ep, dp)
@@ -232,18 +237,22 @@ class Deployment:
     @property
     def kv_bytes_per_token(self) -> int:
         """KV cache bytes of one token in the whole instance, each head counted once: what a transfer has to move."""
-        return self.model.kv_bytes_per_token(KV_DTYPE_BYTES[self.kv_dtype])
+        return self.model.kv_bytes_per_token(KV_DTYPE_BYTES[self.kv_dtype], whole_windows=self.engine.whole_windows)
 
     @property
     def kv_bytes_per_sequence(self) -> int:
         """Bytes that a long sequence has besides, in the whole instance: sliding windows and recurrent states."""
-        windows = self.model.window_bytes_per_sequence(KV_DTYPE_BYTES[self.kv_dtype])
+        whole = self.engine.whole_windows
+        windows = 0 if whole else self.model.window_bytes_per_sequence(KV_DTYPE_BYTES[self.kv_dtype])
         return windows + self.model.state_bytes_per_sequence()
 
     @property
     def _weights(self) -> WeightDtype:
         weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
-        return replace(weights, marlin=self.moe_backend == "marlin")
+        if self.moe_backend == "marlin":
+            return replace(weights, expert_kernels="marlin")
+        own = self.engine.base != "trtllm" or self.moe_backend == "trtllm"
+        return weights if own else replace(weights, expert_kernels="cutlass")
 
     @cached_property
     def memory(self) -> MemoryBudget:
@@ -256,7 +265,9 @@ class Deployment:
     def _stage_memory(self, i: int, stage: ModelSpec) -> MemoryBudget:
         kv, parallel, last = KV_DTYPE_BYTES[self.kv_dtype], self.parallel, i == self.parallel.pp - 1
         weights = weights_bytes_per_rank(stage, self._weights, parallel, first=i == 0, last=last)
-        per_token, windows = stage.kv_bytes_per_token(kv, parallel.tp), stage.window_bytes_per_sequence(kv, parallel.tp)
+        whole = self.engine.whole_windows
+        per_token = stage.kv_bytes_per_token(kv, parallel.tp, whole)
+        windows = 0 if whole else stage.window_bytes_per_sequence(kv, parallel.tp)
         if last and self.speculative is not None:
             method = self.speculative.method
             weights += draft_bytes_per_rank(self.model, self.draft, self._weights, parallel, method)

@@ -58,3 +58,20 @@ def hardware_problems(gpu: GpuSpec, engine: EngineProfile, weights: str, kv_dtyp
         yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
     if kv_dtype == "fp8" and "fp8" not in gpu.rates:
         yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"
+
+
+def moe_backend_problems(backend: str, weights: str, engine: EngineProfile | None, gpu: GpuSpec | None) -> Iterator[str]:
+    """Kernels of experts that nobody measured beside the default, or that the GPU cannot run."""
+    base = engine.base if engine else ""
+    if backend == "marlin":
+        fp4 = gpu is not None and "fp4" in gpu.rates
+        if engine and (base != "vllm" or not (weights == "mxfp4" or (weights == "nvfp4" and not fp4))):
+            yield (
+                "moe_backend marlin: measured beside other kernels only under vLLM, for experts in mxfp4, "
+                "and in nvfp4 where the GPU does not multiply it"
+            )
+    elif backend != "auto":
+        if engine and (base, weights) != ("trtllm", "nvfp4"):
+            yield f"moe_backend {backend}: measured beside other kernels only under TensorRT-LLM, for experts in nvfp4"
+        elif backend == "trtllm" and gpu is not None and (gpu.link_kind != "nvlink" or "fp4" not in gpu.rates):
+            yield f"moe_backend trtllm: TensorRT-LLM's own kernels of experts are for B200 and its kin, not for {gpu.name}"

@@ -7,7 +7,7 @@ kernels themselves, and fit_ops.py checks that the two agree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -250,7 +250,12 @@ _UNIT = Constants("vllm", [("", {"vllm": {f"gated_delta_{phase} bf16": _ONES for
 
 
 def weight_dtype(name: str) -> WeightDtype:
-    """The format under which constants `name` are kept; int8_weight_only is int8 widened in the kernel, mxfp4_fp8 W4A8."""
+    """The format under which constants `name` are kept; int8_weight_only is int8 widened in the kernel, mxfp4_fp8 W4A8.
+
+    nvfp4_cutlass: experts in nvfp4 by CUTLASS's kernels, TensorRT-LLM's default; nvfp4: by its own.
+    """
+    if name == "nvfp4_cutlass":
+        return replace(WEIGHT_DTYPES["nvfp4"], expert_kernels="cutlass")
     if name == "mxfp4_fp8":
         return WEIGHT_DTYPES["mxfp4"].with_fp8_activations
     return WEIGHT_DTYPES["int8"].on(frozenset({"bf16"})) if name == "int8_weight_only" else WEIGHT_DTYPES[name]

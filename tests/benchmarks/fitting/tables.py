@@ -263,12 +263,19 @@ def _moe(folder: Path) -> Iterator[Rows]:
     for (gpu, engine, measured), part in _groups(raw, "system", "backend", "moe_dtype"):
         if (dtype := _MOE_DTYPES.get(measured)) is None:
             continue
+        if (engine, dtype) == ("trtllm", "nvfp4"):  # its default, beside what it reaches with its own kernels
+            cutlass = np.char.endswith(part["kernel_source"], "cutlass")
+            yield _moe_rows(_where(part, cutlass), gpu, engine, "nvfp4_cutlass")
         part = _main_source(part) if engine == "sglang" else _fastest(part, [*_MOE_SIZES, "distribution"])
-        columns = {new: _number(part, old) for old, new in _MOE_SIZES.items()}
-        columns["skew"] = np.array([float(text.removeprefix("power_law_")) for text in part["distribution"].tolist()])
-        columns["pairs"], columns["met"] = _routed(columns)
-        shape = ["hidden", "width", "per_token", "experts", "tp", "ep"]
-        yield _rows(part, gpu, engine, "moe", dtype, columns, shape)
+        yield _moe_rows(part, gpu, engine, dtype)
+
+
+def _moe_rows(part: Raw, gpu: str, engine: str, dtype: str) -> Rows:
+    columns = {new: _number(part, old) for old, new in _MOE_SIZES.items()}
+    columns["skew"] = np.array([float(text.removeprefix("power_law_")) for text in part["distribution"].tolist()])
+    columns["pairs"], columns["met"] = _routed(columns)
+    shape = ["hidden", "width", "per_token", "experts", "tp", "ep"]
+    return _rows(part, gpu, engine, "moe", dtype, columns, shape)
 
 
 def _routed(columns: Columns) -> tuple[Column, Column]:

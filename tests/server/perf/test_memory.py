@@ -198,3 +198,11 @@ def test_tensorrt_llm_counts_sequences_of_each_pipeline_stage() -> None:
     assert most("trtllm", max_num_seqs=100) == 400
     assert most("trtllm", max_num_seqs=100, max_num_batched_tokens=300) == 300  # no step has a token for each
     assert most("vllm", max_num_seqs=100) == 100
+
+
+def test_tensorrt_llm_keeps_the_whole_context_of_sliding_windows() -> None:
+    vllm, trtllm = (Deployment.create("openai/gpt-oss-20b", "h200", engine=engine) for engine in ("vllm", "trtllm"))
+    assert vllm.memory.bytes_per_sequence > 0 == trtllm.memory.bytes_per_sequence
+    assert trtllm.memory.kv_bytes_per_token == 2 * vllm.memory.kv_bytes_per_token  # every other layer slides
+    assert trtllm.kv_bytes_per_token == trtllm.memory.kv_bytes_per_token
+    assert trtllm.kv_bytes_per_sequence == 0

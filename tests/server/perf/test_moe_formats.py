@@ -61,5 +61,45 @@ def test_prompts_do_not_slow_down_experts_that_run_through_marlin() -> None:
     [("sglang", "openai/gpt-oss-120b", "auto"), ("vllm", "Qwen/Qwen3-30B-A3B", "fp8")],
 )
 def test_marlin_is_refused_where_no_kernels_of_it_were_measured(engine: str, model: str, weights: str) -> None:
-    with pytest.raises(DeploymentError, match="moe_backend marlin: only vLLM has it"):
+    with pytest.raises(DeploymentError, match="moe_backend marlin: measured beside other kernels only under vLLM"):
         Deployment.create(model, "h100", tp=4, engine=engine, weights=weights, moe_backend="marlin")
+
+
+def test_marlin_is_what_runs_nvfp4_where_the_gpu_does_not_multiply_it() -> None:
+    auto, marlin = (
+        Deployment.create("Qwen/Qwen3-30B-A3B", "h100", weights="nvfp4", moe_backend=backend)
+        for backend in ("auto", "marlin")
+    )
+    assert marlin.tpot_s(1000) == pytest.approx(auto.tpot_s(1000), rel=0.02)  # matrices of whole blocks need no padding
+    with pytest.raises(DeploymentError, match="moe_backend marlin: .* in nvfp4 where the GPU does not multiply it"):
+        Deployment.create("Qwen/Qwen3-30B-A3B", "b200", weights="nvfp4", moe_backend="marlin")
+
+
+def test_tensorrt_llm_runs_experts_in_nvfp4_by_cutlass_unless_told_otherwise() -> None:
+    def step_s(backend: MoeBackend, engine: str = "trtllm", gpu: str = "b200_sxm") -> float:
+        made = Deployment.create("Qwen/Qwen3-30B-A3B", gpu, engine=engine, weights="nvfp4", moe_backend=backend)
+        return made.step_model().step_s([], [1000] * 256)
+
+    assert step_s("auto") == step_s("cutlass") > 1.3 * step_s("trtllm")
+    assert step_s("auto", gpu="rtx_pro_6000_server") == step_s("cutlass", gpu="rtx_pro_6000_server")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "weights", "backend", "why"),
+    [
+        ("b200_sxm", "vllm", "nvfp4", "cutlass", "measured beside other kernels only under TensorRT-LLM"),
+        (
+            "b200_sxm",
+            "trtllm",
+            "fp8",
+            "trtllm",
+            "measured beside other kernels only under TensorRT-LLM, for experts in nvfp4",
+        ),
+        ("rtx_pro_6000_server", "trtllm", "nvfp4", "trtllm", "are for B200 and its kin, not for RTX PRO 6000"),
+    ],
+)
+def test_other_kernels_of_experts_are_refused_where_nobody_measured_them(
+    gpu: str, engine: str, weights: str, backend: MoeBackend, why: str
+) -> None:
+    with pytest.raises(DeploymentError, match=f"moe_backend {backend}: .*{why}"):
+        Deployment.create("Qwen/Qwen3-30B-A3B", gpu, engine=engine, weights=weights, moe_backend=backend)

@@ -32,6 +32,7 @@ _NEAREST: dict[str, tuple[str, ...]] = {
     "mxfp4_fp8": ("mxfp4", "int4", "int8_weight_only", "bf16"),
     "mxfp4": ("int4", "int8_weight_only", "bf16"),
     "nvfp4": ("fp8", "fp8_block", "bf16"),
+    "nvfp4_cutlass": (),  # its own are in every kind's table
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 ComputeClass = Literal["bf16", "fp8", "fp4", "int8"]
+ExpertKernels = Literal["", "marlin", "cutlass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class WeightDtype:
     activation_bytes: float  # per input activation of a GEMM
     compute: ComputeClass  # tensor-core rate it wants
     experts_only: bool = False  # on a mixture of experts, only the experts are stored so; the rest is bf16
-    marlin: bool = False  # experts run through Marlin's weight-only kernels, where the engine has others too
+    expert_kernels: ExpertKernels = ""  # of experts, where the engine has several
 
     def on(self, rates: frozenset[str]) -> WeightDtype:
         """Return the format as a GPU with these rates runs it.
@@ -39,18 +40,24 @@ class WeightDtype:
 
         Marlin wants multiples of 256 and 128 (vllm/model_executor/layers/quantization/mxfp4.py).
         """
-        return (-(-hidden // 256) * 256, -(-width // 128) * 128) if self.marlin else (hidden, width)
+        return (-(-hidden // 256) * 256, -(-width // 128) * 128) if self.expert_kernels == "marlin" else (hidden, width)
 
     @property
     def kernel_dtype(self) -> str:
         """The dtype under which constants of its kernels are kept: a widened format runs weight-only kernels."""
         if self.compute == "bf16" and self.name in ("fp8", "fp8_block", "int8"):
             return "int8_weight_only"
-        if self.marlin or (self.compute == "bf16" and self.name == "nvfp4"):
+        if self.expert_kernels == "marlin" or (self.compute == "bf16" and self.name == "nvfp4"):
             return "int4"
         if self.compute == "fp8" and self.name == "mxfp4":
             return "mxfp4_fp8"
         return self.name
+
+    @property
+    def expert_dtype(self) -> str:
+        """The same for the kernels of experts. TensorRT-LLM has two for nvfp4, CUTLASS's and its own."""
+        cutlass = self.expert_kernels == "cutlass" and self.kernel_dtype == "nvfp4"
+        return "nvfp4_cutlass" if cutlass else self.kernel_dtype
 
 
 # Bytes: fp8 and int8 1 (scales per tensor or channel are nothing); fp8_block a float32 scale per 128 x 128 weights

@@ -57,6 +57,7 @@ class EngineProfile:
     fused_all_reduce_norm: bool  # the norm after an all-reduce is no kernel of its own
     mxfp4_activations: Activations  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit activations
     async_scheduling: bool  # a step is formed while the one before it runs
+    whole_windows: bool  # layers of sliding windows keep the whole context in the KV cache
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
@@ -220,7 +221,7 @@ def _keys() -> dict[str, Key]:
         **dict.fromkeys(own, Key(_not_negative)),
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
         **dict.fromkeys(_TIERS, Key(_tiers)),
-        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling"), Key(truth)),
+        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling", "whole_windows"), Key(truth)),
         **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
         **dict.fromkeys(("prefill_in_place", "prefill_in_place_pcie", "prefill_in_place_fp4"), Key(positive)),
         "base": Key(_unknown_base),

@@ -113,9 +113,12 @@ class ModelSpec:
         kept = any(group.attention.cache_bytes(1) for group in self.groups if group.attention and not _window(group))
         return tuple(group for group in self.groups if _window(group)) if kept else ()
 
-    def kv_bytes_per_token(self, kv_dtype_bytes: int, tp: int = 1) -> int:
-        """KV cache bytes of one token on one of `tp` ranks, in all layers that keep the whole context."""
-        forgetful = self.forgetful
+    def kv_bytes_per_token(self, kv_dtype_bytes: int, tp: int = 1, whole_windows: bool = False) -> int:
+        """KV cache bytes of one token on one of `tp` ranks, in all layers that keep the whole context.
+
+        whole_windows: those of sliding windows do, too.
+        """
+        forgetful = () if whole_windows else self.forgetful
         return sum(cache_bytes(group, kv_dtype_bytes, tp) for group in self.groups if group not in forgetful)
 
     def window_bytes_per_sequence(self, kv_dtype_bytes: int, tp: int = 1) -> int:

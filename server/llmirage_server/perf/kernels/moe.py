@@ -102,7 +102,7 @@ def experts(
     plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. repeated: as in
     gemm.gemm, and tokens go to experts as in the op tables.
     """
-    c = constants.moe(dtype.kernel_dtype)
+    c = constants.moe(dtype.expert_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
     weights = float((3 if gated else 2) * hidden * width)
     expert_bytes = weights * dtype.weight_bytes

@@ -54,7 +54,12 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     """
     ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
     dtype = s.formats.experts
-    if dtype.name == "mxfp4" and not dtype.marlin and s.engine.mxfp4_activations == "fp8" and "fp4" in s.gpu.rates:
+    if (
+        dtype.name == "mxfp4"
+        and dtype.expert_kernels != "marlin"
+        and s.engine.mxfp4_activations == "fp8"
+        and "fp4" in s.gpu.rates
+    ):
         dtype = dtype.with_fp8_activations
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
