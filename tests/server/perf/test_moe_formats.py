@@ -71,7 +71,7 @@ def test_marlin_is_what_runs_nvfp4_where_the_gpu_does_not_multiply_it() -> None:
         for backend in ("auto", "marlin")
     )
     assert marlin.tpot_s(1000) == pytest.approx(auto.tpot_s(1000), rel=0.02)  # matrices of whole blocks need no padding
-    with pytest.raises(DeploymentError, match="moe_backend marlin: .* in nvfp4 where the GPU does not multiply it"):
+    with pytest.raises(DeploymentError, match=r"moe_backend marlin: .* in nvfp4 where the GPU does not multiply it"):
         Deployment.create("Qwen/Qwen3-30B-A3B", "b200", weights="nvfp4", moe_backend="marlin")
 
 
