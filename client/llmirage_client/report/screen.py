@@ -100,7 +100,14 @@ class Screen:
     def print(self, *blocks: Block, wrap: bool = True) -> None:
         for block in blocks:
             for piece in drawn([block], self.width):
-                self._console.print(piece, soft_wrap=not wrap and not isinstance(block, ScreenTable))
+                whole = getattr(piece, "no_wrap", None)  # of a text; the console would forget it
+                self._console.print(
+                    piece,
+                    soft_wrap=not wrap and not isinstance(block, ScreenTable),
+                    no_wrap=whole,
+                    overflow="ignore" if whole else None,
+                    crop=not whole,
+                )
 
     def close(self) -> None:
         """Write what was drawn, without blanks at line ends. Characters that the stream cannot carry become "?"."""

@@ -64,7 +64,9 @@ class SizingSettings:
         names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
     )
     weights: tuple[str, ...] | None = _several_names(
-        "Weight formats: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]", usual=True
+        "Weight formats: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
+        metavar="FORMAT[,FORMAT...]",
+        usual=True,
     )
     tps: int | None = _sizes(
         "Tensor-parallel sizes.",
@@ -111,7 +113,9 @@ class SizingSettings:
 class SizingOutput:
     json: bool = switch(OUTPUT, "Print only the answer, as JSON.", usual=True)
     html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file, usual=True)
-    open: bool = switch(OUTPUT, "Write the page, by default into a folder of artifacts, and open it in the browser.")
+    open: bool = switch(
+        OUTPUT, "Write the page, by default into a folder of artifacts, and open it in the browser.", usual=True
+    )
     max_time: float | None = again(
         SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )

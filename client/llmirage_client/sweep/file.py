@@ -128,11 +128,10 @@ class _StudyReader:
             total *= len(axis)
         if total > MOST_POINTS:
             self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are allowed in one study")
-        if self._problems:
             raise StudyError(self._problems)
         made = [self._point(number, base, fixed, choices) for number, choices in _combinations(points, axes)]
         if self._problems:
-            raise StudyError(self._problems)
+            raise StudyError(sorted(self._problems, key=self._line_of))
         name = own["name"].node.value if "name" in own else self._path
         return Study(str(name), tuple(made))
 
@@ -236,6 +235,10 @@ class _StudyReader:
         values, problems = read_settings(self._path, [entry for entry in entries if entry.key not in none])
         self._problems.update(dict.fromkeys(problems))
         return none | values
+
+    def _line_of(self, problem: str) -> int:
+        line, _, _ = problem.removeprefix(f"{self._path}:").partition(":")
+        return int(line) if line.isdigit() else 0
 
     def _problem(self, entry: Entry, problem: str) -> None:
         place = f"{self._path}:{entry.line}" if entry.line else self._path  # data has no lines

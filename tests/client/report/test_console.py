@@ -208,6 +208,8 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
     text = report(result, width=1000, files=files)
     assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl" in text
     assert f"HTML report: llmirage report {tmp_path} --open\n" in text
+    narrow = report(result, width=40, files=files)
+    assert f"\nHTML report: llmirage report {tmp_path} --open\n" in narrow  # to be copied in one piece
     without = report(result, width=1000, files=[file for file in files if file.suffix != ".jsonl"])
     assert without.endswith("HTML report: the same command with --open, or with --records for `llmirage report`\n")
 
