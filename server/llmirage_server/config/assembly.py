@@ -32,8 +32,8 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
     pools = list(pools)
     # Pools that do the same part of the same work are one choice for one router.
     routers: dict[tuple[str, str], Router] = {}
-    store = kv_store(config, pools)
     try:
+        store = _kv_store(config, pools)
         for pool in pools:
             router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
             instances = [_instance(pool, number + i, store, fast_forward) for i in range(pool.config.instances)]
@@ -51,6 +51,8 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
                 )
             )
         return Cluster(pools=built, kv_link=link, events=list(_events(config)), on_crash=config.on_crash)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError([str(error)]) from None
 
@@ -73,8 +75,8 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
     )
 
 
-def kv_store(config: ClusterConfig, pools: Sequence[ServedPool]) -> Tier | None:
-    """The store that the instances share; None: there is none. Raises ConfigError where their KV has several forms."""
+def _kv_store(config: ClusterConfig, pools: Sequence[ServedPool]) -> Tier | None:
+    """The store that the instances share; None: there is none. Raises ValueError where it cannot be."""
     pools = [pool for pool in pools if not pool.config.fixed_times]
     if not config.kv_store_gib or not pools:
         return None
@@ -85,7 +87,7 @@ def kv_store(config: ClusterConfig, pools: Sequence[ServedPool]) -> Tier | None:
     if len(forms) > 1:
         raise ConfigError([f"kv_store_gib: all instances need KV of one form to share it, not {'; '.join(forms)}"])
     [(deployment, limits)] = forms.values()
-    if not limits.enable_prefix_caching:
+    if not all(pool.limits.enable_prefix_caching for pool in pools):
         raise ConfigError(["kv_store_gib needs enable_prefix_caching: the store remembers prefixes"])
     gpu, given = deployment.gpu, config.kv_store_gb_per_s
     rate = gpu.node_link_bytes_per_s if given is None else given * 1e9

@@ -76,16 +76,19 @@ def test_one_kv_store_is_there_for_all_pools(tmp_path: Path) -> None:
     ("more", "told"),
     [
         ("enable_prefix_caching: false\n", "kv_store_gib needs enable_prefix_caching: the store remembers prefixes"),
+        ("pools:\n  - {name: a, enable_prefix_caching: false}\n  - {name: b}\n", "kv_store_gib needs enable_prefix_caching"),
         (
             "pools:\n  - {name: a}\n  - {name: b, kv_cache_dtype: fp8, served_model_name: [c]}\n",
             "kv_store_gib: all instances need KV of one form to share it, not Qwen/Qwen3-8B, bf16, blocks of 16; "
             "Qwen/Qwen3-8B, fp8, blocks of 16",
         ),
         ("kv_store_gb_per_s: 0\n", "kv_store_gb_per_s"),
+        ("kv_store_gib: 1.0e-9\n", "KV offload tier 'store': 1.07374 bytes hold no page of 16 tokens"),
     ],
 )
 def test_a_kv_store_that_cannot_be_is_refused(tmp_path: Path, more: str, told: str) -> None:
-    [problem] = refused(tmp_path, "model: Qwen/Qwen3-8B\nengine: vllm\nkv_store_gib: 100\n" + more)
+    store = "" if "kv_store_gib" in more else "kv_store_gib: 100\n"
+    [problem] = refused(tmp_path, "model: Qwen/Qwen3-8B\nengine: vllm\n" + store + more)
     assert told in problem
 
 
