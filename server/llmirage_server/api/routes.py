@@ -1,6 +1,6 @@
 """Which path is answered by what.
 
-Starlette and the endpoints' modules are imported when the first request comes: they take 70 ms.
+Starlette and the endpoints' modules take 70 ms to import, which the start of a server does not wait for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/me
 
 
 class PathRouter:
-    """The ASGI application of a server: Starlette's router, which is made with the first request."""
+    """The ASGI application of a server: Starlette's router, which is made once it listens, or with the first request."""
 
     def __init__(
         self,
@@ -287,7 +287,6 @@ def _methods(**handlers: Handler) -> Methods:
     return {**handlers, "HEAD": handlers["GET"]}
 
 
-# What answers every other path.
 async def _unknown_url(exchange: HttpExchange) -> Response:
     """Answers on every path that is not an endpoint."""
     path = exchange.scope["path"]

@@ -85,6 +85,13 @@ class StepSettings:
         metavar="FORMAT",
         unset="auto",
     )
+    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = setting(
+        None,
+        OPTIONS,
+        "Kernels of experts, where several were measured, as in `llmirage serve --help-all`.",
+        unset="auto",
+        choices=("auto", "marlin", "cutlass", "trtllm"),
+    )
     kv_cache_dtype: str = setting(
         "auto",
         OPTIONS,

@@ -95,6 +95,7 @@ def test_nothing_meets_what_nothing_can() -> None:
         ([], "set the traffic with"),
         (["--request-rate", "3", "--gpus", "h1000"], "unknown GPU 'h1000'"),
         (["--request-rate", "3", "--tps", "3"], "no deployment is possible"),
+        (["--request-rate", "3", "--tps", "3", "--engines", "vllm,sglang"], "TP3 vllm bf16, h100_sxm TP3 sglang bf16: tp 3"),
         (["--request-rate", "3", "--max-rate"], "omit --request-rate"),
         (["--request-rate", "3", "--isl", "0"], "isl"),
         (["--request-rate", "3", "--goal", "cost", "--gpus", "mi350x"], "the price of mi350x is not known"),

@@ -82,6 +82,14 @@ def test_decodes_and_chunks_may_be_repeated() -> None:
     assert found["decode"] == [{"sequences": 2, "context": 100}, {"sequences": 3, "context": 2000}]
 
 
+def test_kernels_of_experts_can_be_chosen() -> None:
+    line = "--model gpt-oss-120b --gpu h100 --tp 2 --decode 64@4096"
+    auto, marlin = (explained(line + more)["step_ms"] for more in ("", " --moe-backend marlin"))
+    deployment = Deployment.create("gpt-oss-120b", "h100", tp=2, moe_backend="marlin")
+    assert marlin == pytest.approx(1e3 * deployment.step_model().step_s([], [4096] * 64))
+    assert marlin != pytest.approx(auto)
+
+
 def test_every_attention_rank_gets_the_batch_and_every_stage_its_time() -> None:
     ranks = explained("--model DeepSeek-V3 --gpu h200 --engine sglang --dp 8 --ep 8 --decode 32@8192")
     deployment = Deployment.create("DeepSeek-V3", "h200", engine="sglang", dp=8, ep=8)
@@ -135,6 +143,7 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ("--model Qwen3-8B --gpu h100 --decode 1@1 --draft-model Qwen3-0.6B", "--draft-model needs --speculate K"),
         ("--model Qwen3-8C --gpu h100 --decode 1@1", "llmirage step: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B"),
         ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
+        ("--model Qwen3-8B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside other kernels"),
         ("--model Qwen3-8B --gpu h100 --tp 5 --decode 1@1", "tp 5 does not divide the 32 attention heads"),
     ],
 )

@@ -33,7 +33,7 @@ from llmirage_client.size.sizing import Goal
 from llmirage_client.size.sizing import size as sized
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
 from llmirage_client.size.trial import REQUESTS, Trials
-from llmirage_client.size.wording import Question
+from llmirage_client.size.wording import Question, shape_name
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_shared.settings import ConfigError
 
@@ -183,7 +183,7 @@ def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
     """The names of the shapes that cannot be, by why."""
     found: dict[str, list[str]] = {}
     for one in refused:
-        found.setdefault(one.reason, []).append(f"{one.shape.gpu} {one.shape.split}")
+        found.setdefault(one.reason, []).append(shape_name(one.shape))
     return found
 
 
