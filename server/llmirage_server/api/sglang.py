@@ -169,7 +169,7 @@ class _SglangAnswer:
 
     def tokens(self, start: int, end: int) -> bytes:
         total = len(self.choice.reply.ids)
-        stride = max(1, (end - start) // _MOST_FRAMES)
+        stride = max(1, (end - start) // (1 if self.choice.joined else _MOST_FRAMES))
         places = [place for place in range(start + stride, end, stride) if place < total]
         places += [end] if end < total else []
         return b"".join([event(self._frame(place)) for place in places])

@@ -109,3 +109,10 @@ def test_a_chunk_has_the_log_probabilities_of_all_its_tokens() -> None:
     assert [len(event["logprobs"]) for event in deltas] == [1, 4, 4, 4, 3]
     for event in deltas:
         assert "".join(entry["token"] for entry in event["logprobs"]) == event["delta"]
+
+
+def test_a_frame_of_sglangs_own_endpoint_is_a_chunk() -> None:
+    app = create_app(ClusterConfig(model=MODEL, engine="sglang", ttft_ms=100.0, itl_ms=10.0, stream_interval=4))
+    asked = {"text": "Hello", "sampling_params": {"max_new_tokens": 11}, "stream": True}
+    events = virtual_time.run(timed_events(app, "/generate", asked))
+    assert [event["meta_info"]["completion_tokens"] for _, event in events] == [1, 5, 9, 11]
