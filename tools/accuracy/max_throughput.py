@@ -27,6 +27,7 @@ from llmirage_server.perf.errors import DeploymentError
 KV_FRACTION = 0.95  # of free memory; "in many cases", says the page, else the default of 0.90
 MOST_REQUESTS = 4096  # sequences that trtllm-bench plans for
 MOST_TOKENS = 32768  # of a step that it plans for
+ENGINE = Path(__file__).with_name("max_throughput.yaml")  # with the CUDA graphs of the page's options
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _deployment(run: PublishedThroughput, **limits: int) -> Deployment:
     return Deployment.create(
         run.model,
         run.gpu,
-        engine="trtllm",
+        engine=str(ENGINE),
         tp=run.tp,
         pp=run.pp,
         dp=run.dp,

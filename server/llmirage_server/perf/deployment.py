@@ -322,6 +322,7 @@ class Deployment:
             draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
             draft_method=self.speculative.method if self.speculative else "mtp",
             captured_tokens=min(self.engine.captured_tokens, 2 * self.max_num_seqs),
+            most_decodes=min(self.max_num_seqs, self.max_num_batched_tokens),
         )
 
     def ttft_s(self, prompt_tokens: int) -> float:

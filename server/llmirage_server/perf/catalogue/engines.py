@@ -70,6 +70,9 @@ class EngineProfile:
     eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
     eager_linear_us: float = 0.0  # the same of linear attention, whose chunked kernels are many; 0: as any other layer
     captured_tokens: int = 0  # a step of at most so many, and of at most two a sequence, replays graphs between attentions
+    graph_batches: tuple[
+        int, ...
+    ] = ()  # sequences of CUDA graphs that decoding steps are padded to; (): as if each had its own
     captured_share: float = 1.0  # of the launching, what such a step has left
     eager_layer_us_rocm: float | None = None  # the same on AMD GPUs; None: as on others
     rocm_step_ms: Mapping[str, float] = field(default_factory=dict)  # of each step on AMD GPUs, by architecture
@@ -198,6 +201,11 @@ def _not_negative(value: Any) -> str:
     return "" if (value == 0 and value is not False) or not positive(value) else "must be a number, at least 0"
 
 
+def _sizes(value: Any) -> str:
+    good = isinstance(value, list) and not any(map(whole, value))
+    return "" if good else "must be a list of positive integers"
+
+
 def _tiers(value: Any) -> str:
     tiers = value if isinstance(value, dict) else {0: value}
     good = 0 in tiers and not any(map(whole, tiers.values()))
@@ -231,6 +239,7 @@ def _keys() -> dict[str, Key]:
         "kv_overlap": Key(one_of(*get_args(Overlap))),
         "moe_dispatch": Key(one_of(*get_args(Dispatch))),
         "block_size": Key(whole),
+        "graph_batches": Key(_sizes),
         "gpu_memory_utilization": Key(lambda share: positive(share) or ("must be at most 1" if share > 1 else "")),
     }
 
@@ -242,4 +251,5 @@ def _from_file(file: Path) -> EngineProfile:
         raise DeploymentError([f"{file}: base is missing; choices: {names}"])
     base = find_engine(values.pop("base"))
     tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
-    return replace(base, **{"name": file.stem, **values, **tiers})
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return replace(base, **{"name": file.stem, **values, **tiers, **lists})

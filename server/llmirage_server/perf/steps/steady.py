@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, Chunks, DecodeLoad, RankCounts, decode_load
+from llmirage_server.perf.steps.load import (
+    LONGEST_TOKENS,
+    MEAN_TOKENS,
+    Chunks,
+    DecodeLoad,
+    RankCounts,
+    decode_load,
+    padded,
+)
 from llmirage_server.perf.steps.overhead import EngineOverhead
 from llmirage_server.perf.steps.stage import BATCHES, Memo, Stage, rank_counts
 
@@ -44,7 +52,7 @@ class SummedSteps:
         self._widest = windows[-1] if windows else 0
         self._together_s = stage.together_s
         self._overhead, self._scaled, self._with_host = overhead, overhead.scaled, overhead.with_host
-        self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1)
+        self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1, stage.graphs)
         self._steps: dict[DecodeLoad, float] = Memo(self._find_step, BATCHES)  # of decodes alone, on one rank
         self._ranks: dict[DecodeLoad, float] = Memo(stage.decoding_s, BATCHES)  # what they take on one of several ranks
 
@@ -59,11 +67,11 @@ class SummedSteps:
         """Of a step of these ranks, of which one at least has something to do: the slowest sets the pace."""
         loads = [self._loads[chunks, decoding[0] if decoding else 0] for chunks, decoding in ranks]
         slowest_s = max([self._stage.rank_s(load, decoding) for load, (_, decoding) in zip(loads, ranks, strict=True)])
-        new, decodes = sum([load.new for load in loads]), sum([load.decodes for load in loads])
-        return self._whole_s(slowest_s, new, decodes, max([load.sequences for load in loads]))
+        new, tokens = sum([load.new for load in loads]), sum([load.tokens for load in loads])
+        return self._whole_s(slowest_s, new, tokens - new, max([load.sequences for load in loads]))
 
     def _whole_s(self, rank_s: float, new: int, decodes: int, sequences: int) -> float:
-        """A step of which the slowest rank takes `rank_s`, with so many tokens on all ranks.
+        """A step of which the slowest rank takes `rank_s`, with so many tokens on all ranks, those of padding too.
 
         sequences: on the rank that has most.
         """
@@ -96,7 +104,8 @@ class SummedSteps:
 
     def _lockstep_durations(self, batches: Sequence[DecodeSums], ahead: int, steps: int) -> list[float]:
         ranks = [self._durations(batch, ahead, steps, self._ranks) for batch in batches]
-        tokens, most = sum([batch.decodes for batch in batches]), max([batch.decodes for batch in batches])
+        graphs = self._stage.graphs
+        tokens, most = sum([padded(batch.decodes, graphs) for batch in batches]), max([batch.decodes for batch in batches])
         return [self._whole_s(rank_s, 0, tokens, most) for rank_s in map(max, *ranks)]
 
     def _durations(self, batch: DecodeSums, ahead: int, steps: int, known: dict[DecodeLoad, float]) -> list[float]:
@@ -138,4 +147,4 @@ class SummedSteps:
         ]
 
     def _find_step(self, load: DecodeLoad) -> float:
-        return self._whole_s(self._stage.decoding_s(load), 0, load[0], load[0])
+        return self._whole_s(self._stage.decoding_s(load), 0, padded(load[0], self._stage.graphs), load[0])

@@ -5,8 +5,8 @@ decoding sequences another; one row for each decode and each chunk goes through 
 which operations a layer has, perf/kernels how long each takes.
 
 Not modelled: communication that overlaps with compute, experts that run beside the shared expert, two batches overlapped;
-CUDA graphs that pad a batch to the next captured size, and launches without graphs that the host cannot keep up with; GPUs
-that lower their clock under load; replicas of hot experts (EPLB) within a node; what drafting costs the host.
+decoding beyond the largest CUDA graph, whose launches the host cannot keep up with; GPUs that lower their clock under load;
+replicas of hot experts (EPLB) within a node; what drafting costs the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import SpeculativeMethod
-from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
+from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, captured, decode_load_of
 from llmirage_server.perf.steps.model_ops import (
     eagle3_ops,
     embedding_ops,
@@ -67,7 +67,7 @@ class RooflineStep:
 
     `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head, and how many
     tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence.
-    captured_tokens: see EngineOverhead. Thread-safe.
+    captured_tokens: see EngineOverhead. most_decodes: sequences of a rank that may decode at once. Thread-safe.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class RooflineStep:
         draft_tokens: int = 0,
         draft_method: SpeculativeMethod = "mtp",
         captured_tokens: int = 0,
+        most_decodes: int = 1,
     ) -> None:
         self._engine, self._parallel = engine, parallel
         self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
@@ -111,11 +112,12 @@ class RooflineStep:
         every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         in_place = engine.prefill_in_place_on(gpu)
-        self._stages = [Stage(each, self._windows, self._queries, in_place) for each in ops]
+        graphs = captured(engine.graph_batches, most_decodes)
+        self._stages = [Stage(each, self._windows, self._queries, in_place, graphs) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
         launching_s = engine.launching_s(model.layers, model.linear_layers) / parallel.pp
         self._overhead = EngineOverhead(engine, launching_s, parallel.dp, captured_tokens)
-        self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
+        self._known_loads, self._known_drafts = rank_counts(self._queries, graphs), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
         self.sums = SummedSteps(self._stages[0], self._windows, self._overhead) if summed else None
