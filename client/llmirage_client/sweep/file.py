@@ -187,10 +187,10 @@ class _StudyReader:
 
     def _known(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            key = entry.key.rpartition(".")[2]
-            if key in LOAD_SETTINGS or is_setting(key):
+            if _is_known(entry):
                 continue
             known = [*LOAD_SETTINGS, *setting_names(), *_SPECIAL]
+            key = entry.key.rpartition(".")[2]
             near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor of a load"
             self._problem(entry, f"unknown key{near}")
 
@@ -202,7 +202,7 @@ class _StudyReader:
         cluster: list[list[Entry]] = [[], []]  # what holds for all points, what is chosen
         of_pools: dict[str, dict[str, Any]] = {}
         for own, entries in enumerate(([e for e in fixed if e.key not in later], chosen)):
-            for entry in entries:
+            for entry in filter(_is_known, entries):  # others are told of already
                 pool, dot, key = entry.key.rpartition(".")
                 if dot:
                     of_pools.setdefault(pool, {}).update(self._settings([Entry(key, entry.line, entry.node)]))
@@ -259,3 +259,8 @@ def _text(node: YamlNode) -> str:
         text = ", ".join(map(str, value)) if isinstance(value, list) else ", ".join(f"{k}: {v}" for k, v in value.items())
         return text if len(text) <= 40 else text[:37] + "..."
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_known(entry: Entry) -> bool:
+    key = entry.key.rpartition(".")[2]
+    return key in LOAD_SETTINGS or is_setting(key)

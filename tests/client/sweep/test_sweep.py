@@ -139,6 +139,13 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None
     assert "unknown GPU 'h10'" in told[6]
 
 
+def test_an_unknown_key_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as refused:
+        study_of(tmp_path, "base: 3\nworkload: bundled:coding-agent\ngrid: {kv_store_gib: [0]}\n")
+    [told] = refused.value.problems
+    assert told.endswith(":1: base: unknown key; it is neither a setting of cluster files nor of a load")
+
+
 def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Path) -> None:
     result = sweep(study_of(tmp_path), Here(), tmp_path / "out", "1")
     assert [row.status for row in result.rows] == ["ok", "ok", "refused", "refused"] * 2
