@@ -2,20 +2,21 @@
 
 A band is the interval of the simulation's own noise, widened at both ends by the factor within which 50 or 90 % of measured
 runs lie, so it holds the figure itself. safe: the objective would still be met at the worse end of the band of 90 %.
-marginal: at that of 50 %. not proven: not even that, or there is nothing to compare. Where nothing alike was measured, it
-is one step less.
+marginal: at that of 50 %, or if the noise does not rule out that more instances are needed. not proven: not even that, or
+there is nothing to compare. Where nothing alike was measured, it is one step less.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.bands import SHARES, Band, Quantity, Share, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.capacity import Capacity
 from llmirage_client.size.looks import Interval
 from llmirage_client.size.trial import Trial
 
@@ -86,6 +87,14 @@ def margins_of(trial: Trial) -> list[ErrorMargin]:
         error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
         for verdict, noise in zip(trial.verdicts, trial.intervals, strict=True)
     ]
+
+
+def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
+    """One for each verdict of its trial; none is safe where the next number of instances may be needed."""
+    margins = margins_of(capacity.trial)
+    if capacity.most == capacity.instances:
+        return margins
+    return [replace(margin, confidence="marginal") if margin.confidence == "safe" else margin for margin in margins]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:

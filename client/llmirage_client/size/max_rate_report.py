@@ -77,7 +77,7 @@ class MaxRateReport:
             "amount_between": one.between,
             "per_gpu": None if trial is None else trial.amount / trial.figures["gpus"],
             "usd_per_m_output_tokens": self.usd_per_m(one),
-            "objectives": [] if trial is None else verdicts_json(trial),
+            "objectives": [] if trial is None else verdicts_json(trial, margins_of(trial)),
             "binding": None if beyond is None else {"amount": beyond.amount, "reason": beyond.reason},
             "most_tried": trial is not None and beyond is None,
             "reason": one.reason,

@@ -10,7 +10,7 @@ from llmirage_client.report.html.pareto import Better, ParetoPoint, pareto
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
-from llmirage_client.size.error_margin import Confidence, least_confident, margins_of
+from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.report import SizeReport, answer_line, name_of, nearest, notes_of
 from llmirage_client.size.sizing import Priced
@@ -43,7 +43,7 @@ def size_page(report: SizeReport) -> str:
         reasons = [] if near is None else [f"Nearest: {shape_name(near[0].shape)}: {near[0].reason}"]
         banner = Banner("bad", "No deployment meets the objectives.", reasons)
     else:
-        margins = margins_of(answer.capacity.trial)
+        margins = margins_of_answer(answer.capacity)
         confidence = least_confident(margins)
         banner = Banner(_STATES[confidence], f"{answer_line(answer)}: {confidence}", about_lines(margins))
         cards = [Card("GPUs", str(answer.gpus))]
@@ -58,7 +58,7 @@ def size_page(report: SizeReport) -> str:
             trial = priced.capacity.trial
             objective, share = tightest_cells(trial)
             tightest = "-" if trial.tightest is None else f"{objective}, {share} of it"
-            confidence = least_confident(margins_of(trial))
+            confidence = least_confident(margins_of_answer(priced.capacity))
             rows.append([name_of(priced), priced.gpus, usd(priced.usd_per_h), tightest, confidence])
         columns = ["Deployment", "GPUs", "USD/h", "Tightest objective", "Verdict"]
         lines = notes(list(notes_of(answer, question.traffic)))

@@ -10,7 +10,7 @@ from llmirage_client.measure.slo import Verdict
 from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.size.capacity import SAMPLED, CapacitySearch
-from llmirage_client.size.error_margin import least_confident, margins_of
+from llmirage_client.size.error_margin import least_confident, margins_of_answer
 from llmirage_client.size.sizing import Priced, Sizing
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import FEW_REQUESTS
@@ -74,7 +74,7 @@ class SizeReport:
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
         table = plain_table("objective", "simulated", "of the limit", "90 % band", "verdict")
-        margins = margins_of(trial)
+        margins = margins_of_answer(answer.capacity)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"
             table.add_row(verdict.objective.text, value_text(verdict), share, margin.band_text, margin.confidence)
@@ -93,7 +93,7 @@ class SizeReport:
         table = plain_table("runners-up", "GPUs", "USD/h", "tightest", "of its limit", "verdict")
         for priced in self.sizing.runners_up:
             trial = priced.capacity.trial
-            confidence = least_confident(margins_of(trial))
+            confidence = least_confident(margins_of_answer(priced.capacity))
             table.add_row(name_of(priced), str(priced.gpus), usd(priced.usd_per_h), *tightest_cells(trial), confidence)
         yield table
 
@@ -179,7 +179,7 @@ def _priced_json(priced: Priced) -> dict[str, Any]:
         "instances_between": [capacity.fewest, capacity.most],
         "gpus": capacity.gpus,
         "usd_per_h": priced.usd_per_h,
-        "objectives": verdicts_json(trial),
+        "objectives": verdicts_json(trial, margins_of_answer(capacity)),
         "judged_at": {"instances": trial.config.instances, "amount": trial.amount},
         "figures": trial.figures,
     }

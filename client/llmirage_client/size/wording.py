@@ -11,7 +11,7 @@ from llmirage_client.report.numbers import plural
 from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.error_margin import ErrorMargin, margins_of
+from llmirage_client.size.error_margin import ErrorMargin
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import Effort, Trial
 
@@ -61,7 +61,7 @@ def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
     return [(shape_name(one.shape), f"cannot be deployed: {one.reason}") for one in refused]
 
 
-def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
+def verdicts_json(trial: Trial, margins: Iterable[ErrorMargin]) -> list[dict[str, Any]]:
     return [
         {
             "objective": verdict.objective.text,
@@ -74,7 +74,7 @@ def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
             "band_90": margin.most,
             "band_of": margin.of,
         }
-        for verdict, margin in zip(trial.verdicts, margins_of(trial), strict=True)
+        for verdict, margin in zip(trial.verdicts, margins, strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.size.error_margin import margins_of
+from llmirage_client.size.error_margin import margins_of_answer
 from llmirage_client.size.sizing import Sizing, size
 from llmirage_client.size.trial import Trials
 from sizing.mixes import MIXES, Mix
@@ -39,7 +39,7 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
     capacity = sizing.answer.capacity
     if least <= capacity.instances <= most:
         return "right"
-    if capacity.instances < least and all(margin.confidence == "safe" for margin in margins_of(capacity.trial)):
+    if capacity.instances < least and all(margin.confidence == "safe" for margin in margins_of_answer(capacity)):
         return "WRONG: safe"
     neighbour = capacity.fewest <= most and least <= capacity.most and capacity.most - capacity.fewest <= _MOST_NEIGHBOURS
     return "neighbour" if neighbour else "wrong"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.bands import Quantity, band_of_cluster
+from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.error_margin import error_margin
+from llmirage_client.size.capacity import Capacity
+from llmirage_client.size.error_margin import error_margin, margins_of_answer
 from llmirage_client.size.looks import Interval
+from llmirage_client.size.trial import Trial
 
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
 
@@ -84,3 +88,13 @@ def test_separate_pools_say_that_none_were_measured(capsys: pytest.CaptureFixtur
     assert band is not None
     assert "separate prefill and decode pools" in band.caution
     assert not band.measured
+
+
+@pytest.mark.parametrize(("most", "confidence"), [(6, "safe"), (7, "marginal")])
+def test_an_answer_that_may_need_one_more_instance_is_not_safe(most: int, confidence: str) -> None:
+    [objective] = parse_slo("tpot_avg<30ms")
+    verdict = Verdict(objective, 10.0)
+    config = replace(LLAMA, instances=6)
+    trial = Trial(config, "concurrency", 60, (verdict,), None, 1000, 800, {"users": 60.0}, (None,), None)
+    capacity = Capacity(InstanceShape("h100_sxm", "trtllm", "bf16"), 6, trial, 6, most)
+    assert [margin.confidence for margin in margins_of_answer(capacity)] == [confidence]

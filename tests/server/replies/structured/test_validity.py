@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
@@ -92,8 +93,25 @@ def test_messages_are_those_of_jsonschema(schema: Any, value: Any) -> None:
     # One message of each keyword is enough: of several missing properties the first is told.
     # (python-jsonschema does not say where a schema `false` stands.)
     plain = {(_in_order(message), () if message.startswith("False schema") else path) for message, path in found}
-    assert plain <= {(_in_order(message), path) for message, path in expected}
+    told = {(_in_order(message), path) for message, path in expected}
+    assert not [
+        message for message, path in plain if not any(path == place and _same(message, full) for full, place in told)
+    ]
     assert bool(found) == bool(expected)
+
+
+def _same(message: str, full: str) -> bool:
+    """Long values are cut, and end with three points."""
+    return message == full or re.fullmatch(".+".join(map(re.escape, message.split("..."))), full, re.DOTALL) is not None
+
+
+def test_a_long_value_is_cut_in_a_message() -> None:
+    schema = {"not": {"enum": ["x" * 300]}}
+    [problem] = Validator(schema).problems("x" * 300)
+    [reference] = Draft202012Validator(schema).iter_errors("x" * 300)
+    assert problem.message != reference.message
+    assert _same(problem.message, reference.message)
+    assert not _same(problem.message, reference.message.replace("should", "must"))
 
 
 def _in_order(message: str) -> str:
