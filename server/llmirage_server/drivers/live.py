@@ -225,8 +225,11 @@ class PacedDriver(Driver):
         events = self._run_cluster(to)
         self._deliver(events)
         sent_s = self._clock()
+        tokens_at: dict[float, int] = {}
         for event in events:
-            self.pacing.sent(sent_s - self._wall(event.time_s), event.tokens or len(event.emitted), sent_s)
+            tokens_at[event.time_s] = tokens_at.get(event.time_s, 0) + (event.tokens or len(event.emitted))
+        for time_s, tokens in tokens_at.items():
+            self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
 
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed

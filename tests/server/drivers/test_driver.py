@@ -91,6 +91,27 @@ def test_a_late_tick_brings_all_due_tokens_at_once_and_the_next_keep_their_times
     assert [time for time, _ in seen] == pytest.approx([0.1, 0.32, 0.4, 0.5])
 
 
+def test_lateness_is_counted_once_for_all_that_is_due_at_one_instant() -> None:
+    """At --itl 0 the cluster ends a step for each token; a figure of lateness for each would cost as much as the token."""
+    counted: list[tuple[float, int]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        driver = PacedDriver(fixed_cluster(0.5, 0.0))
+        driver.pacing.sent = lambda lag_s, tokens, now_s: counted.append((lag_s, tokens))  # type: ignore[method-assign]
+        assert isinstance(loop, virtual_time.VirtualTimeLoop)
+        loop.call_at(0.375, setattr, loop, "_now", 1.25)  # the machine stands still from 0.375 s to 1.25 s
+        recorders = [Recorder(tokens, tokens) for tokens in (3, 4)]
+        for recorder in recorders:
+            driver.submit([recorder.request])
+            await asyncio.sleep(0.25)
+        for recorder in recorders:
+            await recorder.done.wait()
+
+    virtual_time.run(main())
+    assert counted == [(0.75, 3), (0.5, 4)]
+
+
 def test_a_request_submitted_later_arrives_at_the_present() -> None:
     async def main() -> tuple[float, float]:
         first, second = Recorder(20), Recorder(2, id=1)

@@ -92,7 +92,7 @@ class FixedInstance(InstanceBase):
 
     def advance(self) -> StepEnd | None:
         """Emit one token of every request that has one due at the next instant, in the order of their submission."""
-        due = self._due
+        due, plans = self._due, self._plans
         now = due[0][0]
         batch = []
         while due and due[0][0] == now:
@@ -100,10 +100,10 @@ class FixedInstance(InstanceBase):
         emitted: list[Request] = []
         handed_over: list[Request] = []
         for _, order, request in batch:
-            if request not in self._plans:
+            if request not in plans:
                 continue
             emitted.append(request)
-            first_s, before = self._plans[request]
+            first_s, before = plans[request]
             if request.produced == before:
                 self._remember(self._sequences[request], request.prompt_tokens + before)
                 if not before:
@@ -112,7 +112,7 @@ class FixedInstance(InstanceBase):
             if request.produced == request.output_tokens:
                 self._finish(request, now)
             elif self.role == "prefill":
-                del self._plans[request]
+                del plans[request]
                 handed_over.append(request)
             else:
                 heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
@@ -158,5 +158,7 @@ class FixedInstance(InstanceBase):
         while due and due[0][2] not in self._plans:
             heappop(due)
         self.next_event_s = due[0][0] if due else math.inf
-        self._ran_s = self._stayed_s = self._stayed_s + (self.running - len(self._plans)) * now
-        self.running = self.unfinished = self.load = len(self._plans)
+        running = len(self._plans)
+        if running != self.running:
+            self._ran_s = self._stayed_s = self._stayed_s + (self.running - running) * now
+            self.running = self.unfinished = self.load = running
