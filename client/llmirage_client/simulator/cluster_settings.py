@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.simulator.cluster_flags import NOT_HERE
-from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, did_you_mean
-from llmirage_server.config.file import cluster_path, combined, is_setting, make_config, read_cluster_file, read_settings
+from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, canonical_name, did_you_mean
+from llmirage_server.config.effect import check_effect, without_effect
+from llmirage_server.config.file import (
+    alone,
+    cluster_path,
+    combined,
+    is_setting,
+    make_configs,
+    read_cluster_file,
+    read_settings,
+)
 
 __all__ = [
-    "cluster_config", "cluster_path", "combined", "did_you_mean", "is_setting", "read_cluster_file", "read_settings",
-    "setting_names",
+    "alone", "canonical_name", "check_effect", "cluster_config", "cluster_configs", "cluster_path", "combined",
+    "did_you_mean", "is_setting", "read_cluster_file", "read_settings", "setting_names", "without_effect",
 ]  # fmt: skip
 
 
@@ -21,7 +30,17 @@ def setting_names() -> list[str]:
 
 
 def cluster_config(settings: Mapping[str, Any], seed: int) -> ClusterConfig:
-    """The cluster that was asked for; `seed` is that of the simulation. Raises ConfigError with all problems."""
+    """The cluster that was asked for; `seed` is that of the simulation.
+
+    Raises ConfigError with all problems, settings without effect among them.
+    """
+    configs = cluster_configs(settings, seed)
+    check_effect(configs)
+    return configs[0]
+
+
+def cluster_configs(settings: Mapping[str, Any], seed: int) -> tuple[ClusterConfig, ...]:
+    """That cluster, and what its file says by itself: for those who look for settings without effect in more clusters."""
     flags = {name: settings.get(name) for name in SETTINGS if name not in NOT_HERE}
     flags["tokenizer"] = settings.get("tokenizer")
-    return make_config(settings["cluster_file"], flags | {"seed": seed})
+    return make_configs(settings["cluster_file"], flags | {"seed": seed})

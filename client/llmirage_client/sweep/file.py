@@ -25,12 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.simulator.cluster_settings import (
+    alone,
+    canonical_name,
     combined,
     did_you_mean,
     is_setting,
     read_cluster_file,
     read_settings,
     setting_names,
+    without_effect,
 )
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, YamlNode, read_mapping
 from llmirage_client.sweep.load_settings import LOAD_SETTINGS, read_load_setting
@@ -130,10 +133,20 @@ class _StudyReader:
             self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are allowed in one study")
             raise StudyError(self._problems)
         made = [self._point(number, base, fixed, choices) for number, choices in _combinations(points, axes)]
+        if not self._problems:
+            self._effect(made, base, entries)
         if self._problems:
             raise StudyError(sorted(self._problems, key=self._line_of))
         name = own["name"].node.value if "name" in own else self._path
         return Study(str(name), tuple(made))
+
+    def _effect(self, points: Iterable[StudyPoint], base: Mapping[str, Any], entries: Iterable[Entry]) -> None:
+        """Tell of settings that do nothing in any point."""
+        idle = without_effect([*(point.config for point in points if point.config is not None), *alone(base)])
+        for name, sentence in idle.items():
+            line = _line_of_key(name.rpartition(" ")[2], entries)
+            place = self._path if line is None else f"{self._path}:{line}"
+            self._problems[f"{place}: {sentence}"] = None
 
     def _cluster(self, entry: Entry | None) -> dict[str, Any]:
         if entry is None:
@@ -243,6 +256,18 @@ class _StudyReader:
     def _problem(self, entry: Entry, problem: str) -> None:
         place = f"{self._path}:{entry.line}" if entry.line else self._path  # data has no lines
         self._problems[f"{place}: {entry.key}: {problem}"] = None
+
+
+def _line_of_key(name: str, entries: Iterable[Entry]) -> int | None:
+    """The first line that gives a setting, in blocks too; None: there is none, or data has no lines."""
+    for entry in entries:
+        if canonical_name(entry.key.rpartition(".")[2]) == name:
+            return entry.line or None
+        blocks = (entry.node, *(entry.node.items or ()))
+        for block in blocks:
+            if (line := _line_of_key(name, block.entries or ())) is not None:
+                return line
+    return None
 
 
 def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterator[tuple[int, list[_Variant]]]:

@@ -31,7 +31,7 @@ _AT_LEAST_ZERO = (
     "long_prefill_token_threshold", "num_speculative_tokens", "prefill_decode_interval", "batch_wait_timeout_iters",
     "attention_dp_timeout_iters", "attention_dp_batching_wait_iters",
 )  # fmt: skip
-_ONLY_OF = {
+ONLY_OF = {
     "long_prefill_token_threshold": "vllm",
     "max_prefill_tokens": "sglang",
     "enable_mixed_chunk": "sglang",
@@ -216,7 +216,7 @@ class EngineLimits:
             )
         problems += [
             f"{name} needs the {owner} scheduler, not {self.scheduler}"
-            for name, owner in _ONLY_OF.items()
+            for name, owner in ONLY_OF.items()
             if self.scheduler != owner and getattr(self, name) != _DEFAULTS[name]
         ]
         return problems

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from llmirage_server.commands.step import Pairs
+from llmirage_server.config import InstanceSettings
+from llmirage_server.config.effect import check_effect
 from llmirage_server.config.planning import link_note
 from llmirage_server.perf.bands import SHARES, Quantity, band_of
 from llmirage_server.perf.deployment import Deployment
@@ -39,6 +41,7 @@ def explained_step(
     speculative = None
     if speculate is not None:
         speculative = Speculative(speculate, "draft_model" if draft_model else "mtp", draft_model)
+    check_effect([InstanceSettings(**{_SETTINGS.get(name, name): value for name, value in given.items()})])
     batch = StepBatch(prefill, [context for sequences, context in decode for _ in range(sequences)])
     try:
         deployment = Deployment.create(**({"gpu": "h100_sxm"} | given), speculative=speculative)
@@ -47,6 +50,14 @@ def explained_step(
         first, *others = error.problems
         raise InputRefused([first, *[f"llmirage step: {problem}" for problem in others]], "step") from None
     return deployment, explained
+
+
+_SETTINGS = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "expert_parallel_size",
+}  # what cluster files call them
 
 
 def _assumed(deployment: Deployment, given: Mapping[str, Any]) -> list[str]:

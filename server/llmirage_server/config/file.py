@@ -19,6 +19,7 @@ from llmirage_server.config import (
     canonical_name,
     did_you_mean,
 )
+from llmirage_server.config.effect import check_effect
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.errors import DeploymentError
@@ -32,7 +33,18 @@ BUNDLED_DIRECTORY = Path(__file__).parents[1] / "clusters"
 def make_config(cluster_file: str | None, flags: Mapping[str, Any]) -> ClusterConfig:
     """The configuration of a file (or none) and of the given flags, which win, in every pool.
 
-    cluster_file: a path, or bundled:NAME. Flags that are None or () were not given. Raises ConfigError with all problems.
+    cluster_file: a path, or bundled:NAME. Flags that are None or () were not given. Raises ConfigError with all problems,
+    settings without effect among them.
+    """
+    configs = make_configs(cluster_file, flags)
+    check_effect(configs)
+    return configs[0]
+
+
+def make_configs(cluster_file: str | None, flags: Mapping[str, Any]) -> tuple[ClusterConfig, ...]:
+    """What `make_config` makes, and what the file says by itself, if that can be; whether settings have an effect is open.
+
+    Raises ConfigError.
     """
     problems: list[str] = []
     settings: dict[str, Any] = {}
@@ -48,7 +60,15 @@ def make_config(cluster_file: str | None, flags: Mapping[str, Any]) -> ClusterCo
         problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return config
+    return config, *alone(settings)
+
+
+def alone(settings: Mapping[str, Any]) -> tuple[ClusterConfig, ...]:
+    """The configuration of a file's settings without others; nothing where it needs others."""
+    try:
+        return (combined(settings, {}),) if settings else ()
+    except ConfigError:
+        return ()
 
 
 def combined(
@@ -120,7 +140,8 @@ class _Reader:
             if field not in known:
                 aliases = [alias for alias, meant in ALIASES.items() if meant in known]
                 hint = did_you_mean(entry.key, [*known, *aliases]) or f"; known: {', '.join(known)}"
-                self._problem(entry, place, f"unknown key{hint}")
+                whole = field in (*SETTINGS, *_BLOCKS)
+                self._problem(entry, place, _OF_ALL if whole else f"unknown key{hint}")
             elif field in lines:
                 self._problem(entry, place, f"already set in line {lines[field]}")
             else:
@@ -227,6 +248,9 @@ _BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {
     "kv_offload": _Reader.kv_offload,
     "events": _Reader.events,
 }
+
+
+_OF_ALL = "is a setting of the whole cluster: it belongs at the top level of the file, not in a pool"
 
 
 def _unknown_name(field: str, value: Any) -> list[str]:

@@ -20,6 +20,7 @@ from llmirage_server.replies.reply import ReplyRequest
 Observe = Callable[[LlmirageApp], Any]
 
 SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
+BALANCED = [*TRTLLM, "--dp", "2", "--attention-dp-enable-balance"]
 MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
@@ -129,18 +130,26 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
     "async_scheduling": ((), ["--no-async-scheduling"], limit("async_scheduling")),
     "scheduler_recv_interval": (SGLANG, ["--scheduler-recv-interval", "10"], limit("scheduler_recv_interval")),
-    "prefill_schedule_interval": ((), ["--prefill-schedule-interval", "8"], limit("prefill_schedule_interval")),
+    "prefill_schedule_interval": (["--dp", "2"], ["--prefill-schedule-interval", "8"], limit("prefill_schedule_interval")),
     "prefill_decode_interval": (SGLANG, ["--prefill-decode-interval", "4"], limit("prefill_decode_interval")),
-    "batch_wait_timeout_iters": (TRTLLM, ["--batch-wait-timeout-iters", "8"], limit("batch_wait_timeout_iters")),
+    "batch_wait_timeout_iters": (
+        [*TRTLLM, "--batch-wait-max-tokens-ratio", "0.5"],
+        ["--batch-wait-timeout-iters", "8"],
+        limit("batch_wait_timeout_iters"),
+    ),
     "batch_wait_max_tokens_ratio": (
-        TRTLLM,
+        [*TRTLLM, "--batch-wait-timeout-iters", "8"],
         ["--batch-wait-max-tokens-ratio", "0.5"],
         limit("batch_wait_max_tokens_ratio"),
     ),
-    "attention_dp_enable_balance": (TRTLLM, ["--attention-dp-enable-balance"], limit("attention_dp_enable_balance")),
-    "attention_dp_timeout_iters": (TRTLLM, ["--attention-dp-timeout-iters", "9"], limit("attention_dp_timeout_iters")),
+    "attention_dp_enable_balance": (
+        [*TRTLLM, "--dp", "2"],
+        ["--attention-dp-enable-balance"],
+        limit("attention_dp_enable_balance"),
+    ),
+    "attention_dp_timeout_iters": (BALANCED, ["--attention-dp-timeout-iters", "9"], limit("attention_dp_timeout_iters")),
     "attention_dp_batching_wait_iters": (
-        TRTLLM,
+        BALANCED,
         ["--attention-dp-batching-wait-iters", "9"],
         limit("attention_dp_batching_wait_iters"),
     ),

@@ -143,7 +143,12 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ("--model Qwen3-8B --gpu h100 --decode 1@1 --draft-model Qwen3-0.6B", "--draft-model needs --speculate K"),
         ("--model Qwen3-8C --gpu h100 --decode 1@1", "llmirage step: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B"),
         ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
-        ("--model Qwen3-8B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
+        ("--model Qwen3-30B-A3B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
+        (
+            "--model Qwen3-8B --gpu h100 --moe-backend marlin --decode 1@1",
+            "moe_backend has no effect here: it needs a model with",
+        ),
+        ("--model Qwen3-8B --gpu h100 --no-peer-to-peer --decode 1@1", "peer_to_peer has no effect here: it needs an inst"),
         ("--model Qwen3-8B --gpu h100 --tp 5 --decode 1@1", "tp 5 does not divide the 32 attention heads"),
     ],
 )

@@ -197,7 +197,7 @@ events:
     ):
         assert expected in problems, expected
     assert any(problem.startswith("7: pools[1].gpu: unknown GPU 'h1000'") for problem in problems)
-    assert any(problem.startswith("8: pools[1].router: unknown key") for problem in problems)
+    assert any(problem.startswith("8: pools[1].router: is a setting of the whole cluster") for problem in problems)
     assert len(problems) == 12
 
 

@@ -19,7 +19,7 @@ from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError
 from llmirage_client.calibrate.table import as_json, calibration_blocks, factor_line
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.simulator.cluster_settings import cluster_config
+from llmirage_client.simulator.cluster_settings import cluster_configs
 from llmirage_client.simulator.engine import plan_of
 from llmirage_client.simulator.replay import engine_fields, named_fields
 from llmirage_shared.settings import ConfigError
@@ -57,7 +57,7 @@ def fitted(runs: tuple[str, ...], settings: dict[str, Any]) -> EngineFit:
             problems.append(str(error))
     if problems:
         _refuse("\n".join(problems))
-    config = cluster_config(with_measured(with_log(settings, settings["engine_log"]), found), 0)
+    config, *_ = cluster_configs(with_measured(with_log(settings, settings["engine_log"]), found), 0)
     profile = engine_fields(config)
     if problems := mismatches(config, found):
         _refuse("\n".join(problems))

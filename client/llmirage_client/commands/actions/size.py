@@ -22,7 +22,7 @@ from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_p
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
-from llmirage_client.simulator.cluster_settings import cluster_config
+from llmirage_client.simulator.cluster_settings import check_effect, cluster_configs
 from llmirage_client.simulator.deployments import InstanceShape, Refused, assumed, gpus_of, shapes, steady
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
@@ -149,7 +149,8 @@ def _asked(
         objectives = parse_slo(settings["slo"])
     except SloError as error:
         problems += [f"--slo: {problem}" for problem in error.problems]
-    base, notes = steady(cluster_config(settings | dict.fromkeys(SHAPE_SETTINGS), settings["random_seed"]))
+    asked = cluster_configs(settings | dict.fromkeys(SHAPE_SETTINGS), settings["random_seed"])
+    base, notes = steady(asked[0])
     possible: list[InstanceShape] = []
     refused: list[Refused] = []
     if base.pools:
@@ -173,6 +174,7 @@ def _asked(
     if problems:
         _refuse("\n".join(problems))
     plans = [shape.config(base, base.instances) for shape in possible] or [base]
+    check_effect([*asked, *plans])
     varied = () if base.pools else ("tensor_parallel_size", *([] if settings["max_rate"] else ["instances"]))
     given = [name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if settings[flag]]
     notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]

@@ -1,0 +1,65 @@
+"""Settings of a deployment that do nothing are refused by the commands that search and compare deployments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import llmirage
+from llmirage_client.cli import main
+
+LOAD = "--isl 100 --osl 4 --requests 20"
+
+
+def run_command(line: str) -> Result:
+    return CliRunner().invoke(main, line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"simulate {LOAD} --request-rate 1 --kv-store-gb-per-s 5",
+        f"size {LOAD} --request-rate 1 --slo ttft_p99<9s --kv-store-gb-per-s 5",
+        "serve --kv-store-gb-per-s 5 --port 0",
+    ],
+)
+def test_every_command_refuses_what_has_no_effect(line: str) -> None:
+    result = run_command(line)
+    assert result.exit_code == 2
+    assert "kv_store_gb_per_s has no effect here: it needs kv_store_gib" in result.stderr
+
+
+def test_so_do_the_functions_of_python() -> None:
+    for function in (llmirage.Cluster, llmirage.Server):
+        with pytest.raises(
+            llmirage.ConfigError, match="acceptance_rate has no effect here: it needs num_speculative_tokens"
+        ):
+            function(acceptance_rate=0.5)
+
+
+def test_a_size_takes_what_has_an_effect_in_one_of_its_deployments() -> None:
+    asked = f"size --model deepseek-ai/DeepSeek-V3 --gpus b200_sxm {LOAD} --request-rate 1 --slo ttft_p99<9s"
+    given = "--prefill-schedule-interval 2"
+    assert run_command(f"{asked} {given} --tps 8 --dps 1").exit_code == 2
+    assert run_command(f"{asked} {given} --tps 1 --dps 1,8 --eps 1,8").exit_code == 0
+
+
+def study(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "study.yaml"
+    path.write_text("isl: 100\nosl: 4\nrequests: 20\nrequest_rate: 1\n" + text)
+    return f"sweep {path} --artifact-dir {tmp_path / 'out'}"
+
+
+def test_a_study_refuses_what_has_no_effect_in_any_point_and_says_its_line(tmp_path: Path) -> None:
+    result = run_command(study(tmp_path, "kv_store_gb_per_s: 5\ngrid:\n  instances: [1, 2]\n"))
+    assert result.exit_code == 2
+    assert f"{tmp_path}/study.yaml:5: kv_store_gb_per_s has no effect here: it needs kv_store_gib" in result.stderr
+    result = run_command(study(tmp_path, "grid:\n  instances: [1, 2]\n  min_instances: [0, 1]\n"))
+    assert result.exit_code == 2
+    assert f"{tmp_path}/study.yaml:7: min_instances has no effect here: it needs a target" in result.stderr
+
+
+def test_a_study_takes_what_has_an_effect_in_one_point(tmp_path: Path) -> None:
+    assert run_command(study(tmp_path, "kv_store_gb_per_s: 5\ngrid:\n  kv_store_gib: [0, 100]\n")).exit_code == 0

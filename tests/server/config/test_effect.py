@@ -1,0 +1,147 @@
+"""Settings that do nothing without another one are refused, wherever they are given."""
+
+import dataclasses
+
+import pytest
+
+from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
+from llmirage_server.config.effect import CLUSTER_RULES, RULES, without_effect
+from llmirage_server.config.file import make_config, read_cluster_file
+
+DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3", "gpu": "h200_sxm", "weights": "auto"}
+RANKS = DEEPSEEK | {"data_parallel_size": 8, "expert_parallel_size": 8}
+DENSE = {"model": "meta-llama/Llama-3.1-8B-Instruct"}
+EIGHT = DEEPSEEK | {"tensor_parallel_size": 8}
+STORE = {"kv_store_gib": 100.0}
+
+# What is given, without effect; what it needs, in the message; and what gives it an effect.
+IDLE = [
+    ({"kv_store_gb_per_s": 10.0}, "kv_store_gib", STORE),
+    ({"host_kv_gb_per_s": 10.0}, "host_kv_gib", {"host_kv_gib": 64.0}),
+    ({"disk_kv_gb_per_s": 10.0}, "disk_kv_gib", {"disk_kv_gib": 64.0}),
+    ({"data_parallel_balance": "load"}, "data_parallel_size above 1", RANKS),
+    ({"prefill_schedule_interval": 4}, "data_parallel_size above 1", RANKS),
+    ({"attention_dp_enable_balance": True, "engine": "trtllm"}, "data_parallel_size above 1", RANKS),
+    ({"attention_dp_timeout_iters": 9, "engine": "trtllm"}, "enable_balance", RANKS | {"attention_dp_enable_balance": True}),
+    (
+        {"attention_dp_batching_wait_iters": 9, "engine": "trtllm"},
+        "enable_balance",
+        RANKS | {"attention_dp_enable_balance": True},
+    ),
+    ({"batch_wait_timeout_iters": 9, "engine": "trtllm"}, "max_tokens_ratio", {"batch_wait_max_tokens_ratio": 0.5}),
+    ({"batch_wait_max_tokens_ratio": 0.5, "engine": "trtllm"}, "timeout_iters", {"batch_wait_timeout_iters": 9}),
+    (
+        RANKS | {"engine": "trtllm", "batch_wait_timeout_iters": 9, "batch_wait_max_tokens_ratio": 0.5},
+        "data_parallel_size 1",
+        EIGHT | {"data_parallel_size": 1},
+    ),
+    ({"capacity_scheduler_policy": "guaranteed_no_evict"}, "trtllm scheduler", {"engine": "trtllm"}),
+    ({"max_prefill_tokens": 16384}, "sglang scheduler", {"engine": "sglang"}),
+    ({"schedule_conservativeness": 1.0}, "sglang scheduler", {"engine": "sglang"}),
+    ({"engine": "sglang", "long_prefill_token_threshold": 9}, "vllm scheduler", {"engine": "vllm"}),
+    (
+        DENSE | {"engine": "sglang", "pipeline_parallel_size": 2, "scheduler_recv_interval": 3},
+        "pipeline_parallel_size 1",
+        {"pipeline_parallel_size": 1},
+    ),
+    (
+        DENSE | {"pipeline_parallel_size": 2, "async_scheduling": True},
+        "pipeline_parallel_size 1",
+        {"pipeline_parallel_size": 1},
+    ),
+    (DENSE | {"moe_backend": "marlin", "weights": "mxfp4"}, "a model with experts", {"model": "openai/gpt-oss-20b"}),
+    ({"peer_to_peer": False}, "several GPUs", {"tensor_parallel_size": 2}),
+    ({"acceptance_rate": 0.8}, "num_speculative_tokens", DEEPSEEK | {"num_speculative_tokens": 1}),
+    ({"acceptance_length": 1.8}, "num_speculative_tokens", DEEPSEEK | {"num_speculative_tokens": 1}),
+    ({"acceptance_rates": (0.8,)}, "num_speculative_tokens", DEEPSEEK | {"num_speculative_tokens": 1}),
+    ({"speculative_method": "mtp"}, "num_speculative_tokens", DEEPSEEK | {"num_speculative_tokens": 1}),
+    ({"draft_model": "Qwen/Qwen3-0.6B"}, "num_speculative_tokens", {"num_speculative_tokens": 3}),
+    ({"min_instances": 2, "instances": 4}, "scale_on_queue", {"scale_on_queue": 3.0}),
+    ({"initial_instances": 2, "instances": 4}, "scale_on_queue", {"scale_on_rate": 3.0}),
+    ({"start_up_s": 2.0}, "scale_on_queue", {"scale_on_kv": 0.5}),
+    ({"scale_interval_s": 2.0}, "scale_on_queue", {"scale_on_kv": 0.5}),
+    ({"scale_up_after_s": 2.0}, "scale_on_queue", {"scale_on_kv": 0.5}),
+    ({"scale_down_after_s": 2.0}, "scale_on_queue", {"scale_on_concurrency": 5.0}),
+    ({"replay_timing": "none"}, "replay", {"replay": "recordings"}),
+    ({"replay_match": ("model",)}, "replay", {"replay": "recordings"}),
+    ({"replay_ignore": ("x",)}, "replay", {"replay": "recordings"}),
+    ({"on_miss": "generated"}, "replay", {"replay": "recordings"}),
+    ({"upstream_key": "k"}, "upstream", {"upstream": "http://localhost:1"}),
+    ({"ttft_ms": 20.0, "max_num_seqs": 4}, "fixed ones", None),
+    ({"itl_ms": 20.0, "host_kv_gib": 4.0}, "fixed ones", None),
+    ({"ttft_ms": 20.0, "kv_store_gib": 4.0}, "fixed ones", None),
+    (DEEPSEEK | {"ttft_ms": 20.0, "num_speculative_tokens": 1}, "fixed ones", None),
+    ({"ttft_ms": 20.0, "async_scheduling": True}, "fixed ones", None),
+]
+
+
+@pytest.mark.parametrize(("given", "needs", "enough"), IDLE)
+def test_each_setting_without_effect_is_told_with_what_it_needs(given, needs, enough):
+    sentences = without_effect([ClusterConfig(**given)])
+    name = next(name for name in sentences if name in given)
+    assert sentences[name].startswith(f"{name} has no effect here: it needs ")
+    assert needs in sentences[name]
+    if enough is not None:
+        assert without_effect([ClusterConfig(**(given | enough))]) == {}
+
+
+def test_what_has_an_effect_in_one_of_several_clusters_needs_no_word():
+    one, eight = ClusterConfig(**EIGHT, prefill_schedule_interval=4), ClusterConfig(**RANKS, prefill_schedule_interval=4)
+    assert without_effect([one])
+    assert not without_effect([one, eight])
+    assert not without_effect([eight, ClusterConfig(**DENSE)])
+
+
+def test_the_defaults_and_fixed_times_alone_have_nothing_to_tell():
+    assert without_effect([ClusterConfig()]) == {}
+    assert without_effect([ClusterConfig(ttft_ms=200.0, itl_ms=10.0, gpu="h200_sxm", enable_prefix_caching=False)]) == {}
+
+
+def test_each_rule_is_about_settings_that_there_are():
+    fields = {field.name for field in dataclasses.fields(ClusterConfig)}
+    limits = {"recurrent_states"}  # of EngineLimits alone
+    assert {name for rule in (*RULES, *CLUSTER_RULES) for name in rule.names} - limits <= fields
+
+
+def pools(**own):
+    plain = {"model": "Qwen/Qwen3-32B", "tensor_parallel_size": 2}
+    return ClusterConfig(pools=(PoolConfig(name="a", **plain, **own), PoolConfig(name="b", **plain)))
+
+
+def test_of_pools_it_is_told_whose_setting_it_is():
+    assert "pool a: disk_kv_gb_per_s has no effect here" in "".join(without_effect([pools(disk_kv_gb_per_s=9.0)]).values())
+
+
+def test_a_default_of_all_pools_counts_where_one_of_them_uses_it(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "model: Qwen/Qwen3-32B\ntp: 2\nstream_interval: 4\n"
+        "pools:\n  - {name: prefill, role: prefill}\n  - {name: decode, role: decode}\n"
+    )
+    assert make_config(str(path), {}).pools[0].stream_interval == 4
+    path.write_text(
+        "model: Qwen/Qwen3-32B\ntp: 2\n"
+        "pools:\n  - {name: prefill, role: prefill, stream_interval: 4}\n  - {name: decode, role: decode}\n"
+    )
+    with pytest.raises(
+        ConfigError, match="pool prefill: stream_interval has no effect here: it needs an instance that decodes"
+    ):
+        make_config(str(path), {})
+
+
+def test_a_flag_may_switch_off_what_settings_of_the_file_are_about():
+    assert make_config("bundled:offload", {"host_kv_gib": 0.0, "disk_kv_gib": 0.0}).host_kv_gb_per_s == 50
+    assert make_config("bundled:autoscaled", {"ttft_ms": 20.0}).fixed_times
+    with pytest.raises(ConfigError, match="disk_kv_gb_per_s"):
+        make_config("bundled:disaggregated", {"disk_kv_gb_per_s": 3.0})
+
+
+def test_a_setting_of_the_whole_cluster_inside_a_pool_is_told_where_it_belongs(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text("pools:\n  - name: a\n    kv_store_gib: 100\n    kv_transfer: {link: network}\n    rooter: prefix\n")
+    with pytest.raises(ConfigError) as refused:
+        read_cluster_file(str(path))
+    at_top = "is a setting of the whole cluster: it belongs at the top level of the file, not in a pool"
+    assert refused.value.problems[0] == f"{path}:3: pools[0].kv_store_gib: {at_top}"
+    assert refused.value.problems[1] == f"{path}:4: pools[0].kv_transfer: {at_top}"
+    assert "pools[0].rooter: unknown key" in refused.value.problems[2]
