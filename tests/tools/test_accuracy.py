@@ -185,7 +185,7 @@ def test_runs_of_ones_own_are_judged(
     assert main() == 0
     out, err = capsys.readouterr()
     assert "| mine | 30.0 / " in out
-    assert "other: no prediction: unknown model" in err
+    assert "other: no prediction: model: unknown model" in err
 
 
 def test_a_bad_file_of_runs_exits_with_two(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from llmirage_client.choices import Variable
@@ -47,6 +49,15 @@ class Point:
         if self.duration_s is not None:
             options = replace(options, benchmark_duration_s=self.duration_s)
         return options if self.requests is None else replace(options, request_count=self.requests)
+
+
+def by_load(workload: Workload, loads: int) -> tuple[int, ...]:
+    """How many conversations of a workload that was made for so many loads belong to each: those of an equal share of its
+    requests (see synthetic_load)."""
+    ends = itertools.accumulate(len(workload.sessions[root].turns) for root in workload.roots)
+    each = sum(len(workload.sessions[root].turns) for root in workload.roots) // loads
+    shares = Counter((end - 1) // each for end in ends)
+    return tuple(shares[load] for load in range(loads))
 
 
 def shared_out(workload: Workload, loads: tuple[float, ...], variable: Variable) -> int:

@@ -74,7 +74,9 @@ class LengthSettings:
         0.0, "Draw --isl from a normal distribution of this deviation.", aliases=("synthetic_input_tokens_stddev",), least=0
     )
     osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0)
-    requests: int | None = _lengths(None, "Number of requests.", least=1, study=True, unset="1000", usual=True)
+    requests: int | None = _lengths(
+        None, "Number of requests; of a sweep, of each load.", least=1, study=True, unset="1000", usual=True
+    )
     turns: Any = _lengths(
         "1",
         "Requests per session; each continues the previous one with --isl new tokens.",

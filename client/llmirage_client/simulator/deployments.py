@@ -9,7 +9,9 @@ from typing import Any
 
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.config.cluster import instance_settings
+from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
+from llmirage_server.perf.deployment_checks import look_up
 from llmirage_server.perf.errors import DeploymentError
 
 _TENSOR_SIZES = (1, 2, 4, 8)
@@ -109,9 +111,11 @@ def shapes(
     pipelines of two stages where nothing else fits on a GPU. Raises ConfigError for unknown names.
     """
     problems: list[str] = []
+    look_up(find_model, "model", base.model, problems)
     for name in dict.fromkeys(gpus):
-        _known(find_gpu, name, problems)
-    _known(find_model, base.model, problems)
+        look_up(find_gpu, "gpus", name, problems)
+    for name in dict.fromkeys(filter(None, engines)):
+        look_up(find_engine, "engines", name, problems)
     if problems:
         raise ConfigError(problems)
     possible: list[InstanceShape] = []
@@ -131,13 +135,6 @@ def shapes(
                     fit = [deep] if not _refusal(base, deep, refused) else []
                 possible += fit
     return possible, refused
-
-
-def _known(find: Any, name: str, problems: list[str]) -> None:
-    try:
-        find(name)
-    except DeploymentError as error:
-        problems.extend(error.problems)
 
 
 def _experts(model: str) -> int:

@@ -31,15 +31,18 @@ def synthetic_load(
     wait_s: Any = 0,
     shared_prefix_tokens: int = 0,
     sessions: int | None = None,
+    loads: int = 1,
     seed: int = 0,
 ) -> Workload:
     """`requests` requests in sessions of mode "tokens", without ids; or, where it is given, so many whole `sessions`.
+
+    loads: so many times as many requests, one load after the other, for a sweep.
 
     isl, osl: input and output tokens of a request: a number, "800:1200", "lognormal(p50=900, p95=4000, max=8000)" or a
     Distribution. turns: requests of a session, each of which continues the last one: its input is the last input, the last
     output and isl new tokens. wait_s: pause before each of these. arrivals: times of the sessions' first requests; None: the
     load strategy says. shared_prefix_tokens: every session starts with these, before isl tokens of its first input; calls
-    then have ids. The last session is cut where the number of requests is reached.
+    then have ids. The last session of a load is cut where the number of requests is reached.
 
     Raises WorkloadError with every parameter that makes no sense.
     """
@@ -59,14 +62,15 @@ def synthetic_load(
     if sessions is not None:
         turns_of = [draw_turns() for _ in range(sessions)]
         requests, draw_turns = sum(turns_of), iter(turns_of).__next__
-    inputs = lengths_in.counts(source, requests, least=1)
-    outputs = lengths_out.counts(source, requests, least=1)
+    total = requests * loads
+    inputs = lengths_in.counts(source, total, least=1)
+    outputs = lengths_out.counts(source, total, least=1)
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
     made: list[Session] = []
     known: dict[tuple[int, int, float], Turn] = {}
     done = 0
-    while done < requests:
-        count = min(draw_turns(), requests - done)
+    while done < total:
+        count = min(draw_turns(), requests - done % requests)
         delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()] if count > 1 else [0.0]
         lengths = list(zip(inputs[done : done + count], outputs[done : done + count], strict=True))
         name = f"request_{len(made) + 1}" if count == 1 else f"session_{len(made) + 1}"

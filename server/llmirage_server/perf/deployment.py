@@ -94,11 +94,11 @@ class Deployment:
         of experts, where several were measured; auto: the engine's default.
         """
         problems: list[str] = []
-        found_model = look_up(find_model, model, problems)
-        found_gpu = look_up(find_gpu, gpu, problems)
+        found_model = look_up(find_model, "model", model, problems)
+        found_gpu = look_up(find_gpu, "gpu", gpu, problems)
         if found_gpu is not None and peer_to_peer is not None:
             found_gpu = replace(found_gpu, peer_to_peer=peer_to_peer)
-        profile = look_up(find_engine, engine, problems)
+        profile = look_up(find_engine, "engine", engine, problems)
         draft = find_draft(speculative, found_model, problems)
         problems += number_problems(
             tp=tp,
@@ -118,15 +118,15 @@ class Deployment:
         weights = WEIGHT_ALIASES.get(weights, weights)
         if weights not in WEIGHT_DTYPES and weights != "auto":
             choices = ", ".join(("auto", *WEIGHT_DTYPES, *WEIGHT_ALIASES))
-            problems.append(f"unknown weight format {weights!r}; choices: {choices}")
+            problems.append(f"weights: unknown format {weights!r}; choices: {choices}")
         kv_dtype = kv_cache_dtype
         if kv_dtype == "auto":  # ModelOpt's checkpoints say fp8, and TensorRT-LLM does as they say where the GPU can
             modelopt = profile and profile.base == "trtllm" and weights in ("fp8", "nvfp4")
             kv_dtype = "fp8" if modelopt and found_gpu and "fp8" in found_gpu.rates else "bf16"
         if kv_dtype not in KV_DTYPE_BYTES:
-            problems.append(f"unknown KV cache format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
+            problems.append(f"kv_cache_dtype: unknown format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
         if perf_model not in PERF_MODELS:
-            problems.append(f"unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
+            problems.append(f"perf_model: unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
         problems += moe_backend_problems(moe_backend, weights, profile, found_gpu)
         if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)

@@ -15,12 +15,12 @@ from llmirage_server.perf.speculation import Speculative
 _Spec = TypeVar("_Spec")
 
 
-def look_up(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec | None:
-    """What `find` finds, or None with its problems added to the list."""
+def look_up(find: Callable[[str], _Spec], setting: str, name: str, problems: list[str]) -> _Spec | None:
+    """What `find` finds, or None with its problems added to the list. setting: which one has the name."""
     try:
         return find(name)
     except DeploymentError as error:
-        problems.extend(error.problems)
+        problems.extend(f"{setting}: {problem}" for problem in error.problems)
         return None
 
 
@@ -32,7 +32,7 @@ def find_draft(speculative: Speculative | None, model: ModelSpec | None, problem
         if speculative.draft_model is None:
             problems.append("speculation with a draft model needs its name")
             return None
-        return look_up(find_model, speculative.draft_model, problems)
+        return look_up(find_model, "draft_model", speculative.draft_model, problems)
     if speculative.method == "eagle3":
         return model.eagle3_head if model is not None else None
     if speculative.method == "ngram":

@@ -113,6 +113,18 @@ def test_the_file_is_shared_out_and_a_wrap_is_told(endpoint: Endpoint, workload:
     assert "has 20 conversations and the points ran 30, so some repeat" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("turns", ["1", "1:4"])
+def test_without_a_file_each_load_has_the_number_of_requests(endpoint: Endpoint, tmp_path: Path, turns: str) -> None:
+    lengths = ["--isl", 20, "--osl", 3, "--requests", 9, "--turns", turns]
+    words = [*lengths, "--concurrency", "1,2,3", "--url", endpoint.url, "--no-streaming", "--artifact-dir", tmp_path / "a"]
+    result = CliRunner().invoke(run, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    found = [records(folder) for folder in sorted((tmp_path / "a").glob("0*"))]
+    assert [len(lines) for lines in found] == [9, 9, 9]
+    conversations = [{line["metadata"]["conversation_id"] for line in lines} for lines in found]
+    assert not set.intersection(*conversations)
+
+
 def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
     result = invoke(workload, endpoint, "--parallel", 1, 2, "--number", 2, 4, "--artifact-dir", tmp_path / "out")
     assert result.exit_code == 0, result.output

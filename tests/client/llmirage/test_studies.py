@@ -118,7 +118,7 @@ def test_workloads_go_from_one_function_to_the_next(tmp_path: Path) -> None:
         ({"isl": 1, "osl": 1, "tp": 1, "tensor_parallel_size": 2}, "tensor_parallel_size: given twice"),
         ({"isl": 1}, "give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
         ({"workload": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ({"isl": 1, "osl": 1, "model": "nope"}, "unknown model 'nope'"),
+        ({"isl": 1, "osl": 1, "model": "nope"}, "model: unknown model 'nope'"),
         ({"isl": 1, "osl": 1, "concurrency": [1, 2]}, "--concurrency has several values"),
         ({"isl": 1, "osl": 1, "progress": 3}, "progress must be true, false or a function, not 3"),
     ],

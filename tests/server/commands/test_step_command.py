@@ -141,7 +141,10 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ("--model Qwen3-8B --gpu h100 --decode 0@5", "'0@5': 0 is not between 1 and 10,000,000"),
         ("--model Qwen3-8B --gpu h100 --prefill 5@x", "'5@x' is not of the form TOKENS@CONTEXT"),
         ("--model Qwen3-8B --gpu h100 --decode 1@1 --draft-model Qwen3-0.6B", "--draft-model needs --speculate K"),
-        ("--model Qwen3-8C --gpu h100 --decode 1@1", "llmirage step: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B"),
+        (
+            "--model Qwen3-8C --gpu h100 --decode 1@1",
+            "llmirage step: model: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B",
+        ),
         ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
         ("--model Qwen3-30B-A3B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
         (
@@ -162,7 +165,8 @@ def test_a_mistake_is_told_in_a_sentence(line: str, words: str) -> None:
 def test_everything_wrong_is_told_at_once() -> None:
     lines = run("--model Qwen9 --gpu h1000 --engine vlm --kv int3 --weights fp7 --decode 1@1").stderr.splitlines()
     assert len(lines) == 5
-    assert all(line.startswith("llmirage step: unknown ") for line in lines)
+    named = [line.removeprefix("llmirage step: ").partition(": unknown ")[0] for line in lines]
+    assert named == ["model", "gpu", "engine", "weights", "kv_cache_dtype"]
 
 
 def test_help_needs_no_performance_model() -> None:

@@ -166,8 +166,8 @@ def test_weights_that_leave_no_room_for_one_sequence_are_refused() -> None:
         ({"tp": 4, "ep": 3}, "ep 3 does not divide tp 4"),
         ({"tp": 2, "ep": 4}, "ep 4 does not divide tp 2: .*use tp 4 ep 4"),
         ({"model": "Llama-3.1-8B", "tp": 2, "ep": 2}, "ep 2 needs a mixture of experts, but .* is dense"),
-        ({"weights": "fp7"}, "unknown weight format 'fp7'; choices: auto, bf16, fp8, .*nvfp4"),
-        ({"kv_cache_dtype": "int8"}, "unknown KV cache format 'int8'; choices: auto, bf16, fp8"),
+        ({"weights": "fp7"}, "weights: unknown format 'fp7'; choices: auto, bf16, fp8, .*nvfp4"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: unknown format 'int8'; choices: auto, bf16, fp8"),
         ({"gpu": "a100", "kv_cache_dtype": "fp8"}, "A100 SXM 80GB has no fp8 arithmetic for an fp8 KV cache; choices: bf16"),
         (
             {"num_gpu_blocks_override": 10},
@@ -180,13 +180,13 @@ def test_weights_that_leave_no_room_for_one_sequence_are_refused() -> None:
             "TensorRT-LLM runs on NVIDIA GPUs only, not on MI300X; choices: vllm, sglang",
         ),
         ({"gpu": "mi300x", "weights": "nvfp4"}, "MI300X has no kernels for nvfp4 weights"),
-        ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm?"),
-        ({"perf_model": "magic"}, "unknown performance model 'magic'; choices: roofline, silicon"),
+        ({"engine": "vlm"}, "engine: unknown engine 'vlm'; did you mean vllm?"),
+        ({"perf_model": "magic"}, "perf_model: unknown performance model 'magic'; choices: roofline, silicon"),
         (
             {"speculative": Speculative(2)},
             "Qwen/Qwen3-30B-A3B has no multi-token prediction layer to draft with; name a draft model",
         ),
-        ({"speculative": Speculative(2, "draft_model", "Qwen9")}, "unknown model 'Qwen9'"),
+        ({"speculative": Speculative(2, "draft_model", "Qwen9")}, "draft_model: unknown model 'Qwen9'"),
         (
             {"tp": 8, "ep": 8, "speculative": Speculative(2, "draft_model", "Qwen2.5-7B")},
             "tp 8 does not divide the 28 .* heads",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.choices import Variable
-from llmirage_client.load.points import Point, shared_out
+from llmirage_client.load.points import Point, by_load, shared_out
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.workload.session import Workload
@@ -45,7 +45,10 @@ def sweep_points(workload: Workload, settings: Mapping[str, Any]) -> list[Point]
     )
     limited = any(settings[name] is not None for name in ("duration", "benchmark_duration", "request_count"))
     if not lists["num_conversations"] and not limited:
-        conversations = (shared_out(workload, loads, variable),) * len(loads)
+        of_lengths = settings["isl"] is not None
+        conversations = (
+            by_load(workload, len(loads)) if of_lengths else (shared_out(workload, loads, variable),) * len(loads)
+        )
     rows = zip(loads, conversations, requests, strict=True)
     return [Point(variable, load, number, own, sent) for number, (load, own, sent) in enumerate(rows, 1)]
 

@@ -60,6 +60,7 @@ def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversati
     counts = settings["request_count"]
     sent = sum(counts) if isinstance(counts, tuple) else counts
     requests = settings["requests"] or sent
+    each = settings["requests"] or not isinstance(counts, tuple) or len(counts) == 1  # of a sweep's loads
     return synthetic_load(
         _spread(settings["isl"], settings["isl_stddev"]),
         _spread(settings["osl"], settings["osl_stddev"]),
@@ -68,8 +69,15 @@ def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversati
         wait_s=settings["think_time"],
         shared_prefix_tokens=settings["shared_prefix"],
         sessions=None if requests else conversations,
+        loads=_loads(settings) if each and (requests or conversations is None) else 1,
         seed=settings["random_seed"],
     )
+
+
+def _loads(settings: Mapping[str, Any]) -> int:
+    """How many loads are asked for: several of a sweep, else one."""
+    given = (settings[name] for name in ("concurrency", "request_rate"))
+    return max(len(values) if isinstance(values, tuple) else 1 for values in given)
 
 
 def _spread(length: str, stddev: float) -> str:
