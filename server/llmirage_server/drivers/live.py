@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import itertools
 import logging
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -24,6 +26,7 @@ from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 logger = logging.getLogger("llmirage")
 
 SLICE_S = 0.002  # of computing, before other work of the loop gets its turn
+_TIME = operator.attrgetter("time_s")
 _STEPS = 16  # step ends between two readings of the clock
 
 
@@ -225,10 +228,8 @@ class PacedDriver(Driver):
         events = self._run_cluster(to)
         self._deliver(events)
         sent_s = self._clock()
-        tokens_at: dict[float, int] = {}
-        for event in events:
-            tokens_at[event.time_s] = tokens_at.get(event.time_s, 0) + (event.tokens or len(event.emitted))
-        for time_s, tokens in tokens_at.items():
+        for time_s, together in itertools.groupby(events, key=_TIME):
+            tokens = sum([event.tokens or len(event.emitted) for event in together])
             self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
 
     def _wall(self, cluster_s: float) -> float:
