@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -67,11 +68,21 @@ def point(deployment: str, error: float, gpu: str = "a", concurrency: float = 1.
 def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
     given = [point("one", 0.1), point("two", -0.1), point("three", 0.4, "b")]
     scales = scales_of(given, "tpot")
-    everything = (2 * math.log(0.1) + math.log(0.4)) / 3
+    everything = (math.log(0.1) + math.log(0.4)) / 2  # model and GPU count once, however many their deployments
     assert scales[""] == scales["measured dense vllm"] == pytest.approx(math.exp(everything))
-    assert scales["measured dense vllm a"] == pytest.approx(math.exp((2 * math.log(0.1) + 3 * everything) / 5))
+    assert scales["measured dense vllm a"] == pytest.approx(math.exp((math.log(0.1) + 3 * everything) / 4))
     assert scales["measured dense vllm b"] == pytest.approx(math.exp((math.log(0.4) + 3 * everything) / 4))
     assert scale_at(scales, (*given[0].strata[:4], "measured dense vllm c")) == scales["measured dense vllm"]
+
+
+def test_a_band_is_that_of_servers_without_drafts() -> None:
+    measured = [
+        replace(run(str(i)), model="deepseek-ai/DeepSeek-R1", gpu="b200_sxm", tpot_ms=t) for i, t in enumerate((10, 7))
+    ]
+    known = replace(run("known"), speculation="mtp")
+    assert (
+        len(points_of([Prediction(each, 100.0, 10.0, 1.0) for each in [*measured, known]])) == 1
+    )  # not the faster of two equals
 
 
 def test_a_level_takes_the_small_number_of_deployments_into_account() -> None:

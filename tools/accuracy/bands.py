@@ -1,12 +1,13 @@
 """Prediction intervals from the errors on measured runs: perf/catalogue/data/bands.json, and their coverage.
 
-The error of a run is the logarithm of measured / predicted. Every group of runs (all, by kernels, class of model, engine,
-GPU) has a scale: the mean over its deployments of the logarithm of their median absolute error, drawn towards the next wider
-group as if that were three more deployments. An error over the scale of its group, fitted without any run of the same model,
-GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by the root of
-their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups left out.
-An engine's own quantiles, drawn towards those of all as if these were one more group of its own, take the place of all:
-tails of one engine are heavier than those of another.
+The error of a run is the logarithm of measured / predicted. Runs of one model, GPU and engine have much in common: such a
+group has one typical error, the mean over its deployments of the logarithm of their median absolute error. Every stratum of
+groups (all, by kernels, class of model, engine, GPU) has a scale: the mean of the typical errors, drawn towards that of the
+next wider stratum as if that were three more groups. An error over the scale of its stratum, fitted without any run of the
+same model, GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by
+the root of their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups
+left out. An engine's own quantiles, drawn towards those of all as if these were one more group of its own, take the place of
+all: tails of one engine are heavier than those of another.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from accuracy.closed_loop import Prediction
+from accuracy.truth import find_drafted
 from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, strata
 from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
 
 SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
-_DRAWN = 3.0  # deployments' worth of the wider group in the scale of a narrower one
+_DRAWN = 3.0  # groups' worth of the wider stratum in the scale of a narrower one
 _LEVELS_DRAWN = 1.0  # groups' worth of the quantiles of all in those of an engine
 _LEAST = 0.01  # scale of a deployment, at least: repeats of the measurements differ by as much
 
@@ -48,9 +50,10 @@ class Point:
         return self.strata[-1].split()[2]
 
 
-def points_of(predictions: Iterable[Prediction]) -> list[Point]:
-    """The runs that say something about the model: predicted, and not by chance with drafts that no setting tells of."""
-    return [_point(p) for p in predictions if not p.problem and not p.run.speculation]
+def points_of(predictions: Collection[Prediction]) -> list[Point]:
+    """The runs that say something about the model: predicted, and without drafts, as far as the measurements show."""
+    drafted = find_drafted([p.run for p in predictions])
+    return [_point(p) for p in predictions if not p.problem and p.run.id not in drafted]
 
 
 def _point(p: Prediction) -> Point:
@@ -75,11 +78,15 @@ Scales = dict[str, float]
 
 
 def scales_of(points: Sequence[Point], quantity: Quantity) -> Scales:
-    """Of every group, by its name."""
-    of: dict[str, tuple[tuple[str, ...], list[float]]] = {}
+    """Of every stratum, by its name."""
+    of: dict[str, tuple[tuple[str, ...], dict[str, list[float]]]] = {}
     for point in points:
-        of.setdefault(point.deployment, (point.strata, []))[1].append(abs(point.errors[quantity]))
-    logs = [(names, math.log(max(_LEAST, median(errors)))) for names, errors in of.values()]
+        deployments = of.setdefault(point.left_out, (point.strata, {}))[1]
+        deployments.setdefault(point.deployment, []).append(abs(point.errors[quantity]))
+    logs = [
+        (names, fmean(math.log(max(_LEAST, median(errors))) for errors in deployments.values()))
+        for names, deployments in of.values()
+    ]
     found: dict[str, float] = {"": fmean(log for _, log in logs)}
     for depth in range(1, len(points[0].strata)):
         for names in sorted({names[: depth + 1] for names, _ in logs}):

@@ -88,7 +88,7 @@ def predict_all(runs: Iterable[MeasuredRun], variant: Variant = "known settings"
 
 def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     options: dict[str, Any] = {
-        "engine": f"{run.engine}@{run.engine_version}" if run.engine_version[:1].isdigit() else run.engine,
+        "engine": engine_of(run),
         "tp": run.tp,
         "pp": run.pp,
         "dp": run.dp,
@@ -107,6 +107,11 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
         }
     deployment = _create(run.model, run.gpu, tuple(options.items()))
     return without_own_constants(deployment) if variant == "transferred" else deployment
+
+
+def engine_of(run: MeasuredRun) -> str:
+    """Its engine, with the version where it is a number."""
+    return f"{run.engine}@{run.engine_version}" if run.engine_version[:1].isdigit() else run.engine
 
 
 def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:

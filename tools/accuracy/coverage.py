@@ -15,16 +15,14 @@ from llmirage_server.perf.bands import QUANTITIES, Quantity
 _HEADINGS: dict[Quantity, str] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
 
 
-def coverage_table(points: Sequence[Point]) -> str:
-    """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU."""
-    inside = {quantity: covered(points, quantity) for quantity in QUANTITIES}
+def coverage_table(points: Sequence[Point], by: str = "left_out") -> str:
+    """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU. by: of a point, what its band leaves out."""
+    inside = {quantity: covered(points, quantity, by) for quantity in QUANTITIES}
     rows = []
     for name in _groups(points):
         members = [i for i, point in enumerate(points) if name in _names(point)]
         cells = [_share([inside[quantity][i] for i in members]) for quantity in QUANTITIES]
         rows.append([name, len(members), *cells])
-    apart = {quantity: covered(points, quantity, "deployment") for quantity in QUANTITIES}
-    rows.append(["all, single deployments left out", len(points), *(_share(apart[quantity]) for quantity in QUANTITIES)])
     return table(["runs", "n", *_HEADINGS.values()], rows)
 
 

@@ -32,7 +32,7 @@ from accuracy.runs import MeasuredRun, load_runs
 from accuracy.saved import load_predictions, save_predictions
 from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
-from accuracy.truth import find_suspects
+from accuracy.truth import find_drafted
 
 TEXT = Path(__file__).with_name("text")
 SPECULATIVE = "speculative.csv.gz"
@@ -85,14 +85,13 @@ def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> str:
-    usable = _usable(predictions)
-    suspects = find_suspects(runs) | {run.id for run in runs if run.speculation}
+    usable, drafted = _usable(predictions), find_drafted(runs)
     refused = [p for p in predictions if p.problem]
     lines = [
         _text("whole-runs"),
         summary(usable),
         "Without the runs that probably drafted tokens (see the rows at the end of this page):",
-        summary([p for p in usable if p.run.id not in suspects]),
+        summary([p for p in usable if p.run.id not in drafted]),
         "### By kind of model, and by source",
         run_table(usable, "runs", lambda p: ({"moe": "mixtures of experts", "dense": "dense"}[class_of(p.run.model)],)),
         run_table(usable, "source", lambda p: (_source(p.run),)),
@@ -125,7 +124,15 @@ def _causes() -> list[tuple[str, str]]:
 
 
 def _bands(predictions: Sequence[Prediction], figures: Path) -> str:
-    lines = [_text("bands"), coverage_table(points_of(predictions)), "### Factors, of 50 / 90 %", width_table(figures)]
+    points = points_of(predictions)
+    lines = [
+        _text("bands"),
+        coverage_table(points),
+        "The same, each with the band that all deployments but its own (same format and parallelism, too) give:",
+        coverage_table(points, "deployment"),
+        "### Factors, of 50 / 90 %",
+        width_table(figures),
+    ]
     return "\n\n".join(lines)
 
 

@@ -2,8 +2,9 @@
 
 Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from the runs in tests/data/silicon; takes minutes
 
-Every combination of a small grid within the bounds is tried on a sample of the other runs of the same engine profile; the
-best one, by the sum of the mean logarithmic errors of TTFT, TPOT and latency, predicts all runs of the group left out.
+Every constant that the runs gave is searched, one after the other, on samples of the runs of other groups of the same engine
+profile; the least sum of the mean logarithmic errors of TTFT, TPOT and latency wins, and predicts the group that was left
+out. With fewer than two other groups, those of the engine's other profiles count too: versions have more in common than not.
 """
 
 from __future__ import annotations
@@ -12,66 +13,104 @@ import math
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import product
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from accuracy.closed_loop import Prediction, predict
-from accuracy.report import run_table
+from accuracy.closed_loop import Prediction, engine_of, predict
+from accuracy.report import DENSE, named_table
 from accuracy.runs import MeasuredRun, load_runs
-from accuracy.truth import find_suspects
+from accuracy.truth import find_drafted
+from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.lookup import find_gpu
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
 SAMPLE = 12  # runs of each other group
-GRID: Mapping[str, Sequence[float]] = {
-    "eager_layer_us": (500, 1000, 2000),
-    "front_end_ms": (10, 20, 30),
-    "prefill_in_place": (1.0, 1.15, 1.4),
+LEAST_GROUPS = 2  # other groups of a profile, to decide without other versions
+VALUES: Mapping[str, Sequence[float]] = {
+    "eager_layer_us": (0, 250, 500, 1000, 1500, 2000),
+    "front_end_ms": (5, 10, 15, 20, 30),
+    "prefill_in_place": (1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
+    "host_step_ms": (0, 0.25, 0.5, 1, 2),
+    "host_sequence_us": (0, 2, 4, 8, 16),
+    "output_token_us": (0, 45, 90),
+    "tokenize_ms": (0, 3),
 }
-Changes = tuple[tuple[str, float], ...]
+START = (1000, 20, 1.2, 0.5, 4, 0, 0)  # of no engine
+ROUNDS = 2
+Constants = tuple[float, ...]
+Groups = dict[str, list[MeasuredRun]]
+Profile = tuple[str, str]
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the constants of each group, and the tables."""
     runs = load_runs(DATA / "runs.csv.gz")
-    suspects = find_suspects(runs) | {run.id for run in runs if run.speculation}
+    drafted = find_drafted(runs)
+    profiles = profiles_of(run for run in runs if run.id not in drafted)
     found: list[Prediction] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for profile, members in _profiles(run for run in runs if run.id not in suspects):
-            groups = sorted({_group(run) for run in members})
-            for group in groups if len(groups) > 1 else ():
-                best = _fitted([run for run in members if _group(run) != group], pool)
-                print(f"{' '.join(profile)} without {group}: {dict(best)}", flush=True)
-                held = [run for run in members if _group(run) == group]
-                found += pool.map(_predict, held, [best] * len(held), chunksize=4)
-    print(run_table([p for p in found if not p.problem], "left out", lambda p: (p.run.engine, _group(p.run))))
+        simulated = Simulated(pool)
+        for profile, groups in profiles.items():
+            for group, held in groups.items():
+                sample = [run for others in others_of(profiles, profile, group) for run in sample_of(others)]
+                best = fitted(sample, simulated)
+                print(f"{' '.join(profile)} without {group}: {dict(zip(VALUES, best, strict=True))}", flush=True)
+                found += pool.map(_predict, held, [best] * len(held), [True] * len(held), chunksize=4)
+    print(named_table("left out", dict(_rows([p for p in found if not p.problem]))))
 
 
-def _profiles(runs: Iterable[MeasuredRun]) -> Iterator[tuple[tuple[str, str], list[MeasuredRun]]]:
-    of: dict[tuple[str, str], list[MeasuredRun]] = {}
+def profiles_of(runs: Iterable[MeasuredRun]) -> dict[Profile, Groups]:
+    """Runs by the profile of their engine, and by group."""
+    of: dict[Profile, Groups] = {}
     for run in runs:
         old = run.engine == "vllm" and run.engine_version.startswith(("0.11", "0.12", "0.13"))
         version = "0.13" if old else run.engine_version[:3] if run.engine == "trtllm" else ""
-        of.setdefault((run.engine, version), []).append(run)
-    yield from of.items()
+        of.setdefault((run.engine, version), {}).setdefault(_group(run), []).append(run)
+    return of
 
 
 def _group(run: MeasuredRun) -> str:
     return f"{run.family} {run.gpu}"
 
 
-def _fitted(runs: Sequence[MeasuredRun], pool: ProcessPoolExecutor) -> Changes:
-    by_group: dict[str, list[MeasuredRun]] = {}
-    for run in runs:
-        by_group.setdefault(_group(run), []).append(run)
-    rng = random.Random(3)
-    sample = [run for group in by_group.values() for run in rng.sample(group, min(len(group), SAMPLE))]
-    grid: list[Changes] = [tuple(zip(GRID, values, strict=True)) for values in product(*GRID.values())]
-    tried = [(each, run) for each in grid for run in sample]
-    answers = list(pool.map(_predict, [run for _, run in tried], [each for each, _ in tried], chunksize=16))
-    losses = [fmean(map(_loss, answers[i : i + len(sample)])) for i in range(0, len(answers), len(sample))]
-    return grid[losses.index(min(losses))]
+def others_of(profiles: Mapping[Profile, Groups], profile: Profile, group: str) -> list[list[MeasuredRun]]:
+    """The groups that decide where one is left out, of all profiles of the engine."""
+    own = [runs for name, runs in profiles[profile].items() if name != group]
+    if len(own) >= LEAST_GROUPS:
+        return own
+    near = [groups for each, groups in profiles.items() if each[0] == profile[0] and each != profile]
+    return own + [runs for groups in near for name, runs in groups.items() if name != group]
+
+
+def sample_of(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    return random.Random(3).sample(runs, min(len(runs), SAMPLE))
+
+
+class Simulated:
+    """Predictions of runs with constants, each made once."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._known: dict[tuple[str, Constants], Prediction] = {}
+
+    def losses(self, runs: Sequence[MeasuredRun], tried: Sequence[Constants]) -> list[float]:
+        """Of each of the constants, over all runs."""
+        new = [(run, each) for each in tried for run in runs if (run.id, each) not in self._known]
+        made = self._pool.map(_predict, [run for run, _ in new], [each for _, each in new], chunksize=4)
+        self._known.update(zip([(run.id, each) for run, each in new], made, strict=True))
+        return [fmean(_loss(self._known[run.id, each]) for run in runs) for each in tried]
+
+
+def fitted(runs: Sequence[MeasuredRun], simulated: Simulated) -> Constants:
+    best: Constants = START
+    for _ in range(ROUNDS):
+        for place, values in enumerate(VALUES.values()):
+            tried = [(*best[:place], value, *best[place + 1 :]) for value in values]
+            losses = simulated.losses(runs, tried)
+            best = tried[losses.index(min(losses))]
+    return best
 
 
 def _loss(p: Prediction) -> float:
@@ -82,8 +121,32 @@ def _loss(p: Prediction) -> float:
     return 0.5 * ttft + 1.5 * tpot + latency
 
 
-def _predict(run: MeasuredRun, changes: Changes) -> Prediction:
-    return predict(run, host=dict(changes))
+def _predict(run: MeasuredRun, constants: Constants, left_out: bool = False) -> Prediction:
+    host, gpu = changes_of(run, constants, left_out)
+    return predict(run, host=host, gpu=gpu)
+
+
+def changes_of(run: MeasuredRun, constants: Constants, left_out: bool = False) -> tuple[dict[str, float], dict[str, Any]]:
+    """Of engine and GPU. What runs said of an AMD GPU, its kernels and what versions add to a step, is left out with it."""
+    host = dict(zip(VALUES, constants, strict=True))
+    if left_out:
+        return host, {"reached": None}
+    host["host_step_ms"] += find_engine(engine_of(run)).rocm_step_ms.get(find_gpu(run.gpu).arch, 0.0)
+    return host, {}
+
+
+def _rows(found: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
+    """The runs of each row of the table."""
+    nvidia = [p for p in found if not find_gpu(p.run.gpu).arch]
+    yield "**all**", list(found)
+    yield "**all on NVIDIA GPUs**", nvidia
+    yield "**dense**", [p for p in found if p.run.family in DENSE]
+    yield "**mixtures of experts**", [p for p in found if p.run.family not in DENSE]
+    yield "**mixtures of experts on NVIDIA GPUs**", [p for p in nvidia if p.run.family not in DENSE]
+    for engine in sorted({p.run.engine for p in found}):
+        yield f"**{engine}**", [p for p in found if p.run.engine == engine]
+    for engine, group in sorted({(p.run.engine, _group(p.run)) for p in found}):
+        yield f"{engine} {group}", [p for p in found if (p.run.engine, _group(p.run)) == (engine, group)]
 
 
 if __name__ == "__main__":

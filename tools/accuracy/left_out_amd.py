@@ -1,6 +1,6 @@
 """Kernels of AMD's GPUs fitted anew without a group of runs, and the errors on that group. A figure of docs/accuracy.md.
 
-Run it:  PYTHONPATH=tools python -m accuracy.left_out_amd     from the runs in tests/data/silicon; takes minutes
+Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out_amd     from tests/data/silicon; takes minutes
 
 The three figures of `reached` (data/gpus.yaml) are searched step by step on runs of engine versions that add nothing to a
 step, with a small weight towards 1 where the runs leave them open; the group left out is then predicted with them.

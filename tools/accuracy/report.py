@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from accuracy.closed_loop import Prediction
 from accuracy.errors import Spread, grouped
@@ -26,13 +26,18 @@ def run_table(
     metrics: Sequence[str] = METRICS,
 ) -> str:
     """One line for each group of runs: how many, and error of request latency, TPOT and TTFT."""
+    return named_table(name, {" ".join(group): members for group, members in grouped(predictions, key).items()}, metrics)
+
+
+def named_table(name: str, groups: Mapping[str, Sequence[Prediction]], metrics: Sequence[str] = METRICS) -> str:
+    """The same of groups that may share runs; those without any are not shown."""
     rows = []
-    for group, members in grouped(predictions, key).items():
-        spreads = [Spread.of(p.error(metric) for p in members) for metric in metrics]
-        figures = [cell for s in spreads for cell in (str(s), f"{s.bias:+.1f}")]
-        rows.append([" ".join(group), len(members), *figures])
+    for group, members in groups.items():
+        if members:
+            spreads = [Spread.of(p.error(metric) for p in members) for metric in metrics]
+            rows.append([group, len(members), *(cell for s in spreads for cell in (str(s), f"{s.bias:+.1f}"))])
     names = [metric.upper() if metric in ("tpot", "ttft") else metric for metric in metrics]
-    header = [name, "runs", *(cell for each in names for cell in (each, "bias"))]
+    header = [name, "n" if name == "runs" else "runs", *(cell for each in names for cell in (each, "bias"))]
     return table(header, rows)
 
 
@@ -45,12 +50,7 @@ def summary(predictions: Sequence[Prediction]) -> str:
         "SGLang": [p for p in predictions if p.run.engine == "sglang"],
         "all": list(predictions),
     }
-    rows = []
-    for name, members in chosen.items():
-        if members:
-            spreads = [Spread.of(p.error(metric) for p in members) for metric in METRICS]
-            rows.append([name, len(members), *(cell for s in spreads for cell in (str(s), f"{s.bias:+.1f}"))])
-    return table(["runs", "n", "latency", "bias", "TPOT", "bias", "TTFT", "bias"], rows)
+    return named_table("runs", chosen)
 
 
 def group_of(prediction: Prediction) -> tuple[str, ...]:

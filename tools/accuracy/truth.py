@@ -7,7 +7,7 @@ runs and NVIDIA's own sweeps. What is dropped, and why, was decided before our o
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,8 +101,13 @@ def find_outliers(runs: Iterable[MeasuredRun]) -> set[str]:
     return outliers
 
 
+def find_drafted(runs: Collection[MeasuredRun]) -> set[str]:
+    """Return ids of runs with drafts, known or probable: figures of a server without drafts go without them."""
+    return find_suspects(runs) | {run.id for run in runs if run.speculation}
+
+
 def find_suspects(runs: Iterable[MeasuredRun]) -> set[str]:
-    """Return ids of runs that probably drafted tokens (MTP), which no column tells. They stay in all figures but one.
+    """Return ids of runs that probably drafted tokens (MTP), which no column tells. They stay in the errors of all runs.
 
     Noticed after a first comparison, so they are not dropped: DeepSeek-R1 on H200 under TensorRT-LLM 1.1.0rc2.post2 is up to
     1.6 times faster per token than the same GPUs without expert parallelism, and of two runs of one B200 deployment one is
