@@ -251,8 +251,16 @@ class Deployment:
         weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
         if self.moe_backend == "marlin":
             return replace(weights, expert_kernels="marlin")
+        if self._quantised_by_amd and self.engine.mxfp4_activations_rocm == "fp4" and "fp4" in self.gpu.rates:
+            return weights.with_fp4_activations
         own = self.engine.base != "trtllm" or self.moe_backend == "trtllm"
         return weights if own else replace(weights, expert_kernels="cutlass")
+
+    @property
+    def _quantised_by_amd(self) -> bool:
+        """Whether it is a checkpoint in mxfp4 of a model that was not trained in it (AMD's Quark: W4A4), on AMD's GPUs."""
+        amd = self.gpu.link_kind == "infinity-fabric"
+        return amd and self.weight_dtype == "mxfp4" and self.model.native_weights != "mxfp4"
 
     @cached_property
     def memory(self) -> MemoryBudget:

@@ -20,6 +20,26 @@ def test_gpt_oss_runs_with_8_bit_activations_where_engine_and_gpu_do(engine: str
     assert any(line.startswith(f"fitted: moe {activations}, ") for line in lines)
 
 
+@pytest.mark.parametrize(("model", "gpu", "engine", "kernels"), [
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang", "nvfp4"), ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.10", "nvfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.9", "mxfp4"), ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.2", "mxfp4"),
+    ("openai/gpt-oss-120b", "mi355x", "sglang", "mxfp4"), ("deepseek-ai/DeepSeek-R1", "mi300x", "sglang", "mxfp4"),
+])  # fmt: skip
+def test_amds_checkpoints_in_mxfp4_multiply_with_4_bit_activations(model: str, gpu: str, engine: str, kernels: str) -> None:
+    made = Deployment.create(model, gpu, engine=engine, tp=8, weights="mxfp4")
+    assert any(line.startswith(f"transferred: moe {kernels} ") for line in made.roofline.provenance())
+
+
+def test_experts_with_4_bit_activations_answer_long_prompts_sooner_and_weigh_the_same() -> None:
+    older, newer = (
+        Deployment.create("deepseek-ai/DeepSeek-R1", "mi355x", engine=f"sglang@{version}", tp=8, weights="mxfp4")
+        for version in ("0.5.9", "0.5.10")
+    )
+    assert newer.memory.weights_bytes == older.memory.weights_bytes
+    prompt = [StepBatch([(8000, 0)], [])]
+    assert newer.step_model().stages_s(prompt)[0] < 0.8 * older.step_model().stages_s(prompt)[0]
+
+
 def test_a_mixture_whose_experts_do_not_divide_has_copies_of_some() -> None:
     whole, copies = (Deployment.create("deepseek-ai/DeepSeek-V3", "h200_sxm", engine="sglang", dp=n, ep=n) for n in (64, 48))
     assert copies.memory.weights_bytes > whole.memory.weights_bytes

@@ -30,6 +30,7 @@ _NEAREST: dict[str, tuple[str, ...]] = {
     "int8_weight_only": ("int4", "mxfp4", "bf16"),
     "int4": ("int8_weight_only", "mxfp4", "bf16"),
     "mxfp4_fp8": ("mxfp4", "int4", "int8_weight_only", "bf16"),
+    "mxfp4_fp4": ("nvfp4", "fp8", "fp8_block", "bf16"),
     "mxfp4": ("int4", "int8_weight_only", "bf16"),
     "nvfp4": ("fp8", "fp8_block", "bf16"),
     "nvfp4_cutlass": (),  # its own are in every kind's table

@@ -35,6 +35,11 @@ class WeightDtype:
         """4-bit weights multiplied with 8-bit activations, by block scales in both (W4A8)."""
         return replace(self, activation_bytes=1.03125, compute="fp8")
 
+    @property
+    def with_fp4_activations(self) -> WeightDtype:
+        """4-bit weights multiplied with 4-bit activations, by block scales in both (W4A4)."""
+        return replace(self, activation_bytes=self.weight_bytes, compute="fp4")
+
     def expert_shape(self, hidden: int, width: int) -> tuple[int, int]:
         """Hidden size and width of an expert's matrices as they lie in memory.
 
@@ -49,8 +54,8 @@ class WeightDtype:
             return "int8_weight_only"
         if self.expert_kernels == "marlin" or (self.compute == "bf16" and self.name == "nvfp4"):
             return "int4"
-        if self.compute == "fp8" and self.name == "mxfp4":
-            return "mxfp4_fp8"
+        if self.name == "mxfp4" and self.compute != "bf16":
+            return f"mxfp4_{self.compute}"
         return self.name
 
     @property

@@ -20,7 +20,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 KvPool = Literal["share_of_all", "share_of_free_at_start", "share_of_free"]
 Dispatch = Literal["all_gather", "all_to_all", "wide_all_to_all"]
-Activations = Literal["bf16", "fp8"]
+Activations = Literal["bf16", "fp8", "fp4"]
 Overlap = Literal["layers", "chunks", "none"]
 
 
@@ -74,7 +74,8 @@ class EngineProfile:
         int, ...
     ] = ()  # sequences of CUDA graphs that decoding steps are padded to; (): as if each had its own
     captured_share: float = 1.0  # of the launching, what such a step has left
-    eager_layer_us_rocm: float | None = None  # the same on AMD GPUs; None: as on others
+    mxfp4_activations_rocm: Activations | None = None  # of what AMD quantised to mxfp4, on its GPUs; None: as others
+    eager_layer_us_rocm: float | None = None  # launching a layer on AMD GPUs; None: as on others
     rocm_step_ms: Mapping[str, float] = field(default_factory=dict)  # of each step on AMD GPUs, by architecture
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
@@ -235,7 +236,8 @@ def _keys() -> dict[str, Key]:
         "base": Key(_unknown_base),
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
         "kv_pool": Key(one_of(*get_args(KvPool))),
-        "mxfp4_activations": Key(one_of(*get_args(Activations))),
+        "mxfp4_activations": Key(one_of("bf16", "fp8")),
+        "mxfp4_activations_rocm": Key(one_of(*get_args(Activations))),
         "kv_overlap": Key(one_of(*get_args(Overlap))),
         "moe_dispatch": Key(one_of(*get_args(Dispatch))),
         "block_size": Key(whole),

@@ -55,7 +55,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
     dtype = s.formats.experts
     if (
-        dtype.name == "mxfp4"
+        (dtype.name, dtype.compute) == ("mxfp4", "bf16")
         and dtype.expert_kernels != "marlin"
         and s.engine.mxfp4_activations == "fp8"
         and "fp4" in s.gpu.rates
