@@ -21,9 +21,12 @@ def test_gpt_oss_runs_with_8_bit_activations_where_engine_and_gpu_do(engine: str
 
 
 @pytest.mark.parametrize(("model", "gpu", "engine", "kernels"), [
-    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang", "nvfp4"), ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.10", "nvfp4"),
-    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.9", "mxfp4"), ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.2", "mxfp4"),
-    ("openai/gpt-oss-120b", "mi355x", "sglang", "mxfp4"), ("deepseek-ai/DeepSeek-R1", "mi300x", "sglang", "mxfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang", "nvfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.10", "nvfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.9", "mxfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi355x", "sglang@0.5.2", "mxfp4"),
+    ("openai/gpt-oss-120b", "mi355x", "sglang", "mxfp4"),
+    ("deepseek-ai/DeepSeek-R1", "mi300x", "sglang", "mxfp4"),
 ])  # fmt: skip
 def test_amds_checkpoints_in_mxfp4_multiply_with_4_bit_activations(model: str, gpu: str, engine: str, kernels: str) -> None:
     made = Deployment.create(model, gpu, engine=engine, tp=8, weights="mxfp4")
