@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -19,10 +20,11 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
 from accuracy import closed_loop  # noqa: E402
 from accuracy.__main__ import main  # noqa: E402
 from accuracy.closed_loop import Prediction, predict  # noqa: E402
+from accuracy.document import write_document  # noqa: E402
 from accuracy.errors import Spread, grouped  # noqa: E402
 from accuracy.kernels import kernel_errors  # noqa: E402
 from accuracy.replay import Recorded, load_recorded, measured, replay, tokens_of  # noqa: E402
-from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
+from accuracy.runs import MeasuredRun, RunsError, load_runs  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "silicon"
 
@@ -194,3 +196,12 @@ def test_a_bad_file_of_runs_exits_with_two(
     monkeypatch.setattr(sys, "argv", ["accuracy", "--runs", str(tmp_path / "none.csv")])
     assert main() == 2
     assert capsys.readouterr().err.endswith("cannot be read: No such file or directory\n")
+
+
+def test_the_page_is_not_written_without_the_tables_it_compares_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RunsError, match=r"aiconfigurator-core, which is not installed: pip install -e '\.\[silicon\]'"):
+        write_document(tmp_path / "accuracy.md", tmp_path, tmp_path, processes=1, sample=6)
+    assert not list(tmp_path.iterdir())

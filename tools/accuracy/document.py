@@ -28,7 +28,7 @@ from accuracy.report import (
     table,
     worst,
 )
-from accuracy.runs import MeasuredRun, load_runs
+from accuracy.runs import MeasuredRun, RunsError, load_runs
 from accuracy.saved import load_predictions, save_predictions
 from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
@@ -46,6 +46,8 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
 
     figures: where the errors of whole runs go as data, for `llmirage size`.
     """
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        raise RunsError(["the page compares with aiconfigurator-core, which is not installed: pip install -e '.[silicon]'"])
     runs = load_runs(data / "runs.csv.gz")
     predictions = predict_all(runs, processes=processes)
     if figures is not None:
@@ -68,7 +70,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
-        _silicon(runs[:: 4 * sample], processes),
+        _silicon(runs[::sample], processes),
         _defaults(runs[::sample], processes),
         _text("own-runs"),
         _dropped(data),
@@ -229,8 +231,6 @@ def _transferred(runs: list[MeasuredRun], processes: int) -> str:
 
 
 def _silicon(runs: list[MeasuredRun], processes: int) -> str:
-    if importlib.util.find_spec("aiconfigurator_core") is None:
-        return _text("silicon") + "\n\nThe extra `silicon` was not installed when this page was made."
     theirs = _usable(predict_all(runs, "silicon", processes))
     ids = {p.run.id for p in theirs}
     ours = _usable(predict_all([run for run in runs if run.id in ids], processes=processes))
