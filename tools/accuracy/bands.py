@@ -144,14 +144,19 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     return weighted[-1][0]
 
 
-def covered(points: Sequence[Point], quantity: Quantity, by: str = "left_out") -> list[list[bool]]:
-    """Whether each point lies within the bands of SHARES that the runs of all other groups give."""
+def covered(
+    points: Sequence[Point], quantity: Quantity, by: str = "left_out", judged: Sequence[Point] = ()
+) -> list[list[bool]]:
+    """Whether each point lies within the bands of SHARES that the runs of all other groups give.
+
+    judged: other points of these groups, which are asked about instead.
+    """
     found: dict[str, tuple[Scales, Levels]] = {}
     for name in {getattr(point, by) for point in points}:
         others = [point for point in points if getattr(point, by) != name]
         found[name] = scales_of(others, quantity), engine_levels(others, scores_of(others, quantity))
     rows = []
-    for point in points:
+    for point in judged or points:
         scales, levels = found[getattr(point, by)]
         scale, error = scale_at(scales, point.strata), abs(point.errors[quantity])
         rows.append([error <= scale * level for level in levels.get(point.engine, levels[""])])

@@ -18,9 +18,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from accuracy.bands import points_of
 from accuracy.closed_loop import Prediction, engine_of, predict
+from accuracy.coverage import coverage_table
 from accuracy.report import DENSE, named_table
 from accuracy.runs import MeasuredRun, load_runs
+from accuracy.saved import load_predictions
 from accuracy.truth import find_drafted
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu
@@ -45,7 +48,7 @@ Profile = tuple[str, str]
 
 
 def main() -> None:
-    """Print the constants of each group, and the tables."""
+    """Print the constants of each group, the errors, and how many of these are within the bands of the other groups."""
     runs = load_runs(DATA / "runs.csv.gz")
     drafted = find_drafted(runs)
     profiles = profiles_of(run for run in runs if run.id not in drafted)
@@ -58,7 +61,10 @@ def main() -> None:
                 best = fitted(sample, simulated)
                 print(f"{' '.join(profile)} without {group}: {dict(zip(VALUES, best, strict=True))}", flush=True)
                 found += pool.map(_predict, held, [best] * len(held), [True] * len(held), chunksize=4)
-    print(named_table("left out", dict(_rows([p for p in found if not p.problem]))))
+    usable = [p for p in found if not p.problem]
+    print(named_table("left out", dict(_rows(usable))))
+    shipped = load_predictions(DATA / "predictions.csv.gz", [p.run for p in usable])
+    print(coverage_table(points_of(shipped), judged=points_of(usable)))
 
 
 def profiles_of(runs: Iterable[MeasuredRun]) -> dict[Profile, Groups]:
