@@ -137,7 +137,8 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:
         notes.append(f"{plural(warm_up, 'warm-up request')} not counted.")
-    if metrics.per_request and "time_to_first_token" not in metrics.per_request:
+    answered = metrics.whole_run.get("request_count")
+    if answered and metrics.per_request and "time_to_first_token" not in metrics.per_request:
         notes.append("Replies were not streamed: TTFT, TPOT and ITL need --streaming.")
     gaps = metrics.per_request.get("inter_chunk_latency")
     if gaps is not None and gaps.p25 == 0.0:

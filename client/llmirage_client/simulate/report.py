@@ -55,7 +55,7 @@ def _bands(simulation: Simulation) -> list[Block]:
     """Within which bands of the means measured servers lie."""
     band = simulation.band
     intervals = bands_json(band, simulation.summary)
-    if band is None or intervals is None:
+    if band is None or not intervals or not intervals.keys() & _BANDS.keys():  # without an answered request there is none
         return []
     table = plain_table("mean", "simulated", "50 % of measured", "90 % of measured")
     for name, heading in _BANDS.items():

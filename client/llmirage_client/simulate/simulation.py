@@ -34,7 +34,7 @@ from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.bands import Band, band_of_cluster
-from llmirage_client.simulator.deployments import assumed
+from llmirage_client.simulator.deployments import assumed, left_out
 from llmirage_client.simulator.engine import ClusterConfig, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
@@ -134,6 +134,7 @@ def simulate(
     far as they are rows. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or
     comes to nothing: a load that never lets time pass.
     """
+    unused = left_out(config)
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=(), faults=None)
     pools = plan_of(config)
     options = dataclasses.replace(
@@ -167,7 +168,11 @@ def simulate(
             result = dataclasses.replace(result, cancelled=False, cancel_reason=None)
     result = dataclasses.replace(
         result,
-        notes=[*(f"Assumed, as not given: {text}." for text in assumed(config)), *result.notes],
+        notes=[
+            *(f"Assumed, as not given: {text}." for text in assumed(config)),
+            *([unused] if unused else []),
+            *result.notes,
+        ],
         url=f"simulation (via {via})",
         model=options.model,
         options=shown or {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,7 @@ class InstanceShape:
 def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
     """The cluster with all its instances there all the time, a single pool as the cluster itself; and what that leaves out,
     in words for the user."""
-    notes = []
+    notes = [note] if (note := left_out(config)) else []
     if config.events:
         notes.append(
             "The cluster's events (crashes, stops and starts) are left out: all instances are there all the time. "
@@ -74,6 +75,13 @@ def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
     if len(pools) == 1:
         config = dataclasses.replace(config, pools=(), **instance_settings(pools[0]))
     return config, notes
+
+
+def left_out(config: ClusterConfig) -> str:
+    """What of the server's settings no simulation follows, though it would change the figures; "" where there is nothing."""
+    unset = {"rate_limit": None, "token_limit": None, "faults": None, "replay": None}
+    given = [name for name, value in unset.items() if getattr(config, name) != value]
+    return f"Left out, as only `llmirage serve` has them: {', '.join(given)}." if given else ""
 
 
 _NOT_SCALED: dict[str, Any] = {
@@ -164,6 +172,12 @@ def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) 
         refused.append(Refused(shape, "; ".join(error.problems)))
         return True
     return False
+
+
+def longest_request(config: ClusterConfig) -> float:
+    """Tokens, prompt and reply together, that an instance of its only pool has room for. Raises ConfigError."""
+    [pool] = plan_of(config)
+    return math.inf if pool.config.fixed_times else pool.max_model_len
 
 
 def price_usd_per_h(gpu: str) -> float | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, user_grid
-from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, search_users, user_grid
+from llmirage_client.size.trial import Effort, Trial, Trials, wants_traffic
 from llmirage_client.size.unloaded_bound import missed_unloaded
 
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
@@ -77,19 +77,25 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
         return MaxRate(shape, config, None, None, f"missed even when unloaded: {'; '.join(map(str, missed))}")
     lengths = source.lengths
     instances = sum(pool.instances for pool in config.all_pools)
-    grid: list[float] | list[int]
+    grid: Sequence[float]
     if trials.traffic.kind == "request_rate":
         most = bounds.most_requests_per_s(lengths) if lengths is not None else None
         if most is None:
             grid = rate_grid(_missed_rate(trials, config), _LOWEST_SHARE_UNKNOWN)
         else:
             grid = rate_grid(most * instances, _LOWEST_SHARE)
+        search = search_grid(grid, lambda amount: trials.run(config, amount))
     else:
         users = bounds.most_running(lengths) if lengths is not None else None
         grid = user_grid((users or 1024) * instances)
-    # Users who mostly wait for their tools are often carried up to the most, and a trial of too many is soon over.
-    users_top = trials.traffic.kind == "concurrency"
-    search = search_grid(grid, lambda amount: trials.run(config, amount), top_first=users_top)
+        if any(wants_traffic(objective) for objective in trials.objectives):
+            search = search_grid(grid, lambda amount: trials.run(config, amount), top_first=True)
+        else:
+            search = search_users(grid, lambda amount: trials.run_brief(config, amount))
+            if search.met is not None and not (whole := trials.run(config, search.met.amount)).met:
+                fewer = [users for users in grid if users < whole.amount] or grid[:1]
+                search = search_users(fewer, lambda amount: trials.run(config, amount))
+                search = replace(search, missed=search.missed or whole)
     if search.met is None:
         lowest = trials.run(config, grid[0], to_the_end=True)
         return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")

@@ -6,12 +6,20 @@ single simulations, and without assuming that the condition holds at every load 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from llmirage_client.size.trial import Trial
 
 STEP = 1.02  # from one load of the grid to the next
+
+_FEW = 0.1  # of the most users: with whom their search begins
+_EXPECTING = 7  # trials that begin where the limit is expected; after them it bisects
+_LEAST_POWER = 0.3  # of the users, with which a figure grows; a smaller one would be noise
+_NEAR = 9  # places of the answer, among which a trial should leave no doubt
+_FURTHER = (3, 8)  # places beyond the answer, where noise may leave none
 
 
 def rate_grid(top: float, lowest_share: float) -> list[float]:
@@ -61,6 +69,59 @@ def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial], *,
         max((trial.amount for trial in clear if trial.met), default=None),
         min((trial.amount for trial in clear if not trial.met), default=None),
     )
+
+
+def search_users(grid: list[int], run: Callable[[float], Trial]) -> GridSearch:
+    """As `search_grid`, for users at once, of whom many cost more than few: it begins with few, and goes on where the shares
+    of the limits that its trials used let the limit expect.
+    """
+    trials: dict[int, Trial] = {}
+
+    def tried(place: int) -> Trial:
+        if place not in trials:
+            trials[place] = run(grid[place])
+        return trials[place]
+
+    low, high = -1, len(grid)
+    place = bisect_left(grid, grid[-1] * _FEW)
+    while high - low > 1:
+        if tried(place).met:
+            low = place
+        else:
+            high = place
+        expected = _expected(grid, trials, low, high) if len(trials) < _EXPECTING else None
+        place = (low + high) // 2 if expected is None or expected >= high else max(expected, low + 1)
+    for step in _FURTHER if 0 <= low < high < len(grid) else ():
+        near = {place: trial for place, trial in trials.items() if abs(place - low) <= _NEAR and trial.clear}
+        if low >= step and not any(trial.met for trial in near.values()):
+            tried(low - step)
+        if high + step < len(grid) and all(trial.met for trial in near.values()):
+            tried(high + step)
+    clear = [trial for trial in trials.values() if trial.clear]
+    return GridSearch(
+        trials.get(low),
+        trials.get(high),
+        max((trial.amount for trial in clear if trial.met and trial.amount <= grid[max(low, 0)]), default=None),
+        min((trial.amount for trial in clear if not trial.met), default=None),
+    )
+
+
+def _expected(grid: list[int], trials: Mapping[int, Trial], low: int, high: int) -> int | None:
+    """The place of the limit, where the share of it that is used grows with a power of the users, as it does between the
+    trials below and above it (else the last two below); None: they do not tell.
+    """
+    if low < 0:
+        return None
+    others = [place for place in sorted(trials) if place != low and 0 < trials[place].load < math.inf]
+    other = high if high in others else max((place for place in others if place < low), default=None)
+    power = 1.0
+    below = trials[low].load
+    if not 0 < below < math.inf:
+        return None
+    if other is not None and (ratio := math.log(trials[other].load / below) / math.log(grid[other] / grid[low])) > 0:
+        power = max(ratio, _LEAST_POWER)
+    users = grid[low] * min((1 / below) ** (1 / power), grid[-1] / grid[low])
+    return bisect_right(grid, users) - 1 if users < grid[-1] else len(grid) - 1
 
 
 def highest_met(grid: list[float] | list[int], met: Callable[[float], bool], *, top_first: bool = False) -> int | None:

@@ -53,6 +53,11 @@ class RequestSource:
         return self._made[size]
 
     @cached_property
+    def in_tokens(self) -> bool:
+        """Whether all turns are token counts or ids."""
+        return all(session.mode == "tokens" for session in self.workload(1).sessions.values())
+
+    @cached_property
     def tokens_alone(self) -> bool:
         """Whether turns are lengths, so that a simulation needs no text."""
         sessions = self.workload(1).sessions.values()

@@ -192,6 +192,13 @@ class Trials:
         """to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError."""
         return self._once(config, self.traffic.of(amount), to_the_end)
 
+    def run_brief(self, config: ClusterConfig, amount: float) -> Trial:
+        """As `run`, but with conversations, too, objectives are taken as met as soon as noise leaves no doubt.
+
+        It is enough to search by, not to answer by. Raises the same.
+        """
+        return self._once(config, self.traffic.of(amount), False, brief=True)
+
     def run_long(self, config: ClusterConfig, amount: float) -> Trial:
         """As `run`, but objectives are not taken as met before four times as many requests. Raises the same."""
         return self._once(config, self.traffic.of(amount), False, self.traffic.source.single_turns)
@@ -200,22 +207,28 @@ class Trials:
         """One user at a time: what no number of instances improves. Raises ConfigError and SimulationError."""
         return self._once(config, replace(self.traffic, kind="concurrency", amount=1), True)
 
-    def _once(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, long: bool = False) -> Trial:
-        key = config, traffic.kind, traffic.amount, to_the_end, long
+    def _once(
+        self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, long: bool = False, brief: bool = False
+    ) -> Trial:
+        whole: tuple[Any, ...] = config, traffic.kind, traffic.amount, to_the_end, long
+        key = (*whole, brief) if brief and whole not in self._known else whole
         if key not in self._known:
             plan = self._plan(config, traffic)
             if long:
                 plan = replace(plan, looks=plan.looks[:_LOOKS_OF_LONG], met_ends=False)
-            self._known[key] = self._run(config, traffic, to_the_end, plan)
+            trial = self._run(config, traffic, to_the_end, replace(plan, met_ends=True) if brief else plan)
+            self._known[key] = trial
+            if not trial.met or trial.counted == plan.looks[-1]:  # a whole one would be the same
+                self._known[whole] = trial
             self._simulations += 1
-            self._requests += self._known[key].requests
+            self._requests += trial.requests
         return self._known[key]
 
     def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, plan: TrialPlan) -> Trial:
         source, first = traffic.source, plan.first
         workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
         window, looks = None, None
-        if source.tokens_alone:
+        if source.in_tokens:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
             looks = Looks(objectives, first, plan.looks, failures, self._floors(config), plan.batches, plan.met_ends)
@@ -264,6 +277,8 @@ class Trials:
         looks = [count]
         while source.tokens_alone and looks[-1] < most:
             looks.append(min(looks[-1] * 2, most))
+        if not source.tokens_alone and source.in_tokens and not source.single_turns:  # who misses by much need not go on
+            looks = [count // 4, count // 2, count]
         whole = first + looks[-1] + 2 * fill.busy
         if source.limit is not None and source.limit < whole:
             whole = source.limit

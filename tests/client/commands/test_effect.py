@@ -63,3 +63,18 @@ def test_a_study_refuses_what_has_no_effect_in_any_point_and_says_its_line(tmp_p
 
 def test_a_study_takes_what_has_an_effect_in_one_point(tmp_path: Path) -> None:
     assert run_command(study(tmp_path, "kv_store_gb_per_s: 5\ngrid:\n  kv_store_gib: [0, 100]\n")).exit_code == 0
+
+
+def test_what_only_the_server_has_is_told_beside_the_figures(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("model: llama-3.1-8b\nrate_limit: 1\nfaults: faults.yaml\n")
+    told = "Note: Left out, as only `llmirage serve` has them: rate_limit, faults."
+    assert told in run_command(f"simulate {LOAD} --request-rate 1 --cluster {path}").output
+    assert told in run_command(f"size {LOAD} --request-rate 1 --slo ttft_p99<9s --cluster {path}").output
+
+
+def test_without_an_answered_request_there_are_no_bands_and_no_word_on_streaming() -> None:
+    output = run_command("simulate --model llama-3.1-8b --isl 500000 --osl 4 --requests 2 --request-rate 1").output
+    assert "can never finish" in output
+    assert "Error bands" not in output
+    assert "not streamed" not in output

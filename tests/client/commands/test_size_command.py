@@ -204,3 +204,13 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_is_worked_out(tmp
     outcome = size(*LOAD, *SLO, "--request-rate", "5", "--html", str(tmp_path / "no" / "page.html"))
     assert outcome.exit_code == 2
     assert f"there is no folder {tmp_path / 'no'}" in outcome.output
+
+
+def test_requests_that_no_instance_has_room_for_are_refused() -> None:
+    for traffic in (["--request-rate", "1"], ["--max-rate"]):
+        lengths = ["--model", "llama-3.1-8b", "--isl", "500000", "--osl", "100", "--slo", "ttft_p99<900s"]
+        result = size(*lengths, *traffic)
+        assert result.exit_code == 2
+        assert "a request of 500,100 tokens can never finish: an instance has room for 131,072" in result.stderr
+    allowed = size(*lengths, "--request-rate", "1", "--slo", "error_rate<1%", "--tps", "1")
+    assert "no deployment is possible" not in allowed.output

@@ -23,7 +23,7 @@ from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
 from llmirage_client.simulator.cluster_settings import check_effect, cluster_configs
-from llmirage_client.simulator.deployments import InstanceShape, Refused, assumed, gpus_of, shapes, steady
+from llmirage_client.simulator.deployments import InstanceShape, Refused, assumed, gpus_of, longest_request, shapes, steady
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
@@ -66,8 +66,9 @@ def page_of(report: SizeReport | MaxRateReport) -> str:
 
 
 def _size(file: str | Workload | None, settings: dict[str, Any], progress: SimulationProgress) -> SizeReport:
-    objectives, base, shapes, refused, notes = _asked(settings)
+    objectives, base, possible, refused, notes = _asked(settings)
     source = _source(file, settings)
+    shapes = _with_room(base, possible, refused, source, objectives)
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
@@ -125,6 +126,7 @@ def _max_rate(file: str | Workload | None, settings: dict[str, Any], progress: S
             "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
         )
     source = _source(file, settings)
+    shapes = _with_room(base, shapes, refused, source, objectives)
     notes += _of_workload(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
     traffic = _traffic(source, settings)
@@ -167,10 +169,7 @@ def _asked(
     except ConfigError as error:
         problems += error.problems
     if not problems and not possible and not base.pools:
-        problems = [
-            "no deployment is possible:",
-            *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
-        ]
+        problems = _none_possible(refused)
     if problems:
         _refuse("\n".join(problems))
     plans = [shape.config(base, base.instances) for shape in possible] or [base]
@@ -179,6 +178,37 @@ def _asked(
     given = [name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if settings[flag]]
     notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
     return objectives, base, possible, refused, notes
+
+
+def _with_room(
+    base: ClusterConfig,
+    possible: list[InstanceShape],
+    refused: list[Refused],
+    source: RequestSource,
+    objectives: Iterable[Objective],
+) -> list[InstanceShape]:
+    """The shapes that have room for each request; the others join the refused, unless requests may fail."""
+    sizes = source.sizes
+    if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
+        return possible
+    longest, fit = int((sizes.prompt + sizes.reply).max()), []
+    for shape in possible:
+        room = longest_request(shape.config(base, 1))
+        if longest <= room:
+            fit.append(shape)
+            continue
+        reason = f"a request of {longest:,} tokens can never finish: an instance has room for {room:,}"
+        refused.append(Refused(shape, reason))
+    if possible and not fit:
+        _refuse("\n".join(_none_possible(refused)))
+    return fit
+
+
+def _none_possible(refused: Iterable[Refused]) -> list[str]:
+    return [
+        "no deployment is possible:",
+        *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
+    ]
 
 
 def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:

@@ -1,0 +1,101 @@
+"""The search for a number of users ends where bisection does, in fewer and smaller trials."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.slo import parse_slo
+from llmirage_client.simulator.deployments import InstanceShape
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.max_rate import max_rates
+from llmirage_client.size.rate_grid import highest_met, search_grid, search_users, user_grid
+from llmirage_client.size.traffic import Traffic, synthetic_source
+from llmirage_client.size.trial import Trials
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a search looks at of a trial."""
+
+    amount: float
+    load: float
+    clear: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.load <= 1
+
+
+class Cluster:
+    """Uses its limit in full at `most` users. told: beyond so many times the limit, a trial is stopped without a figure."""
+
+    def __init__(self, most: float, power: float, floor: float, told: float, noisy: float = 0.0) -> None:
+        self.most, self.power, self.floor, self.told, self.noisy = most, power, floor, told, noisy
+        self.users: list[float] = []
+
+    def __call__(self, amount: float) -> Judged:
+        self.users.append(amount)
+        load = self.floor + (1 - self.floor) * (amount / self.most) ** self.power
+        return Judged(amount, load if load <= self.told else math.inf, abs(load - 1) > self.noisy)
+
+
+CLUSTERS = {
+    "most": st.floats(0.4, 4000),
+    "power": st.floats(0.2, 6),
+    "floor": st.floats(0, 0.99),
+    "told": st.sampled_from([1.0, 1.2, math.inf]),
+}
+
+
+@given(**CLUSTERS, top=st.integers(1, 3000))
+def test_it_ends_where_bisection_ends(most: float, power: float, floor: float, told: float, top: int) -> None:
+    grid = user_grid(top)
+    one, other = (search(grid, Cluster(most, power, floor, told)) for search in (search_users, search_grid))  # type: ignore[operator]
+    assert (one.met, one.missed) == (other.met, other.missed)
+
+
+def test_it_needs_fewer_and_smaller_trials() -> None:
+    grid = user_grid(958)
+    few, many = Cluster(434, 0.7, 0.1, 1.2), Cluster(434, 0.7, 0.1, 1.2)
+    search_users(grid, few)  # type: ignore[arg-type]
+    search_grid(grid, many, top_first=True)  # type: ignore[arg-type, list-item]
+    assert len(few.users) <= 7 < len(many.users)
+    assert sum(few.users) < 0.6 * sum(many.users)
+
+
+def test_it_goes_on_to_where_noise_leaves_no_doubt() -> None:
+    found = search_users(user_grid(958), Cluster(434, 1.0, 0.0, math.inf, noisy=0.06))  # type: ignore[arg-type]
+    assert found.clearly_met is not None
+    assert found.clearly_missed is not None
+    assert found.clearly_met < 434 * 0.94
+    assert found.clearly_missed > 434 * 1.06
+
+
+def test_conversations_with_ids_end_where_whole_trials_of_every_number_on_the_way_do() -> None:
+    """Trials end early where noise leaves no doubt, and begin where the limit is expected; the answer is that without."""
+    base = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
+    shape = InstanceShape("h100_sxm", None, "bf16", 1)
+    source = synthetic_source("300", "20", "4", "0.2", 200, 0)
+    assert not source.tokens_alone
+
+    def trials() -> Trials:
+        return Trials(Traffic(source, "concurrency", 1, RunOptions(seed=0)), parse_slo("tpot_p95<11ms"), 60)
+
+    brief, whole = trials(), trials()
+    found = max_rates(base, [shape], (), brief, 1).found[0]
+    assert found.trial is not None
+    assert found.beyond is not None
+    assert source.lengths is not None
+    most = whole.bounds(shape.config(base, 1)).most_running(source.lengths)
+    assert most is not None
+    grid = user_grid(most)
+    best = highest_met(grid, lambda users: whole.run(shape.config(base, 1), users).met, top_first=True)
+    assert best is not None
+    assert (found.trial.amount, found.beyond.amount) == (grid[best], grid[best + 1])
+    assert found.trial == whole.run(shape.config(base, 1), grid[best])
+    assert brief.effort.requests < 0.7 * whole.effort.requests
