@@ -89,6 +89,7 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
         "decode": [{"sequences": n, "context": c} for c, n in Counter(batch.decode_contexts).items()],
         "prefill": [{"tokens": n, "context": c} for n, c in batch.prefill],
         "tokens": (new + len(batch.decode_contexts)) * len(batches),
+        "impossible": _impossible(deployment, batch),
         "step_ms": step_s * 1e3,
         "ideal_ms": sum(op.ideal_s for op in ops) * 1e3,
         "stages_ms": [seconds * 1e3 for seconds in stages_s],
@@ -123,6 +124,20 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
     }
 
 
+def _impossible(deployment: Deployment, batch: StepBatch) -> list[str]:
+    """Why no engine would form this step on this instance; its time is then what the kernels would take."""
+    contexts = [*batch.decode_contexts, *(tokens + before for tokens, before in batch.prefill)]
+    held, room, most = sum(contexts), deployment.memory.kv_tokens, deployment.max_model_len
+    found = []
+    if held > room:
+        found.append(f"it needs {held:,} tokens of KV cache, and there is room for {room:,}")
+    if max(contexts) > most:
+        found.append(f"{max(contexts):,} tokens are more than the model's context of {most:,}")
+    if len(batch.decode_contexts) > deployment.most_running:
+        found.append(f"{len(batch.decode_contexts):,} sequences are more than max_num_seqs, {deployment.most_running:,}")
+    return found
+
+
 def _band(deployment: Deployment, batch: StepBatch, step_ms: float) -> dict[str, Any]:
     """Within which the TPOT of measured servers with such steps lies; of prompts alone, their TTFT."""
     band = band_of(deployment, concurrency=len(batch.decode_contexts))
@@ -149,6 +164,7 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     head = f"{'operation':{width}}  calls        ms   share  bound      TFLOP       GB  ideal ms  reached"
     lines = [f"{explained['deployment']}, {deployment.engine.title}", _work(explained)]
     lines += [f"Assumed: {'; '.join(explained['assumed'])}"] if explained["assumed"] else []
+    lines += [f"No engine forms this step: {'; '.join(explained['impossible'])}"] if explained["impossible"] else []
     lines += ["", head, "-" * len(head)]
     lines += [
         f"{op['name']:{width}}  {op['calls']:5d}  {op['ms']:8.3f}  {op['share']:6.1%}  {op['bound']:8s}"

@@ -162,9 +162,16 @@ class Deployment:
 
     def _check_memory(self) -> None:
         """Refuse an instance without room for one sequence."""
+        m, least = self.memory, self.least_tokens
+        if m.tokens_override is not None and m.weights_bytes + m.kv_bytes > m.gpu_bytes:
+            raise DeploymentError(
+                [
+                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks take {m.kv_bytes / GIB:,.1f} "
+                    f"GiB beside {m.weights_bytes / GIB:.1f} GiB of weights, and the GPU has {m.gpu_bytes / GIB:.1f} GiB"
+                ]
+            )
         if self._fits():
             return
-        m, least = self.memory, self.least_tokens
         if m.tokens_override is not None and m.tokens_override < least:
             raise DeploymentError(
                 [

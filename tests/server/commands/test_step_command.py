@@ -178,3 +178,22 @@ def test_help_needs_no_performance_model() -> None:
         "assert not loaded, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        ("--decode 200@100000", "it needs 20,000,000 tokens of KV cache, and there is room for 438,631"),
+        ("--prefill 1000@200000", "201,000 tokens are more than the model's context of 131,072"),
+        ("--decode 2000@10", "2,000 sequences are more than max_num_seqs, 1,024"),
+    ],
+)
+def test_a_step_that_no_engine_forms_says_so_above_its_times(batch: str, why: str) -> None:
+    step = f"--model Llama-3.1-8B-Instruct --gpu h100 {batch}"
+    told = run(step).stdout.splitlines()
+    assert f"No engine forms this step: {why}" in told[:4]
+    assert why in json.loads(run(f"{step} --json").stdout)["impossible"]
+
+
+def test_a_step_that_engines_form_says_nothing_of_the_kind() -> None:
+    assert "No engine forms" not in run("--model Qwen3-8B --gpu h100 --decode 8@100 --prefill 512@0").stdout

@@ -170,6 +170,10 @@ def test_weights_that_leave_no_room_for_one_sequence_are_refused() -> None:
         ({"kv_cache_dtype": "int8"}, "kv_cache_dtype: unknown format 'int8'; choices: auto, bf16, fp8"),
         ({"gpu": "a100", "kv_cache_dtype": "fp8"}, "A100 SXM 80GB has no fp8 arithmetic for an fp8 KV cache; choices: bf16"),
         (
+            {"num_gpu_blocks_override": 10_000_000},
+            r"num_gpu_blocks_override 10000000: so many blocks take .* GiB beside .* GiB of weights, and the GPU has",
+        ),
+        (
             {"num_gpu_blocks_override": 10},
             "num_gpu_blocks_override 10: so many blocks of 16 tokens hold 160 tokens, fewer than the 1,024 of one sequence",
         ),
