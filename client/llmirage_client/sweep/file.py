@@ -24,6 +24,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from llmirage_client.simulator.cluster_flags import NOT_HERE
 from llmirage_client.simulator.cluster_settings import (
     alone,
     canonical_name,
@@ -42,6 +43,7 @@ from llmirage_shared.yaml_lines import node_of
 MOST_POINTS = 100_000
 BUNDLED = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).parent.parent / "bundled" / "studies"
+_SERVED = NOT_HERE - {"tokenizer"}
 _SPECIAL = ("grid", "points", "name", "cluster")
 
 
@@ -200,6 +202,8 @@ class _StudyReader:
 
     def _known(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
+            if canonical_name(entry.key) in _SERVED and entry.key not in LOAD_SETTINGS:
+                self._problem(entry, "only `llmirage serve` has it: a simulation does not follow it")
             if _is_known(entry):
                 continue
             known = [*LOAD_SETTINGS, *setting_names(), *_SPECIAL]

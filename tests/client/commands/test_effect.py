@@ -61,6 +61,15 @@ def test_a_study_refuses_what_has_no_effect_in_any_point_and_says_its_line(tmp_p
     assert f"{tmp_path}/study.yaml:7: min_instances has no effect here: it needs a target" in result.stderr
 
 
+def test_a_study_refuses_what_only_the_server_has(tmp_path: Path) -> None:
+    result = run_command(study(tmp_path, "rate_limit: 5\ngrid:\n  speed: [1, 2]\n"))
+    assert result.exit_code == 2
+    for place in (":5: rate_limit", ":7: speed"):
+        assert (
+            f"{tmp_path}/study.yaml{place}: only `llmirage serve` has it: a simulation does not follow it" in result.stderr
+        )
+
+
 def test_a_study_takes_what_has_an_effect_in_one_point(tmp_path: Path) -> None:
     assert run_command(study(tmp_path, "kv_store_gb_per_s: 5\ngrid:\n  kv_store_gib: [0, 100]\n")).exit_code == 0
 
