@@ -34,7 +34,7 @@ from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.bands import Band, band_of_cluster
-from llmirage_client.simulator.deployments import assumed, left_out
+from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
 from llmirage_client.simulator.engine import ClusterConfig, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
@@ -171,6 +171,7 @@ def simulate(
         notes=[
             *(f"Assumed, as not given: {text}." for text in assumed(config)),
             *([unused] if unused else []),
+            *([_FIXED] if has_fixed_times(config) else []),
             *result.notes,
         ],
         url=f"simulation (via {via})",
@@ -202,6 +203,9 @@ def simulate(
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
     saturated = saturation(waited_s, options.concurrency or 0)
     return Simulation(config, result, columns, metrics, series, saturated, rates, steps, rows)
+
+
+_FIXED = "Fixed times (ttft_ms, itl_ms): no request waits for another, whatever the load."
 
 
 def check(workload: Workload) -> None:

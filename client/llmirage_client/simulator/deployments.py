@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +74,11 @@ def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
     if len(pools) == 1:
         config = dataclasses.replace(config, pools=(), **instance_settings(pools[0]))
     return config, notes
+
+
+def has_fixed_times(config: ClusterConfig) -> bool:
+    """Whether times of the user's own replace the performance model in one of its pools."""
+    return any(pool.fixed_times for pool in config.all_pools)
 
 
 def left_out(config: ClusterConfig) -> str:
@@ -174,10 +178,10 @@ def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) 
     return False
 
 
-def longest_request(config: ClusterConfig) -> float:
+def longest_request(config: ClusterConfig) -> int:
     """Tokens, prompt and reply together, that an instance of its only pool has room for. Raises ConfigError."""
     [pool] = plan_of(config)
-    return math.inf if pool.config.fixed_times else pool.max_model_len
+    return pool.max_model_len
 
 
 def price_usd_per_h(gpu: str) -> float | None:

@@ -87,3 +87,13 @@ def test_without_an_answered_request_there_are_no_bands_and_no_word_on_streaming
     assert "can never finish" in output
     assert "Error bands" not in output
     assert "not streamed" not in output
+
+
+def test_fixed_times_have_no_size_and_say_that_nothing_waits() -> None:
+    fixed = "--model llama-3.1-8b --ttft 20 --itl 5"
+    for line in (f"size {LOAD} --request-rate 9 --slo ttft_p99<9s", "size --isl 9 --osl 9 --max-rate --slo ttft_p99<9s"):
+        result = run_command(f"{line} {fixed}")
+        assert result.exit_code == 2
+        assert "fixed times (ttft_ms, itl_ms) are the same on any number of any GPU" in result.stderr
+    output = run_command(f"simulate {LOAD} --request-rate 9 {fixed}").output
+    assert "Fixed times (ttft_ms, itl_ms): no request waits for another" in " ".join(output.split())

@@ -23,7 +23,16 @@ from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
 from llmirage_client.simulator.cluster_settings import check_effect, cluster_configs
-from llmirage_client.simulator.deployments import InstanceShape, Refused, assumed, gpus_of, longest_request, shapes, steady
+from llmirage_client.simulator.deployments import (
+    InstanceShape,
+    Refused,
+    assumed,
+    gpus_of,
+    has_fixed_times,
+    longest_request,
+    shapes,
+    steady,
+)
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
@@ -153,6 +162,8 @@ def _asked(
         problems += [f"--slo: {problem}" for problem in error.problems]
     asked = cluster_configs(settings | dict.fromkeys(SHAPE_SETTINGS), settings["random_seed"])
     base, notes = steady(asked[0])
+    if has_fixed_times(base):
+        problems.append("fixed times (ttft_ms, itl_ms) are the same on any number of any GPU: leave them out to find a size")
     possible: list[InstanceShape] = []
     refused: list[Refused] = []
     if base.pools:
