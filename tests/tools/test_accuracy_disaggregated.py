@@ -124,6 +124,17 @@ def test_prefill_chunks_are_those_of_a_rank(tmp_path: Path) -> None:
     assert [chunks[i + 1] for i in range(len(rows))] == [None, 16384, 8192, 24576, 24576 // 8]
 
 
+def test_tokens_go_out_together_and_requests_are_looked_for_as_the_recipes_say(tmp_path: Path) -> None:
+    ranks = {"prefill_dp_attention": 1, "decode_dp_attention": 1}
+    newer = {"precision": "fp4", "date": "2026-05-27"}
+    dynamo = {"framework": "dynamo-sglang", "hardware": "b200", "precision": "fp4"}
+    h200 = dynamo | {"hardware": "h200", "precision": "fp8"}
+    rows = [{}, ranks, newer, newer | ranks, dynamo, dynamo | ranks, h200]
+    runs = read(tmp_path, *({"concurrency": i + 1} | row for i, row in enumerate(rows)))
+    found = {run.concurrency: (run.stream_interval, run.scheduler_recv_interval) for run in runs}
+    assert [found[i + 1] for i in range(len(rows))] == [(1, 1), (1, 1), (1, 1), (100, 1), (50, 10), (50, 1), (10, 10)]
+
+
 def test_clients_of_mori_meet_instances_at_random(tmp_path: Path) -> None:
     """The recipe's router: --prefill-policy random --decode-policy random."""
     [run] = read(tmp_path, {"date": "2026-02-16", "concurrency": 8})

@@ -27,9 +27,18 @@ ENGINES = {"dynamo-sglang": "sglang", "mori-sglang": "sglang", "dynamo-trt": "tr
 _SAME = ("framework", "hardware", "precision", "spec_decoding", "topology", "isl", "osl", "concurrency")
 _FOUR_BITS = {"mi355x": "mxfp4"}
 _WORKERS = re.compile(r"([PD])(\d+)x\(tp(\d+)ep(\d+)(dpa)?\)")
-# Steps of a streamed chunk (`--stream-interval`), by framework, GPU and precision.
-_STREAM_INTERVAL = {("dynamo-sglang", "b200", "fp4"): 50, ("dynamo-sglang", "b200", "fp8"): 30, "mori-sglang": 1}
-_RECV_INTERVAL = 10  # `scheduler-recv-interval` of Dynamo's recipes for SGLang
+# Steps of a streamed chunk (`--stream-interval`) by Dynamo's recipes for SGLang, and of MXFP4-v2 with ranks.
+_STREAM_INTERVAL = {
+    ("b200", "fp4"): 50,
+    ("b200", "fp8"): 30,
+    ("h200", "fp8"): 10,
+    ("gb200", "fp4"): 50,
+    ("gb200", "fp8"): 50,
+}
+_STREAM_INTERVAL_OF_RANKS, _MXFP4_V2 = 100, "2026-05-07"
+_RECV_INTERVAL = (
+    10  # `scheduler-recv-interval` of Dynamo's recipes for SGLang; with fp4 and ranks they look before each step
+)
 _PREFILL_CHUNK, _PREFILL_KV_TOKENS = 24576, 32768  # `chunked-prefill-size`, `max-total-tokens` of those for nvfp4 on B200
 # SGLang's version in MoRI's images, of records without one, by the first day of each in the recipes.
 _MORI_VERSIONS = {
@@ -114,6 +123,7 @@ def _pool(run: MeasuredRun, workers: Workers) -> PoolConfig:
         kv_cache_dtype=run.kv_cache_dtype,  # type: ignore[arg-type]
         enable_prefix_caching=False,
         max_num_seqs=run.max_num_seqs if workers.role == "decode" else None,
+        stream_interval=run.stream_interval,
         **prefill,
         **drafts,
     )
@@ -125,12 +135,22 @@ def _ranks(row: Row) -> bool:
 
 def _acceptance(row: Row) -> list[float]:
     """Tokens of a step, by those of a chunk; nothing where they were not measured."""
-    interval = _STREAM_INTERVAL.get((row["framework"], row["hardware"], row["precision"])) or _STREAM_INTERVAL.get(
-        row["framework"]
-    )
-    if row["spec_decoding"] != "mtp" or not row["tokens_per_chunk"] or interval is None:
+    if row["spec_decoding"] != "mtp" or not row["tokens_per_chunk"] or row["framework"] == "dynamo-trt":
         return []
-    return [float(row["tokens_per_chunk"]) / interval]
+    return [float(row["tokens_per_chunk"]) / _stream_interval(row)]
+
+
+def _stream_interval(row: Row) -> int:
+    """Steps whose tokens go out together; 1 where nobody says otherwise."""
+    if row["framework"] == "mori-sglang":
+        newer = row["precision"] == "fp4" and row["date"] >= _MXFP4_V2
+        return _STREAM_INTERVAL_OF_RANKS if newer and _ranks(row) else 1
+    return _STREAM_INTERVAL[row["hardware"], row["precision"]] if row["framework"] == "dynamo-sglang" else 1
+
+
+def _recv_interval(row: Row) -> int:
+    fp4_ranks = (row["hardware"], row["precision"]) == ("b200", "fp4") and _ranks(row)
+    return 1 if row["framework"] != "dynamo-sglang" or fp4_ranks else _RECV_INTERVAL
 
 
 def _run(row: Row, known: Accepted) -> MeasuredRun:
@@ -164,8 +184,9 @@ def _run(row: Row, known: Accepted) -> MeasuredRun:
         shortest=0.8,
         max_num_seqs=_decode_seqs(row),
         max_num_batched_tokens=_prefill_chunk(row),
-        scheduler_recv_interval=_RECV_INTERVAL if row["framework"] == "dynamo-sglang" else 1,
+        scheduler_recv_interval=_recv_interval(row),
         settings=row["framework"],
+        stream_interval=_stream_interval(row),
     )
 
 

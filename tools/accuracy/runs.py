@@ -67,6 +67,7 @@ class MeasuredRun:
     moe_backend: str = "auto"  # kernels of experts, as Deployment.create has them
     statistic: str = "mean"  # over the requests, of ttft_ms and tpot_ms: mean or median
     topology: str = ""  # of prefill and decode instances, as in P1x(tp4ep1)+D3x(tp8ep8dpa); without: one instance
+    stream_interval: int = 1  # tokens that go out together
     settings: str = ""  # where the settings of the engine are known from
 
     @property

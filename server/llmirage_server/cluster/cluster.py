@@ -293,7 +293,8 @@ class Cluster(ClusterReadings):
                 tokens -= self._instances[target].match(request.key[: TOKEN_BYTES * tokens])
             began_s, sender = max(request.admitted_s, request.placed_s), self._pools.pool_of[request.instance]
             bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
-            self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now)
+            seen_s = self._instances[target].front_end_free_s(self._now)
+            self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now, seen_s)
             self._note_arrival()
 
     def _send_all(self) -> None:
@@ -334,8 +335,7 @@ class Cluster(ClusterReadings):
         self._instances[transfer.source].release_transferred(request, self._now)
         self._look_again(transfer.source)
         self._admission.arrive(request, transfer.target)
-        request.instance = transfer.target
-        request.placed_s = self._now
+        request.instance, request.placed_s = transfer.target, self._now
         self._instances[transfer.target].receive(request, self._now)
         self._look_again(transfer.target)
 

@@ -62,23 +62,23 @@ class ArrivalQueue:
         self.entries: list[_Arrival] = []
         self.looked_s = math.inf
         self._steps = 0  # formed since it looked last
-        self._free_s = -math.inf  # when the front end is free
+        self.free_s = -math.inf  # when the front end is free
 
     def passed_on_s(self, arrival_s: float, prompt_tokens: int) -> float:
         """When the front end, which takes one request after the other, has dealt with one."""
         front = self._front_end
         if not front.serial:
             return arrival_s + front.latency_s
-        begins_s = max(arrival_s, self._free_s)
-        self._free_s = begins_s + front.request_s + front.token_s * prompt_tokens
-        return self._free_s + front.latency_s
+        begins_s = max(arrival_s, self.free_s)
+        self.free_s = begins_s + front.request_s + front.token_s * prompt_tokens
+        return self.free_s + front.latency_s
 
     def send(self, ends_s: Iterable[float], tokens: int) -> None:
         """So many tokens at the end of each of these steps go out through the front end."""
-        free_s, busy_s = self._free_s, tokens * self._front_end.output_s
+        free_s, busy_s = self.free_s, tokens * self._front_end.output_s
         for end_s in ends_s:
             free_s = max(free_s, end_s) + busy_s
-        self._free_s = free_s
+        self.free_s = free_s
 
     def add(self, seen_s: float, scheduler: Scheduler, sequence: Sequence) -> None:
         """The front end will pass it on at `seen_s`."""

@@ -81,6 +81,10 @@ class InstanceBase(ABC):
         Among them are those that were handed over and not yet released. What they had produced is as of the last `sync_to`.
         """
 
+    def front_end_free_s(self, now: float) -> float:
+        """When its front end has sent the tokens that go out by now, and sees who has come; in the past: it is free."""
+        return now
+
     def sync_to(self, now: float) -> None:  # noqa: B027 (for those that run ahead of what can be read)
         """Bring all that can be read up to `now`, the time of the present event. Changes nothing of what will happen."""
 

@@ -106,8 +106,7 @@ class Instance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         scheduler, sequence = self._place(request, now)
         arrival_s = request.arrival_s
-        if self._arrivals.sends_tokens and self._run is not None and self._run.steps:
-            self._send_run(self._run, self._run.progress(now)[1])
+        self.front_end_free_s(now)
         # NaN: it was submitted here alone
         seen_s = self._arrivals.passed_on_s(arrival_s if arrival_s == arrival_s else now, sequence.prompt_tokens)
         seen_s = max(seen_s, now)  # it may come from an instance that is gone
@@ -123,6 +122,11 @@ class Instance(InstanceBase):
         scheduler, sequence = self._place(request, now)
         scheduler.receive(sequence)
         self._schedule_next_event()
+
+    def front_end_free_s(self, now: float) -> float:
+        if self._arrivals.sends_tokens and self._run is not None and self._run.steps:
+            self._send_run(self._run, self._run.progress(now)[1])
+        return self._arrivals.free_s
 
     def release_transferred(self, request: Request, now: float) -> None:
         self.cancel(request, now)

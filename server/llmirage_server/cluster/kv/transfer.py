@@ -96,9 +96,20 @@ class KVTransfers:
         return self._arrivals[0][0] if self._arrivals else math.inf
 
     def send(
-        self, request: Request, source: int, target: int, tokens: int, bytes_: float, began_s: float, now: float
+        self,
+        request: Request,
+        source: int,
+        target: int,
+        tokens: int,
+        bytes_: float,
+        began_s: float,
+        now: float,
+        seen_s: float = -math.inf,
     ) -> None:
-        """Send the KV of a request whose prefill ran from `began_s` to `now`."""
+        """Send the KV of a request whose prefill ran from `began_s` to `now`.
+
+        seen_s: when the front end of the target, told by the router too, gets to it behind the tokens that go out.
+        """
         link = source if self.link.scope == "sender" else 0
         total_s = bytes_ / self.link.bytes_per_s
         free_s = self._free_s[link]
@@ -107,7 +118,8 @@ class KVTransfers:
         parts = max(1, -(-tokens // chunk_tokens)) if chunk_tokens else self.link.layers
         last_part_s = max(free_s, now) + total_s / parts
         self._free_s[link] = max(streamed_s, last_part_s)
-        transfer = Transfer(request, source, target, tokens, bytes_, self._free_s[link] + self.link.latency_s)
+        arrival_s = max(self._free_s[link] + self.link.latency_s, seen_s)
+        transfer = Transfer(request, source, target, tokens, bytes_, arrival_s)
         self._under_way[request] = transfer
         heappush(self._arrivals, (transfer.arrival_s, next(self._order), transfer))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
+from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
@@ -40,6 +41,30 @@ def build(link: KVLink, prefill: int = 1, decode: int = 1, kv_tokens: int = 1000
 
 def tokens(cluster: Cluster, to: float = math.inf) -> list[tuple[float, int, int]]:
     return [(end.time_s, end.instance, each.id) for end in cluster.advance(to) for each in end.emitted]
+
+
+def test_a_request_is_seen_behind_the_tokens_that_its_decode_instance_sends() -> None:
+    """The router tells both sides at once; one process of the decode instance sends tokens and takes requests."""
+
+    def finished_s(output_s: float, fast_forward: bool) -> float:
+        limits, front_end = EngineLimits(kv_tokens=1000), FrontEnd(output_s=output_s)
+        front: list[InstanceBase] = [FixedInstance(0, TTFT_S, ITL_S, limits, "prefill")]
+        back = Instance(1, OneSecondStep(), limits, "decode", front_end=front_end, fast_forward=fast_forward)
+        pools = [
+            InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES),
+            InstancePool("back", [back], make_router("round_robin"), "decode"),
+        ]
+        cluster = Cluster(pools=pools, kv_link=KVLink(bytes_per_s=1e9))
+        first, second = request(0, output=101), request(1)
+        cluster.submit(first, 0.0)
+        tokens(cluster, 50.0)
+        cluster.submit(second, 50.0)
+        tokens(cluster)
+        return second.finished_s
+
+    for fast_forward in (False, True):
+        assert finished_s(0.0, fast_forward) == finished_s(0.4, fast_forward) < 55  # steps take a second
+        assert 98 < finished_s(2.0, fast_forward) < 105  # about 50 tokens came by then, two seconds each
 
 
 def test_the_first_token_comes_from_the_prefill_and_the_others_after_the_transfer() -> None:
