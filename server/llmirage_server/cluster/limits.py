@@ -197,7 +197,7 @@ class EngineLimits:
         problems = []
         if self.page_size > self.kv_tokens:
             problems.append(f"page_size {self.page_size} is larger than the KV cache of {self.kv_tokens} tokens")
-        if self.scheduler != "sglang" and self.max_num_batched_tokens < self.max_num_seqs:
+        if self.scheduler == "vllm" and self.max_num_batched_tokens < self.max_num_seqs:
             problems.append(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than max_num_seqs "
                 f"{self.max_num_seqs}: every running sequence needs one token of each step"

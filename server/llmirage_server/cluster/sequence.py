@@ -25,6 +25,7 @@ class Sequence:
         "node",
         "prompt_tokens",
         "request",
+        "slot",
         "stored",
         "tokens",
     )
@@ -41,6 +42,7 @@ class Sequence:
         self.tokens = prompt_tokens + request.produced
         self.admission = 0  # running sequences are numbered in the order of their admission; 0: it does not run
         self.computed = 0
+        self.slot = 0  # of a pipeline whose steps have slots: which one it is in
         self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
         self.node: TreeNode | None = None  # where its part of the radix tree ends, locked
         self.in_tree = 0

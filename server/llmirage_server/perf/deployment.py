@@ -229,7 +229,7 @@ class Deployment:
         """
         if self.engine.scheduler != "trtllm":
             return self.max_num_seqs
-        return max(self.max_num_seqs, min(self.max_num_seqs * self.parallel.pp, self.max_num_batched_tokens))
+        return self.max_num_seqs * self.parallel.pp
 
     @property
     def max_model_len(self) -> int:

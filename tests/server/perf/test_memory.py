@@ -196,7 +196,7 @@ def test_tensorrt_llm_counts_sequences_of_each_pipeline_stage() -> None:
         return Deployment.create("meta-llama/Llama-3.1-8B-Instruct", "h200", engine=engine, pp=4, **options).most_running
 
     assert most("trtllm", max_num_seqs=100) == 400
-    assert most("trtllm", max_num_seqs=100, max_num_batched_tokens=300) == 300  # no step has a token for each
+    assert most("trtllm", max_num_seqs=100, max_num_batched_tokens=300) == 400  # each step has a token for its own
     assert most("vllm", max_num_seqs=100) == 100
 
 

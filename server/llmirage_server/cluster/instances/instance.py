@@ -36,7 +36,7 @@ class Instance(InstanceBase):
     Pipeline: with `stages` of the step model, as many steps are in flight. A step is formed when the first stage is free and
     a slot is, from the sequences that are in no other (only chunks of one prompt follow each other closely). A stage works
     on it when the stage before has finished with it and this one has finished the step before. Nothing balances the steps:
-    sequences that were scheduled together stay together, as in vLLM.
+    sequences that were scheduled together stay together, as in vLLM. TensorRT-LLM has slots (schedulers/trtllm.py).
 
     tiers, kv_bytes_per_token: KV offload of the whole instance, a store of all last, see `cluster/kv/offload.py`.
     front_end: how much later a submitted request comes to the scheduler; a number: seconds, the same for all.
@@ -69,7 +69,7 @@ class Instance(InstanceBase):
         may_sum = fast_forward and not limits.num_speculative_tokens
         sums: SummedSteps | None = getattr(step_model, "sums", None) if may_sum else None
         caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
-        self._ranks = Ranks(limits, caches, role, pipelined=self._stages > 1, summed=sums is not None)
+        self._ranks = Ranks(limits, caches, role, stages=self._stages, summed=sums is not None)
         self.schedulers = self._ranks.schedulers
         self._tiered = bool(tiers)
         self._run = FastForward(self._ranks, sums) if sums is not None else None

@@ -19,11 +19,9 @@ from llmirage_server.cluster.step_counts import StepCounts
 class Ranks:
     """All of them together, and which one gets a sequence."""
 
-    def __init__(
-        self, limits: EngineLimits, caches: Iterable[KVCache], role: Role, *, pipelined: bool, summed: bool
-    ) -> None:
+    def __init__(self, limits: EngineLimits, caches: Iterable[KVCache], role: Role, *, stages: int, summed: bool) -> None:
         """caches: the KV memory of each. The others are arguments of `make_scheduler`."""
-        self.schedulers = [make_scheduler(limits, kv, role, pipelined=pipelined, summed=summed) for kv in caches]
+        self.schedulers = [make_scheduler(limits, kv, role, stages=stages, summed=summed) for kv in caches]
         self.gate = None if role == "decode" else make_gate(limits, self.schedulers)
         self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
         self._shows_first = role == "decode" and limits.first_token == "admission" and not summed

@@ -16,7 +16,7 @@ _CLASSES: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangS
 
 
 def make_scheduler(
-    limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
+    limits: EngineLimits, kv: KVCache, role: Role = "both", *, stages: int = 1, summed: bool = False
 ) -> Scheduler:
     """Return an empty scheduler with the rules of `limits.scheduler`; the arguments are those of Scheduler."""
-    return _CLASSES[limits.scheduler](limits, kv, role, pipelined=pipelined, summed=summed)
+    return _CLASSES[limits.scheduler](limits, kv, role, stages=stages, summed=summed)

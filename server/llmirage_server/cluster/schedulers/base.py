@@ -41,17 +41,15 @@ class Scheduler(ABC):
     counts_steps = False
 
     def __init__(
-        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
+        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, stages: int = 1, summed: bool = False
     ) -> None:
-        """pipelined: `schedule` may be called before the step that it returned last is completed.
+        """stages: with more than one `schedule` may be called before the step that it returned last is completed.
 
         summed: the decoding sequences are known by sums (summed_batch.py), and nobody is told of single tokens.
         """
         self.kv = kv
         self.limits = limits
-        self.batch: DecodeBatch = (
-            SummedBatch(kv, reserves=self.reserves) if summed else SequenceBatch(limits, kv, pipelined=pipelined)
-        )
+        self.batch: DecodeBatch = SummedBatch(kv, reserves=self.reserves) if summed else SequenceBatch(limits, kv, stages)
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
@@ -59,7 +57,8 @@ class Scheduler(ABC):
         self._withholds = self._hands_over and limits.first_token != "prefill"
         self._shows_first = role == "decode" and limits.first_token == "admission"
         self._by_priority = limits.schedule_policy == "priority"  # who arrives may overtake those who wait
-        self._pipelined = pipelined
+        self._pipelined = stages > 1
+        self._stages = stages
         self._summed = summed
         self._admissions = 0
         self._forget()

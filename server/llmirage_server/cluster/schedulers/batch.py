@@ -48,8 +48,10 @@ class DecodeBatch(ABC):
     """Running sequences whose prompts are computed, in the order of their admission.
 
     last_admission: the highest number of one that ever joined. gained: tokens that the last step brought. counts: of all
-    steps.
+    steps. slot: whose sequences may be in the step that is being formed, where a pipeline has slots (trtllm.py); None: all.
     """
+
+    slot: int | None = None
 
     last_admission: int
     gained: int

@@ -26,13 +26,14 @@ class SequenceBatch(DecodeBatch):
     be several such steps.
     """
 
-    def __init__(self, limits: EngineLimits, kv: KVCache, *, pipelined: bool) -> None:
+    def __init__(self, limits: EngineLimits, kv: KVCache, stages: int = 1) -> None:
         self.last_admission = 0
         self.gained = 0
         self.counts = StepCounts(limits.num_speculative_tokens)
         self._members: list[Sequence] = []
         self._kv = kv
-        self._pipelined = pipelined
+        self._pipelined = stages > 1
+        self._most = -(-limits.max_num_seqs // stages)  # of one step
         self._drafts = limits.num_speculative_tokens
         rates = limits.acceptance_rates or chances(limits.acceptance_rate, self._drafts)
         self._acceptance = Acceptance(rates, limits.speculation_seed)
@@ -126,7 +127,10 @@ class SequenceBatch(DecodeBatch):
     def _ready(self) -> list[Sequence]:
         if not self._pipelined:
             return self._members
-        return [sequence for sequence in self._members if sequence.computed < sequence.tokens]
+        ready = [sequence for sequence in self._members if sequence.computed < sequence.tokens]
+        if self.slot is None:
+            return ready
+        return [sequence for sequence in ready if sequence.slot == self.slot][: self._most]
 
     def _accept(self, step: Step) -> int:
         """Find which of the draft tokens are accepted, give the others' KV back; return how many are."""

@@ -11,6 +11,9 @@ that block soon.
 The micro batch scheduler decides who runs now: first all who generate, then prompts in order, the last one cut to whole
 blocks where `max_num_batched_tokens` ends. Behind a prompt of which not even a block fits, a shorter rest may go through.
 
+A pipeline has as many micro batches as stages, in slots that take turns (`_executor_loop_pp` of py_executor.py): a sequence
+stays in the slot of its prompt, each slot holds at most its share of `max_num_seqs`, and an empty one takes new prompts.
+
 Not as there: the memory of a prompt is taken chunk by chunk and becomes reusable so, not as a whole.
 """
 
@@ -25,7 +28,21 @@ from llmirage_server.cluster.sequence import Sequence
 
 
 class TrtllmScheduler(Scheduler):
+    _slot = 0  # of the last step of a pipeline
+
     def _form(self, now: float) -> Step:
+        if not self._pipelined:
+            return self._form_step(now)
+        for _ in range(self._stages):  # an empty slot is passed over
+            slot = self._slot = self.batch.slot = (self._slot + 1) % self._stages
+            step = self._form_step(now)
+            if step.decodes or step.prefill:
+                for sequence in step.sequences:
+                    sequence.slot = slot
+                break
+        return step
+
+    def _form_step(self, now: float) -> Step:
         step = Step()
         step.admissions = self._admissions
         preemptions = self.preemptions
@@ -44,6 +61,8 @@ class TrtllmScheduler(Scheduler):
         tokens = 0
         for sequence in self._running(step):
             if not sequence.admission or sequence in self.prefilling or sequence in self._in_flight:
+                continue
+            if self._pipelined and sequence.slot != self._slot:
                 continue
             new_tokens = 1 + self.batch.draft_tokens(sequence)
             if tokens + new_tokens > budget or not self._make_room(step, sequence, new_tokens):
@@ -88,6 +107,8 @@ class TrtllmScheduler(Scheduler):
         """
         kv, waiting, most = self.kv, self.waiting, self.limits.max_num_seqs
         started = self.size
+        if step is not None and self._pipelined:
+            most = min(most, started + -(-most // self._stages) - step.decodes - len(step.prefill))
         if not waiting or started >= most or (self._blocked is waiting[0] and self._blocked_at == kv.changes):
             return budget
         coming = {self._next_block(sequence) for sequence in self.prefilling}

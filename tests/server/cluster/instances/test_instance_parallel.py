@@ -98,6 +98,30 @@ def test_the_slowest_stage_sets_the_pace(lab: Any) -> None:
     assert engine.run() == [(3.0, [1]), (5.0, [2]), (7.0, [1]), (9.0, [2]), (11.0, [1])]
 
 
+@pytest.mark.parametrize(("scheduler", "together"), [("trtllm", 1), ("vllm", 2)])
+def test_tensorrt_llm_keeps_the_micro_batches_of_a_pipeline_apart(lab: Any, scheduler: str, together: int) -> None:
+    engine = lab(stage_seconds=(3.0, 0.1, 0.1), scheduler=scheduler)
+    for now in (0.0, 0.5, 3.5):
+        engine.submit(64, 4, now=now)
+    engine.run()
+    # At 6 the first could go on and the third could start: in slots of their own, or in one step
+    assert max(len(prefill) + len(decodes) for prefill, decodes in engine.batches) == together
+
+
+def test_a_micro_batch_has_its_share_of_the_sequences(lab: Any) -> None:
+    engine = lab(stage_seconds=(1.0, 1.0), scheduler="trtllm", max_num_seqs=4)
+    for _ in range(4):
+        engine.submit(64, 2)
+    engine.run()
+    assert engine.batches == [([(64, 0)] * 2, [])] * 2 + [([], [64, 64])] * 2
+
+
+def test_an_empty_slot_of_a_pipeline_is_passed_over(lab: Any) -> None:
+    engine = lab(stage_seconds=(1.0, 2.0), scheduler="trtllm")
+    engine.submit(64, 3)
+    assert engine.run() == [(3.0, [1]), (6.0, [1]), (9.0, [1])]
+
+
 def test_the_chunks_of_a_prompt_follow_each_other_through_the_stages(lab: Any) -> None:
     engine = lab(stage_seconds=(1.0, 1.0, 1.0), max_num_batched_tokens=64)
     engine.submit(192, 2)
