@@ -2,8 +2,7 @@
 
 The tables are those of perf-overview.md of 1.0 (docs/source/performance, commit 00f3768) and 1.2
 (docs/source/developer-guide, 03e27c7), Apache-2.0. Batch limits are those that trtllm-bench chooses
-(tensorrt_llm/bench/build/tuning.py). It has no HTTP and streams nothing, so the host side is the newest version's, not
-what servers of 1.0 needed.
+(tensorrt_llm/bench/build/tuning.py). It has no HTTP and streams nothing, so no version has the front end of a server.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ from llmirage_server.perf.errors import DeploymentError
 KV_FRACTION = 0.95  # of free memory; "in many cases", says the page, else the default of 0.90
 MOST_REQUESTS = 4096  # sequences that trtllm-bench plans for
 MOST_TOKENS = 32768  # of a step that it plans for
-ENGINE = Path(__file__).with_name("max_throughput.yaml")  # with the CUDA graphs of the page's options
+ENGINES = {  # by version, with the CUDA graphs of the page's options
+    "1.0": Path(__file__).with_name("max_throughput_1.0.yaml"),
+    "1.2": Path(__file__).with_name("max_throughput.yaml"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def _deployment(run: PublishedThroughput, **limits: int) -> Deployment:
     return Deployment.create(
         run.model,
         run.gpu,
-        engine=str(ENGINE),
+        engine=str(ENGINES[run.version]),
         tp=run.tp,
         pp=run.pp,
         dp=run.dp,

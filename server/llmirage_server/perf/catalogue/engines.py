@@ -69,6 +69,9 @@ class EngineProfile:
     prefill_in_place_fp4: float | None = None  # the same of GPUs that multiply in fp4, PCIe cards too; None: as the others
     eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
     eager_linear_us: float = 0.0  # the same of linear attention, whose chunked kernels are many; 0: as any other layer
+    hidden_request_us: float = 0.0  # more than a step's own: for each request that runs, in any step of a pipeline
+    hidden_pipeline_ms: float = 0.0  # the same of a step of a pipeline: messages between the stages
+    grace_host: float = 1.0  # hidden times on a Grace CPU / on x86
     captured_tokens: int = 0  # a step of at most so many, and of at most two a sequence, replays graphs between attentions
     graph_batches: tuple[
         int, ...
@@ -94,12 +97,17 @@ class EngineProfile:
     def host_s(self, gpu_s: float, rows: int) -> float:
         """Seconds that the host adds to a decoding step of `gpu_s` with `rows` sequences."""
         seen_s, hidden_s = self.host_parts_s(rows)
-        return seen_s + max(0.0, hidden_s - gpu_s)
+        return seen_s + max(0.0, hidden_s + self.handling_s(rows, 1) - gpu_s)
 
     def host_parts_s(self, rows: int) -> tuple[float, float]:
         """What the host adds to every step with `rows` sequences, and what shows only as far as the GPUs are quicker."""
         seen_s = self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows
         return seen_s, self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
+
+    def handling_s(self, rows: int, stages: int) -> float:
+        """Of a step, for all requests that run, `rows` in each of a pipeline's steps: hidden like a step's own."""
+        step_ms = self.hidden_pipeline_ms if stages > 1 else 0.0
+        return step_ms * 1e-3 + self.hidden_request_us * 1e-6 * rows * stages
 
     def launching_s(self, layers: int, linear_layers: int) -> float:
         """Of a step with prompts through so many layers, some of them of linear attention, without graphs."""
@@ -116,6 +124,9 @@ class EngineProfile:
 
     def on(self, gpu: GpuSpec) -> EngineProfile:
         """The profile on machines with such GPUs."""
+        if gpu.grace:
+            slower = {name: self.grace_host * getattr(self, name) for name in _HIDDEN}
+            return replace(self, grace_host=1.0, **slower)
         if gpu.link_kind != "infinity-fabric":
             return self
         eager = self.eager_layer_us if self.eager_layer_us_rocm is None else self.eager_layer_us_rocm
@@ -126,6 +137,11 @@ class EngineProfile:
     def front_end_ttft_s(self) -> float:
         """Seconds that HTTP and tokenization add to the time to the first token."""
         return self.front_end_ms * 1e-3
+
+
+_HIDDEN = (
+    "hidden_step_ms", "hidden_sequence_us", "hidden_request_us", "hidden_pipeline_ms", "eager_layer_us", "eager_linear_us",
+)  # fmt: skip
 
 
 def list_engines() -> list[EngineProfile]:

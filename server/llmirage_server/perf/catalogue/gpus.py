@@ -51,6 +51,7 @@ class GpuSpec:
     arch: str = ""  # of the vendor, where engines treat GPUs by it
     peer_to_peer: bool = True  # GPUs copy to each other directly; False: through the host's memory
     profiled: bool = False  # its kernels were measured within a running server, not one by one
+    grace: bool = False  # its host is a Grace CPU
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
 
     @property
@@ -84,5 +85,6 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         arch=entry.get("arch", ""),
         peer_to_peer=entry.get("peer_to_peer", True),
         profiled=entry.get("profiled", False),
+        grace=entry.get("grace", False),
         unverified=tuple(entry.get("unverified", ())),
     )
