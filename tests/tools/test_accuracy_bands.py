@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ DATA = ROOT / "tests" / "data" / "silicon"
 
 @cache
 def points() -> list[Point]:
-    return points_of(load_predictions(DATA / "predictions.csv.gz", load_runs(DATA / "runs.csv.gz")))
+    return points_of(load_predictions(DATA / "left_out.csv.gz", load_runs(DATA / "runs.csv.gz")))
 
 
 @pytest.mark.parametrize(("by", "half_within", "most_within"), [("left_out", 0.05, 0.03), ("deployment", 0.08, 0.05)])
@@ -55,8 +56,10 @@ def test_bands_hold_for_each_engine(quantity: Quantity, engine: str) -> None:
 
 def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
     runs = load_runs(DATA / "runs.csv.gz")
-    write_bands(tmp_path / "bands.json", load_predictions(DATA / "predictions.csv.gz", runs))
+    write_bands(tmp_path / "bands.json", load_predictions(DATA / "left_out.csv.gz", runs))
     assert json.loads((tmp_path / "bands.json").read_text()) == json.loads(FIGURES.read_text())
+    shipped = points_of(load_predictions(DATA / "predictions.csv.gz", runs))
+    assert Counter(point.deployment for point in points()) == Counter(point.deployment for point in shipped)
 
 
 def point(deployment: str, error: float, gpu: str = "a", concurrency: float = 1.0) -> Point:
