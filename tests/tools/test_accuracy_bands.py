@@ -105,7 +105,7 @@ def test_the_level_of_an_engine_is_drawn_towards_that_of_all() -> None:
     given = [Point(names[i // 5], f"group {i}", f"deployment {i}", 1.0, 100.0, errors) for i in range(10)]
     levels = engine_levels(given, [1.0] * 5 + [4.0] * 5)
     assert levels[""] == [4.0, 4.0]  # the 6th of ten, and the 10th
-    assert levels["vllm"] == pytest.approx([4 ** (1 / 6)] * 2)  # five groups of its own, and one of all
+    assert levels["vllm"] == pytest.approx([4 ** (1.5 / 6.5)] * 2)  # five groups of its own, and one and a half of all
     assert levels["sglang"] == pytest.approx([4.0, 4.0])
 
 

@@ -6,8 +6,8 @@ groups (all, by kernels, class of model, engine, GPU) has a scale: the mean of t
 next wider stratum as if that were three more groups. An error over the scale of its stratum, fitted without any run of the
 same model, GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by
 the root of their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups
-left out. An engine's own quantiles, drawn towards those of all as if these were one more group of its own, take the place of
-all: tails of one engine are heavier than those of another.
+left out. An engine's own quantiles, drawn towards those of all as if these were one and a half more groups, stand for all:
+tails of one engine are heavier than those of another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
 
 SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
 _DRAWN = 3.0  # groups' worth of the wider stratum in the scale of a narrower one
-_LEVELS_DRAWN = 1.0  # groups' worth of the quantiles of all in those of an engine
+_LEVELS_DRAWN = (
+    1.5  # groups' worth of the quantiles of all in those of an engine; the least with which the bands of all runs hold
+)
 _LEAST = 0.01  # scale of a deployment, at least: repeats of the measurements differ by as much
 
 
