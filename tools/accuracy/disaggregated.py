@@ -36,9 +36,8 @@ _STREAM_INTERVAL = {
     ("gb200", "fp8"): 50,
 }
 _STREAM_INTERVAL_OF_RANKS, _MXFP4_V2 = 100, "2026-05-07"
-_RECV_INTERVAL = (
-    10  # `scheduler-recv-interval` of Dynamo's recipes for SGLang; with fp4 and ranks they look before each step
-)
+# `scheduler-recv-interval` of Dynamo's recipes for SGLang; with fp4 and ranks they look before each step
+_RECV_INTERVAL = 10
 _PREFILL_CHUNK, _PREFILL_KV_TOKENS = 24576, 32768  # `chunked-prefill-size`, `max-total-tokens` of those for nvfp4 on B200
 # SGLang's version in MoRI's images, of records without one, by the first day of each in the recipes.
 _MORI_VERSIONS = {
