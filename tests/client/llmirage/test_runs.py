@@ -89,7 +89,7 @@ def test_several_loads_are_a_sweep(
     result = llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 4]})
     assert isinstance(result, llmirage.RunSweep)
     assert (result.variable, result.loads, result.passed, result.best) == ("concurrency", [1, 4], True, None)
-    assert [one.requests for one in result.runs] == [6, 6]
+    assert [one.requests for one in result.runs] == [12, 12]  # of each load
     assert all(one.output_tok_per_s > 0 for one in result.runs)
     points = json.loads(result.to_json())["points"]
     assert [point["concurrency"] for point in points] == [1, 4]
