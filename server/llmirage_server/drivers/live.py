@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import itertools
 import logging
 import math
-import operator
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -26,7 +24,6 @@ from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 logger = logging.getLogger("llmirage")
 
 SLICE_S = 0.002  # of computing, before other work of the loop gets its turn
-_TIME = operator.attrgetter("time_s")
 _STEPS = 16  # step ends between two readings of the clock
 
 
@@ -227,10 +224,18 @@ class PacedDriver(Driver):
     def _advance(self, to: float) -> None:
         events = self._run_cluster(to)
         self._deliver(events)
-        sent_s = self._clock()
-        for time_s, together in itertools.groupby(events, key=_TIME):
-            tokens = sum([event.tokens or len(event.emitted) for event in together])
-            self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
+        if events:
+            self._count_lateness(events)
+
+    def _count_lateness(self, events: list[StepEnd]) -> None:
+        """Steps that end at one instant count at once: with fixed times there are many."""
+        sent_s, time_s, tokens = self._clock(), events[0].time_s, 0
+        for event in events:
+            if event.time_s != time_s:
+                self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
+                time_s, tokens = event.time_s, 0
+            tokens += event.tokens or len(event.emitted)
+        self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
 
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed
