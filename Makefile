@@ -31,6 +31,11 @@ help:  ## list the targets
 	@$(PIP) install -c constraints.txt -e '.[docs-site]'
 	@touch $@
 
+.venv/.silicon: .venv/.core
+	@echo "installing aiconfigurator-core's tables into .venv (0.5 GB)"
+	@$(PIP) install -c constraints.txt -e '.[silicon]'
+	@touch $@
+
 setup: .venv/.dev  ## make .venv with everything for development
 
 demo: .venv/.core  ## start the server, run two workloads against it, print the reports
@@ -77,7 +82,7 @@ held-up: .venv/.dev  ## Attack a server beside ordinary streams; prints times of
 soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat (Linux); ARGS="--minutes 30"
 	@$(BIN)/python tests/benchmarks/soak.py $(ARGS)
 
-accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv; CHECK=1: was any lost?
+accuracy: .venv/.dev $(if $(CHECK)$(RUNS),,.venv/.silicon)  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv; CHECK=1: was any lost?
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(if $(CHECK),--check) $(if $(EACH),--each $(EACH)) $(ARGS)
 
 docs: .venv/.dev  ## rewrite the reference pages of docs/ from the commands, the server and the packages themselves
