@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sizing.__main__ import TRUTH, ask, verdict
 from sizing.mixes import MIXES
-from sizing.truth import Truths
+from sizing.truth import Truths, grows
+
+from llmirage_client.measure.columns import filled
 
 
-@pytest.mark.parametrize("name", ["single, tight TPOT", "heavy prompts, p99", "MoE 20B", "sessions, loose"])
+@pytest.mark.parametrize("name", ["single, tight TPOT", "heavy prompts, p99", "MoE 20B", "sessions, loose", "session users"])
 def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> None:
     (mix,) = (mix for mix in MIXES if mix.name == name)
     sizing = ask(mix, seed=0)
@@ -19,3 +22,12 @@ def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> No
     known.write_text(TRUTH.read_text())
     least, most = Truths(known).between(mix, sizing.answer.capacity.instances)
     assert verdict(sizing, least, most) in ("right", "neighbour")
+
+
+def test_users_in_step_do_not_grow() -> None:
+    """All wait at the same time, so that moments 11.36 s apart see ever more of them, or ever fewer."""
+    rounds = np.arange(250) * 11.4
+    starts = np.repeat(rounds, 64)
+    assert not grows(filled(starts, end_s=starts + 6.0))
+    more = np.sort(np.concatenate([starts, *(np.repeat(rounds[k:], 6) for k in range(0, 250, 10))]))
+    assert grows(filled(more, end_s=more + 6.0))

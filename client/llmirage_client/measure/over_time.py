@@ -79,6 +79,17 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
     return {tag: values for tag, values in found.items() if values is not None}
 
 
+def mean_in_flight(columns: Columns, edges: Floats) -> Floats:
+    """Mean number of requests in flight between each two edges (s, ascending). One without an end is there for ever.
+
+    The mean of all moments: requests in step with each other are missed by moments at equal distances.
+    """
+    begin = columns.start_s[:, None].clip(edges[:-1], edges[1:])
+    end = np.nan_to_num(columns.end_s, nan=np.inf)[:, None].clip(edges[:-1], edges[1:])
+    means: Floats = (end - begin).sum(axis=0) / np.diff(edges)
+    return means
+
+
 def statistics(heights: Floats, widths: Floats, chosen: Bools | None = None) -> Level | None:
     """Of a level that has heights[i] for widths[i] seconds, where chosen; None when that is no time at all."""
     lasting = widths > 0 if chosen is None else (widths > 0) & chosen

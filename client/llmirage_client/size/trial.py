@@ -13,6 +13,7 @@ import numpy as np
 from llmirage_client.measure.arrays import Bools
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
+from llmirage_client.measure.over_time import mean_in_flight
 from llmirage_client.measure.slo import Objective, Verdict, judge
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
 from llmirage_client.simulate.simulation import simulate
@@ -323,11 +324,7 @@ def _growth(columns: Columns) -> str | None:
     starts = columns.start_s[columns.measured]
     if starts.size < FEW_REQUESTS:
         return None
-    places = np.linspace(starts.min(), starts.max(), 129)[1:-1]
-    begun = np.searchsorted(np.sort(columns.start_s), places, side="right")
-    over = np.searchsorted(np.sort(np.nan_to_num(columns.end_s, nan=np.inf)), places, side="right")
-    running = (begun - over).astype(np.float64)
-    batches = np.array([batch.mean() for batch in np.array_split(running, BATCHES)])
+    batches = mean_in_flight(columns, np.linspace(starts.min(), starts.max(), BATCHES + 1))
     halves = batches.reshape(2, BATCHES // 2)
     before, after = halves.mean(axis=1).tolist()
     error = math.sqrt(before + halves.var(axis=1, ddof=1).mean() * 4 / BATCHES)

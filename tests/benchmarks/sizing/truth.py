@@ -12,6 +12,7 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
+from llmirage_client.measure.over_time import mean_in_flight
 from llmirage_client.measure.slo import Objective, parse_slo
 from llmirage_client.simulate.simulation import simulate
 from sizing.mixes import Mix
@@ -84,7 +85,7 @@ def _measured(mix: Mix, instances: int, seed: int) -> dict[str, Floats] | None:
     begin, end = columns.start_s.min(), columns.start_s.max()
     order = np.argsort(columns.start_s, kind="stable")
     order = order[columns.start_s[order] > begin + _WARM * (end - begin)]
-    if not columns.ok[order].all() or _grows(columns):
+    if not columns.ok[order].all() or (traffic.kind == "request_rate" and grows(columns)):
         return None
     start, first, last, events = (getattr(columns, name)[order] for name in ("start_s", "first_s", "last_s", "events"))
     return {
@@ -94,10 +95,8 @@ def _measured(mix: Mix, instances: int, seed: int) -> dict[str, Floats] | None:
     }
 
 
-def _grows(columns: Columns) -> bool:
+def grows(columns: Columns) -> bool:
+    """Whether more and more requests are in flight. (Of users at once there are never more than these.)"""
     begin, end = float(columns.start_s.min()), float(columns.start_s.max())
-    places = np.linspace(begin + _WARM * (end - begin), end, 201)
-    begun = np.searchsorted(np.sort(columns.start_s), places, side="right")
-    over = np.searchsorted(np.sort(columns.end_s), places, side="right")
-    running = (begun - over).astype(np.float64)
-    return float(running[101:].mean()) > _GROWTH * float(running[:100].mean()) + 5
+    before, after = mean_in_flight(columns, np.linspace(begin + _WARM * (end - begin), end, 3)).tolist()
+    return after > _GROWTH * before + 5

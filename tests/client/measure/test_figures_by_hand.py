@@ -12,7 +12,7 @@ from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
 from llmirage_client.measure.metrics import compute
-from llmirage_client.measure.over_time import levels, statistics
+from llmirage_client.measure.over_time import levels, mean_in_flight, statistics
 from llmirage_client.measure.record import RequestError, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.time_slices import time_slices
@@ -117,6 +117,11 @@ def test_a_level_is_weighted_by_how_long_it_lasted() -> None:
     assert level is not None
     assert (level.avg, level.min, level.max, level.p50, level.p90, level.p99) == (11.1, 1.0, 100.0, 1.0, 3.0, 100.0)
     assert statistics(np.array([1.0]), np.array([0.0])) is None
+
+
+def test_the_mean_in_flight_is_that_of_all_moments() -> None:
+    columns = filled(np.array([0.0, 1.0, 3.0]), end_s=np.array([2.0, 1.5, NAN]))
+    assert mean_in_flight(columns, np.array([0.0, 1.0, 2.0, 4.0, 5.0])).tolist() == [1.0, 1.5, 0.5, 1.0]
 
 
 def test_token_rates_by_hand() -> None:
