@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,17 @@ class Bounds:
         """Requests that fit into one instance at a time, by its limits and its memory."""
         pool = self._pool
         return None if pool is None else _most_running(pool, lengths) * pool.deployment.parallel.dp
+
+    def token_s(self, lengths: Lengths, users: float) -> float | None:
+        """An estimate, not a bound: seconds per output token, where so many requests are always in progress on one instance.
+
+        Each of them waits for a prefill of each other one while it decodes.
+        """
+        pool = self._pool
+        if pool is None:
+            return None
+        batch = max(1, min(math.ceil(users / pool.deployment.parallel.dp), _most_running(pool, lengths)))
+        return batch * (_prefill_s(pool, lengths) / lengths.reply + self._decode_s(lengths, batch))
 
     def _decode_s(self, lengths: Lengths, batch: int) -> float:
         """Seconds of the instance that one output token takes, in a batch of that many sequences."""

@@ -8,6 +8,7 @@ several times as many requests, and else the highest below it that does. A stric
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from llmirage_client.size.unloaded_bound import missed_unloaded
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
 _LOWEST_SHARE_UNKNOWN = 1e-4  # of a rate that was found to be too high, where the roofline says nothing
 _TOP_UNKNOWN = 1e4  # requests/s
+_START = 0.95  # of the users that the roofline expects: a trial that meets the objectives says where to go on
 _DEVIATIONS = 2.0  # of a Poisson count, to each side
 
 
@@ -91,11 +93,7 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
         if any(wants_traffic(objective) for objective in trials.objectives):
             search = search_grid(grid, lambda amount: trials.run(config, amount), top_first=True)
         else:
-            search = search_users(grid, lambda amount: trials.run_brief(config, amount))
-            if search.met is not None and not (whole := trials.run(config, search.met.amount)).met:
-                fewer = [users for users in grid if users < whole.amount] or grid[:1]
-                search = search_users(fewer, lambda amount: trials.run(config, amount))
-                search = replace(search, missed=search.missed or whole)
+            search = _search_users(list(grid), config, trials)
     if search.met is None:
         lowest = trials.run(config, grid[0], to_the_end=True)
         return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")
@@ -108,6 +106,40 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     if not found.met:
         return MaxRate(shape, config, None, None, f"even at {found.traffic}: {found.reason}")
     return MaxRate(shape, config, found, beyond, "", _between(found, search, source.clumping))
+
+
+def _search_users(grid: list[int], config: ClusterConfig, trials: Trials) -> GridSearch:
+    source = trials.traffic.source
+    if source.single_turns:
+        start = _users_expected(grid, config, trials)
+        return search_users(
+            grid, lambda users: trials.run(config, users), start=start, run_last=lambda users: trials.run_long(config, users)
+        )
+    search = search_users(
+        grid, lambda users: trials.run_brief(config, users), run_last=lambda users: trials.run(config, users)
+    )
+    if search.met is None or (whole := trials.run(config, search.met.amount)).met:
+        return search
+    fewer = [users for users in grid if users < whole.amount] or grid[:1]
+    search = search_users(fewer, lambda users: trials.run(config, users), start=fewer[-1])
+    return replace(search, missed=search.missed or whole)
+
+
+def _users_expected(grid: list[int], config: ClusterConfig, trials: Trials) -> float | None:
+    """Where the roofline expects the limit of TPOT or latency; None: there is no such objective, or it does not know."""
+    lengths, bounds = trials.traffic.source.lengths, trials.bounds(config)
+    if lengths is None:
+        return None
+    per_token = {"inter_token_latency": 1.0, "request_latency": lengths.reply}
+    limits_s = [
+        one.limit * 1e-3 / per_token[one.metric.tag]
+        for one in trials.objectives
+        if one.metric.tag in per_token and one.comparison[0] == "<"
+    ]
+    if not limits_s or bounds.token_s(lengths, 1) is None:
+        return None
+    place = bisect_left(grid, min(limits_s), key=lambda users: bounds.token_s(lengths, users / config.instances) or 0.0)
+    return grid[max(place - 1, 0)] * _START
 
 
 def _between(found: Trial, search: GridSearch, clumping: float) -> tuple[float, float]:

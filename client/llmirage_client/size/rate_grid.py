@@ -16,6 +16,7 @@ from llmirage_client.size.trial import Trial
 STEP = 1.02  # from one load of the grid to the next
 
 _FEW = 0.1  # of the most users: with whom their search begins
+_DOWN = 4  # places below a start that is missed, for the next trial; then twice as many, ...
 _EXPECTING = 7  # trials that begin where the limit is expected; after them it bisects
 _LEAST_POWER = 0.3  # of the users, with which a figure grows; a smaller one would be noise
 _NEAR = 9  # places of the answer, among which a trial should leave no doubt
@@ -71,26 +72,41 @@ def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial], *,
     )
 
 
-def search_users(grid: list[int], run: Callable[[float], Trial]) -> GridSearch:
-    """As `search_grid`, for users at once, of whom many cost more than few: it begins with few, and goes on where the shares
-    of the limits that its trials used let the limit expect.
+def search_users(
+    grid: list[int],
+    run: Callable[[float], Trial],
+    *,
+    start: float | None = None,
+    run_last: Callable[[float], Trial] | None = None,
+) -> GridSearch:
+    """As `search_grid`, for users at once, of whom many cost more than few: it begins near `start`, else with few, and goes
+    on where the shares of the limits that its trials used let the limit expect. run_last: instead of `run`, at a number that
+    is the answer if it is met.
     """
     trials: dict[int, Trial] = {}
+    run_last = run_last or run
 
-    def tried(place: int) -> Trial:
+    def tried(place: int, last: bool = False) -> Trial:
         if place not in trials:
-            trials[place] = run(grid[place])
+            trials[place] = (run_last if last else run)(grid[place])
         return trials[place]
 
     low, high = -1, len(grid)
-    place = bisect_left(grid, grid[-1] * _FEW)
+    place, down = bisect_left(grid, grid[-1] * _FEW), 0
+    if start is not None:
+        place, down = min(bisect_left(grid, start), len(grid) - 1), _DOWN
     while high - low > 1:
-        if tried(place).met:
+        if tried(place, place + 1 == high).met:
             low = place
         else:
             high = place
         expected = _expected(grid, trials, low, high) if len(trials) < _EXPECTING else None
-        place = (low + high) // 2 if expected is None or expected >= high else max(expected, low + 1)
+        if low < 0 and down:
+            place, down = max(high - down, 0), 2 * down
+        elif expected is None or expected >= high:
+            place = (low + high) // 2
+        else:  # the place after it, whose failure makes the next trial the last
+            place = min(max(expected, low) + 1, high - 1)
     for step in _FURTHER if 0 <= low < high < len(grid) else ():
         near = {place: trial for place, trial in trials.items() if abs(place - low) <= _NEAR and trial.clear}
         if low >= step and not any(trial.met for trial in near.values()):

@@ -52,11 +52,25 @@ CLUSTERS = {
 }
 
 
-@given(**CLUSTERS, top=st.integers(1, 3000))
-def test_it_ends_where_bisection_ends(most: float, power: float, floor: float, told: float, top: int) -> None:
-    grid = user_grid(top)
-    one, other = (search(grid, Cluster(most, power, floor, told)) for search in (search_users, search_grid))  # type: ignore[operator]
+@given(**CLUSTERS, top=st.integers(1, 3000), start=st.none() | st.floats(0.1, 5000))
+def test_it_ends_where_bisection_ends(
+    most: float, power: float, floor: float, told: float, top: int, start: float | None
+) -> None:
+    """`run_last` is asked where the next number is known to be missed, or is beyond the grid."""
+    grid, run, last = user_grid(top), Cluster(most, power, floor, told), Cluster(most, power, floor, told)
+    one = search_users(grid, run, start=start, run_last=last)  # type: ignore[arg-type]
+    other = search_grid(grid, Cluster(most, power, floor, told))  # type: ignore[arg-type]
     assert (one.met, one.missed) == (other.met, other.missed)
+    beyond = [grid[grid.index(int(users)) + 1 :][:1] for users in last.users]
+    assert all(not following or following[0] in run.users + last.users for following in beyond)
+
+
+def test_a_start_near_the_limit_needs_few_trials() -> None:
+    run, last = Cluster(434, 0.7, 0.1, 1.2), Cluster(434, 0.7, 0.1, 1.2)
+    found = search_users(user_grid(958), run, start=415, run_last=last)  # type: ignore[arg-type]
+    assert found.met is not None
+    assert found.met.amount == 434
+    assert len(run.users) + len(last.users) <= 4
 
 
 def test_it_needs_fewer_and_smaller_trials() -> None:
