@@ -42,7 +42,6 @@ WHOLE_PROMPT_TOKENS = {
     "tau banking_knowledge qwen3.5-397b-a17b-think": 16895,
 }
 DOCUMENT_SPREAD = 1.5  # of the logarithm of new tokens, by the server's histograms, where calls bring documents
-QWEN_WORKLOADS = ("chatbot", "agent", "toolagent")
 EMPTY_THOUGHT = 4  # tokens
 WARMUP = 16  # requests (scripts/run_nvfp4.sh)
 SHORT_SYSTEM = 400  # tokens of the simulated user's system prompt

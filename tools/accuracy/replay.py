@@ -45,10 +45,6 @@ class RecordedRun:
     waiting: npt.NDArray[np.float64]
     kv_share: npt.NDArray[np.float64]  # of the KV cache in use; all zero: was not recorded
 
-    @property
-    def first_arrivals_s(self) -> float:
-        return min(request.arrival_s for request in self.requests)
-
 
 @dataclass
 class Metrics:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from llmirage_client.simulate.api_run import ApiRun
 
 Via = Literal["engine", "api"]
-VIAS: tuple[Via, ...] = ("engine", "api")
 
 
 class SimulationError(ValueError):

@@ -80,7 +80,7 @@ class BridgedCall:
         self._wake: Callable[[], None] | None = None
         self._host: Host | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._began = self._over = False
+        self._over = False
         self._gone: asyncio.Future[None] | None = None
 
     # --- on the app's loop ------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from llmirage_client.workers.ray_connection import connect
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ExecutorName = Literal["processes", "ray"]
-EXECUTORS: tuple[ExecutorName, ...] = ("processes", "ray")
 
 _starting = threading.Lock()
 _WARM = ["llmirage_client.sweep.point"]  # imported once, in the server that forks the workers

@@ -30,7 +30,6 @@ from llmirage_shared.wire.output import encoded
 logger = logging.getLogger("llmirage")
 
 _LOOK_AGAIN_S = 0.25  # between two looks at the files
-FILES, ADDED = "files", "added"
 
 
 @dataclass(frozen=True, slots=True)

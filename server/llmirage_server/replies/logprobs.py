@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from llmirage_shared.prose_book import mix
 
-MOST_ALTERNATIVES = 20
-
 
 @dataclass(slots=True, frozen=True)
 class TokenLogprob:

@@ -19,7 +19,7 @@ from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.report import cluster_blocks
 from llmirage_client.simulate.saturation import saturation
-from llmirage_client.simulate.simulation import VIAS, SimulationError, simulate
+from llmirage_client.simulate.simulation import SimulationError, Via, simulate
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
@@ -279,15 +279,15 @@ def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Pat
     assert json.loads(result.stdout)["requests"] == 5
 
 
-def test_progress_is_told_by_requests_and_cluster_time_either_way() -> None:
+@pytest.mark.parametrize("via", ["engine", "api"])
+def test_progress_is_told_by_requests_and_cluster_time_either_way(via: Via) -> None:
+    told: list[tuple[int, float]] = []
+    options = RunOptions(request_rate_per_s=8.0, seed=1)
     workload = synthetic_load(300, 60, 40, seed=1)
-    for via in VIAS:
-        told: list[tuple[int, float]] = []
-        options = RunOptions(request_rate_per_s=8.0, seed=1)
-        simulate(CLUSTER, workload, options, via=via, on_progress=lambda over, now, _: told.append((over, now)))  # noqa: B023
-        assert len(told) > 10
-        assert told == sorted(told)
-        assert 30 < told[-1][0] <= 40
+    simulate(CLUSTER, workload, options, via=via, on_progress=lambda over, now, _: told.append((over, now)))
+    assert len(told) > 10
+    assert told == sorted(told)
+    assert 30 < told[-1][0] <= 40
 
 
 def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

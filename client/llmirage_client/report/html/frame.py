@@ -12,7 +12,6 @@ from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
 from llmirage_client.report.html.svg import escape, join, line, px, rect, text, text_width
 
 COLORS = 7  # series take them in turn; the page's style sheet says what they are in its two themes
-TITLE_PX = 14.0
 RIGHT_PX = 20.0  # from the end of the x axis to the edge of the chart
 AXIS_TITLE_PX = 26.0  # of the row above the y axis with its title
 ABOVE_PLOT_PX = 13.0  # from the baseline of such a title to the plot

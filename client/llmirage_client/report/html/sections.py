@@ -163,7 +163,7 @@ def groups(view: RunView) -> Section:
     if len(turns) > 1:
         names = [str(g.key) for g in turns[:_TURN_BARS]]
         drawn = [_cached_by_turn(turns[:_TURN_BARS], names)]
-        drawn += [_ttft_by_turn(turns[:_TURN_BARS], names), _tokens_by_turn(turns[:_TURN_BARS], names)]
+        drawn += [_ttft_by_turn(turns[:_TURN_BARS]), _tokens_by_turn(turns[:_TURN_BARS], names)]
         blocks.append(charts(*drawn))
         if len(turns) > _TURN_BARS:
             blocks.append(paragraph(f"Turns after the first {_TURN_BARS} of {len(turns)} are not drawn."))
@@ -199,7 +199,7 @@ def _cached_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
     return figure(bars(names, [Bars("cached", hits, 2)], title="Cache hits by turn", x="Turn", y=y))
 
 
-def _ttft_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
+def _ttft_by_turn(turns: tuple[RequestGroup, ...]) -> str:
     if not any("time_to_first_token" in g.per_request for g in turns):
         return ""
     x = np.array([g.key for g in turns], dtype=np.float64)

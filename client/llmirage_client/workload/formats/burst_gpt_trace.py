@@ -31,7 +31,7 @@ def load(path: str) -> Workload:
     except UnicodeDecodeError as error:
         raise fault(path, f"not UTF-8 text: byte 0x{data[error.start]:02x}", data.count(b"\n", 0, error.start) + 1) from None
     problems: list[Problem] = []
-    rows = _rows(path, text, problems)
+    rows = _rows(text, problems)
     places = _places(path, next(rows, (1, [])))
     sessions = []
     failed = 0
@@ -52,7 +52,7 @@ def load(path: str) -> Workload:
     return scheduled(FORMAT.name, path, sessions, notes)
 
 
-def _rows(path: str, text: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every row that is not blank, the header first."""
     reader = csv.reader(io.StringIO(text, newline=""))
     while True:

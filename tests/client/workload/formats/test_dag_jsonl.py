@@ -57,7 +57,7 @@ def test_an_invalid_file_is_refused_with_exactly_its_problems(case: dict[str, An
         assert first.startswith(case["problems"][0].split(":")[0]) or first in case["problems"]
 
 
-def test_every_message_of_the_documentation_is_given(tmp_path: Path) -> None:
+def test_every_message_of_the_documentation_is_given() -> None:
     documented = [
         "line 2: invalid JSON: ",
         "line 1: session_id: Field required",
@@ -80,7 +80,7 @@ def test_every_message_of_the_documentation_is_given(tmp_path: Path) -> None:
     assert not missing
 
 
-def test_the_documentation_s_example_means_what_it_says(tmp_path: Path) -> None:
+def test_the_documentation_s_example_means_what_it_says() -> None:
     workload = load("bundled:dag-example")
     root, branch_a = workload.sessions["root"], workload.sessions["branch-a"]
     assert root.turns[0].branches == (Branch("root:0", "fork", ("branch-a", "branch-b")),)
