@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
@@ -189,6 +191,13 @@ def request(number: int, prompt: Sequence[int], output: int) -> Request:
     return Request(number, np.array(prompt, dtype=np.int32), np.arange(7, 7 + output, dtype=np.int32))
 
 
+def caches(instance: InstanceBase) -> list[KVCache]:
+    if isinstance(instance, Instance):
+        return [scheduler.kv for scheduler in instance.schedulers]
+    assert isinstance(instance, FixedInstance)
+    return [instance.kv]
+
+
 def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> tuple[list[Request], Ends]:
     """Submit, cancel and, at the times in `stops`, advance; then run dry. Returns the requests and all that happened."""
     actions: list[tuple[float, int, Request | None, bool]] = []
@@ -196,7 +205,7 @@ def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> t
     now = 0.0
     for gap, prompt, output, cancel_after in arrivals:
         now += gap
-        fitting = min(output, cluster.max_request_tokens - len(prompt))
+        fitting = int(min(output, cluster.max_request_tokens - len(prompt)))
         if fitting < 1:
             continue
         requests.append(request(len(requests), prompt, fitting))
@@ -224,5 +233,8 @@ def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> t
             cluster.cancel(what, at)
         else:
             cluster.submit(what, at)
+        for instance in cluster._instances:
+            for kv in caches(instance):
+                assert kv.free_tokens >= 0
     note(math.inf)
     return requests, happened

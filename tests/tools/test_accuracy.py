@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.instance import Instance
@@ -29,13 +30,6 @@ from accuracy.runs import MeasuredRun, RunsError, load_runs  # noqa: E402
 DATA = ROOT / "tests" / "data" / "silicon"
 
 
-class Constant:
-    """Every step takes 1 ms, whatever is in it."""
-
-    def step_s(self, prefill: object, decode_contexts: object) -> float:
-        return 1e-3
-
-
 def measured_run(**changes: object) -> MeasuredRun:
     values: dict[str, object] = {
         "engine": "vllm",
@@ -52,7 +46,7 @@ def measured_run(**changes: object) -> MeasuredRun:
 
 def serve(run: MeasuredRun, max_num_seqs: int) -> Prediction:
     limits = EngineLimits(kv_tokens=1000, max_num_seqs=max_num_seqs, max_num_batched_tokens=100, enable_prefix_caching=False)
-    return closed_loop._serve(run, Cluster([Instance(0, Constant(), limits)], make_router("round_robin", 0)))
+    return closed_loop._serve(run, Cluster([Instance(0, ConstantStep(1e-3), limits)], make_router("round_robin", 0)))
 
 
 def test_with_room_for_all_every_token_takes_one_step() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.cli import main
 
@@ -159,42 +158,23 @@ def test_points_of_a_study_say_it(tmp_path: Path) -> None:
 # --- an endpoint that knows prompts of an earlier run ----------------------------------------------------------------------
 
 
-class Remembers(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Remembers(JsonEndpoint):
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(Answers)
         self.prompts: list[str] = []
 
-    @property
-    def url(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
 
-
-class Answers(BaseHTTPRequestHandler):
+class Answers(JsonHandler):
     server: Remembers
 
     def do_GET(self) -> None:
-        self.reply({"data": [{"id": "m", "owned_by": "somebody"}]})
+        self.answer(200, {"data": [{"id": "m", "owned_by": "somebody"}]})
 
     def do_POST(self) -> None:
-        prompt = json.dumps(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"])
+        prompt = json.dumps(self.body()["messages"])
         cached = max((len(common(prompt, known)) for known in self.server.prompts), default=0)
         self.server.prompts.append(prompt)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": 2, "total_tokens": len(prompt) + 2}
-        message = {"role": "assistant", "content": "done"}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        self.reply({"choices": choices, "usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}}})
-
-    def reply(self, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None: ...
+        self.answer(200, completion("done", len(prompt), 2, prompt_tokens_details={"cached_tokens": cached}))
 
 
 def common(one: str, other: str) -> str:
@@ -204,10 +184,8 @@ def common(one: str, other: str) -> str:
 
 @pytest.fixture
 def endpoint() -> Iterator[Remembers]:
-    with Remembers() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with Remembers().started() as server:
         yield server
-        server.shutdown()
 
 
 def conversations(folder: Path, count: int) -> Path:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import Exchange, Record, RunResult
@@ -25,51 +23,36 @@ from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock
 
 
-class Slow(ThreadingHTTPServer):
+class Slow(JsonEndpoint):
     """Answers every request after 10 ms. answered: how many replies were handed to the system, and when the last was."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.answered: list[float] = []
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Slow
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.body()
         time.sleep(0.01)
-        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-        data = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(200, completion("yes", 3, 1))
         self.server.answered.append(time.monotonic())
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
 def server() -> Iterator[Slow]:
-    slow = Slow()
-    thread = threading.Thread(target=slow.serve_forever, daemon=True)
-    thread.start()
-    yield slow
-    slow.shutdown()
-    slow.server_close()
+    with Slow().started() as slow:
+        yield slow
 
 
 def test_a_client_that_is_killed_leaves_every_finished_request(server: Slow, tmp_path: Path) -> None:
     workload = tmp_path / "w.jsonl"
     workload.write_text('{"session_id":"a","turns":[{"messages":[{"role":"user","content":"hello"}]}]}\n')
     folder = tmp_path / "run"
-    command = ["run", str(workload), "--url", f"127.0.0.1:{server.server_address[1]}", "--model", "m", "--concurrency", "3"]
+    command = ["run", str(workload), "--url", server.url, "--model", "m", "--concurrency", "3"]
     client = subprocess.Popen(
         [sys.executable, "-m", "llmirage_client", *command, "--num-conversations", "100000", "--artifact-dir", str(folder)],
         stdout=subprocess.DEVNULL,

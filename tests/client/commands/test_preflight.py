@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.commands.run import run
 
 LOAD = ("--isl", 40, "--osl", 3, "--requests", 4, "--random-seed", 1)
 
 
-class Gateway(BaseHTTPRequestHandler):
+class Gateway(JsonHandler):
     """models: names of the list, None: there is none; owner: of each; info: what it says of itself.
 
     status, message: of every error; 200: each request succeeds.
@@ -41,34 +40,19 @@ class Gateway(BaseHTTPRequestHandler):
             self.answer(200, {"data": [{"id": name, "owned_by": self.owner} for name in self.models]})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.paths.append(str(body["messages"][0]["content"]))
+        self.paths.append(str(self.body()["messages"][0]["content"]))
         if self.status != 200:
             self.answer(self.status, {"error": {"message": self.message}})
             return
-        message = {"role": "assistant", "content": "yes"}
-        usage = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
-        self.answer(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
-
-    def answer(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None: ...
+        self.answer(200, completion("yes", 40, 3))
 
 
 @contextlib.contextmanager
 def gateway(**known: Any) -> Iterator[tuple[str, list[str]]]:
     """The URL, and the first messages of the requests that came."""
     prompts: list[str] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("OneGateway", (Gateway,), {**known, "paths": prompts})) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}", prompts
-        server.shutdown()
+    with JsonEndpoint(type("OneGateway", (Gateway,), {**known, "paths": prompts})).started() as server:
+        yield server.url, prompts
 
 
 def invoke(tmp_path: Path, url: str, *words: object) -> Result:

@@ -9,69 +9,50 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.commands.run import run
 
 MODELS = {"data": [{"id": "only-model", "owned_by": "somebody"}]}
 
 
-class Endpoint(ThreadingHTTPServer):
-    daemon_threads = True
+class Endpoint(JsonEndpoint):
     models: Any = MODELS
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.bodies: list[dict[str, Any]] = []
         self.asked = threading.Event()
 
-    @property
-    def url(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Endpoint
 
     def do_GET(self) -> None:
-        self.reply(200, self.server.models)
+        self.answer(200, self.server.models)
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         self.server.bodies.append(body)
         self.server.asked.set()
         text = str(body["messages"][-1]["content"])
         if "HANG" in text:
             time.sleep(30)
-        message = {"role": "assistant", "content": f"re {text}"}
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
         if "FAIL" in text:
-            self.reply(500, {"error": {"message": "forced failure", "type": "server_error"}})
+            self.answer(500, {"error": {"message": "forced failure", "type": "server_error"}})
         else:
-            self.reply(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
-
-    def reply(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None: ...
+            self.answer(200, completion(f"re {text}", 3, 2))
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    with Endpoint() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with Endpoint().started() as server:
         yield server
-        server.shutdown()
 
 
 def dag(folder: Path, *texts: str) -> Path:

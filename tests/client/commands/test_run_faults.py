@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import http.server
 import json
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_endpoint import JsonEndpoint, JsonHandler
 
 from llmirage_client.commands.run import run
 from llmirage_client.load.token_calls import PromptTooShortError, TokenCalls
@@ -29,38 +29,32 @@ FORKED = (
 )
 
 
-class Misbehaving(http.server.ThreadingHTTPServer):
+class Misbehaving(JsonEndpoint):
     """Does what the last message says; answers "fine" to anything else."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.seen: list[tuple[dict[str, str], Any]] = []
         self.models: list[str] = ["m"]
         self.released = threading.Event()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Misbehaving
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.whole(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.server.models]})
+        self.answer(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.server.models]})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         self.server.seen.append((dict(self.headers), body))
         match body["messages"][-1]["content"]:
             case "hang":
                 self.server.released.wait(30)
                 self.close_connection = True
             case "error 500":
-                self.whole(500, {"error": {"message": "out of order"}})
+                self.answer(500, {"error": {"message": "out of order"}})
             case "hang up":
                 self.close_connection = True
             case "cut":
@@ -68,17 +62,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             case "garbage":
                 self.stream(CHUNK + b"data: {nonsense\n\n")
             case "not json":
-                self.whole(200, "hello")
+                self.answer(200, "hello")
             case _:
-                self.whole(200, OK)
-
-    def whole(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+                self.answer(200, OK)
 
     def stream(self, data: bytes, ended: bool = True) -> None:
         self.send_response(200)
@@ -88,16 +74,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) + b"0\r\n\r\n" * ended)
         self.close_connection = not ended
 
-    def log_message(self, *_: Any) -> None: ...
-
 
 @pytest.fixture
 def server() -> Iterator[Misbehaving]:
-    with Misbehaving() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with Misbehaving().started() as server:
         yield server
         server.released.set()
-        server.shutdown()
 
 
 def chain(folder: Path, *texts: str) -> Path:
@@ -109,7 +91,7 @@ def chain(folder: Path, *texts: str) -> Path:
 
 def invoke(file: Path, server: Misbehaving, *arguments: object) -> Result:
     out = ("--artifact-dir", file.parent / "out") if "--artifact-dir" not in arguments else ()
-    result = CliRunner().invoke(run, [*map(str, (file, "--url", server.url, *out, *arguments))])
+    result = CliRunner().invoke(run, [*map(str, (file, "--url", f"{server.url}/v1", *out, *arguments))])
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
@@ -231,7 +213,7 @@ def interrupted(
     file: Path, server: Misbehaving, when: Callable[[], bool], *signals: signal.Signals
 ) -> tuple[int, str, list[dict[str, Any]]]:
     """The command in a process of its own, which gets the signals in order: status, output and records."""
-    arguments = [str(file), "--url", server.url, "--artifact-dir", str(file.parent / "out")]
+    arguments = [str(file), "--url", f"{server.url}/v1", "--artifact-dir", str(file.parent / "out")]
     command = [sys.executable, "-m", "llmirage_client", "run", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while not when() and process.poll() is None:

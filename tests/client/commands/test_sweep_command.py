@@ -7,13 +7,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.commands.run import run
 from llmirage_shared.command_line import join_lists
@@ -21,29 +21,22 @@ from llmirage_shared.command_line import join_lists
 REPLY_S = 0.03
 
 
-class Endpoint(ThreadingHTTPServer):
+class Endpoint(JsonEndpoint):
     """Fails what comes while more than `bears` requests are under way."""
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self, bears: int) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.bears = bears
         self.under_way = 0
         self.lock = threading.Lock()
         self.prompts: list[str] = []
 
-    @property
-    def url(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Endpoint
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         with self.server.lock:
             self.server.under_way += 1
             too_many = self.server.under_way > self.server.bears
@@ -51,24 +44,16 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(REPLY_S)
         with self.server.lock:
             self.server.under_way -= 1
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-        data = json.dumps({"error": {"message": "too many"}} if too_many else {"choices": [choice], "usage": usage}).encode()
-        self.send_response(503 if too_many else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None: ...
+        if too_many:
+            self.answer(503, {"error": {"message": "too many"}})
+        else:
+            self.answer(200, completion("yes", 3, 2))
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    with Endpoint(bears=5) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with Endpoint(bears=5).started() as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture

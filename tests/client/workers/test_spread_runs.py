@@ -8,16 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.commands.run import run
 from llmirage_client.measure.run_folder import read_run
@@ -26,51 +25,30 @@ WORKLOAD = "bundled:dag-three-roots"
 RAY = importlib.util.find_spec("ray") is not None
 
 
-class Server(ThreadingHTTPServer):
+class Server(JsonEndpoint):
     """Answers after pause_s. bodies: what came. agents: how many requests of each root conversation came."""
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.pause_s = 0.0
         self.bodies: list[str] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Server
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         self.server.bodies.append(json.dumps(body, sort_keys=True))
         time.sleep(self.server.pause_s)
-        said = {"role": "assistant", "content": f"reply to {body['messages'][-1]['content']}"}
-        usage = {"prompt_tokens": 3 * len(body["messages"]), "completion_tokens": 1}
-        choices = [{"index": 0, "message": said, "finish_reason": "stop"}]
-        data = json.dumps({"choices": choices, "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200, completion(f"reply to {body['messages'][-1]['content']}", 3 * len(body["messages"]), 1))
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Server().started() as server:
+        yield server
 
 
 def started(server: Server, folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
+from drawn_clusters import Arrivals, Ends, LinearModel, caches, play, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router
 
 
-class LinearModel:
-    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        assert prefill or decode_contexts
-        assert all(new > 0 and context >= 0 for new, context in prefill)
-        tokens = sum(new for new, _ in prefill)
-        return 0.01 + tokens * 1e-4 + len(decode_contexts) * 1e-3 + sum(decode_contexts) * 1e-6
-
-
 def build(instances: int, limits: EngineLimits, router: str = "round_robin") -> Cluster:
     return Cluster([Instance(i, LinearModel(), limits) for i in range(instances)], make_router(router, 3))
-
-
-def request(number: int, prompt: Sequence[int], output: int) -> Request:
-    return Request(number, np.array(prompt, dtype=np.int32), np.arange(7, 7 + output, dtype=np.int32))
 
 
 def test_instances_that_end_a_step_at_once_report_by_index() -> None:
@@ -187,59 +172,14 @@ ARRIVALS = st.lists(
     min_size=1,
     max_size=14,
 )
-Arrivals = list[tuple[float, list[int], int, float | None]]
-Tokens = list[tuple[float, int, int]]
 
 
-def caches(instance: InstanceBase) -> list[KVCache]:
-    if isinstance(instance, Instance):
-        return [scheduler.kv for scheduler in instance.schedulers]
-    assert isinstance(instance, FixedInstance)
-    return [instance.kv]
-
-
-def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> tuple[list[Request], Tokens]:
-    """Submit, cancel and, at the times in `stops`, advance; then run dry. Returns the requests and (time, instance, id)s."""
-    actions: list[tuple[float, int, Request | None, bool]] = []
-    requests: list[Request] = []
-    now = 0.0
-    for gap, prompt, output, cancel_after in arrivals:
-        now += gap
-        fitting = max(1, min(output, int(cluster.max_request_tokens) - len(prompt)))
-        if len(prompt) + fitting > cluster.max_request_tokens:
-            continue
-        requests.append(request(len(requests), prompt, fitting))
-        actions.append((now, len(actions), requests[-1], False))
-        if cancel_after is not None:
-            actions.append((now + cancel_after, len(actions), requests[-1], True))
-    actions += [(stop, -1 - i, None, False) for i, stop in enumerate(stops)]
-    tokens: Tokens = []
-
-    def note(to: float) -> None:
-        tokens.extend((end.time_s, end.instance, each.id) for end in cluster.advance(to) for each in end.emitted)
-        for state in cluster.snapshot():
-            assert 0 <= state.kv_used_tokens <= state.kv_total_tokens
-            assert 0 <= state.cached_tokens <= state.kv_total_tokens
-
-    for at, _, what, cancelled in sorted(actions, key=lambda action: action[:2]):
-        if what is None:
-            note(at)
-        elif cancelled:
-            cluster.cancel(what, at)
-        else:
-            cluster.submit(what, at)
-        for instance in cluster._instances:
-            for kv in caches(instance):
-                assert kv.free_tokens >= 0
-    note(math.inf)
-    return requests, tokens
-
-
-def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
+def check(cluster: Cluster, requests: list[Request], happened: Ends) -> None:
     times: dict[int, list[float]] = {}
-    for time_s, index, number in tokens:
-        assert requests[number].instance == index
-        times.setdefault(number, []).append(time_s)
+    for time_s, index, numbers, _ in happened:
+        for number in numbers:
+            assert requests[number].instance == index
+            times.setdefault(number, []).append(time_s)
     for each in requests:
         mine = times.get(each.id, [])
         assert len(mine) == each.produced
@@ -253,7 +193,7 @@ def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
             assert each.produced == len(each.output)
             assert each.finished_s == mine[-1]
         assert 0 <= each.cached_tokens < len(each.prompt)
-    assert [time_s for time_s, _, _ in tokens] == sorted(time_s for time_s, _, _ in tokens)
+    assert [time_s for time_s, *_ in happened] == sorted(time_s for time_s, *_ in happened)
     assert cluster.next_event_time() == math.inf
     for instance in cluster._instances:
         if isinstance(instance, Instance):
@@ -295,17 +235,17 @@ def test_the_same_requests_get_the_same_times_however_often_the_caller_advances(
 @given(limits=LIMITS, arrivals=ARRIVALS, itl_s=st.sampled_from([0.001, 0.01, 0.05]))
 def test_fixed_times_hold_whatever_the_memory_does(limits: EngineLimits, arrivals: Arrivals, itl_s: float) -> None:
     cluster = Cluster([FixedInstance(0, 0.02, itl_s, limits)], make_router("prefix"))
-    requests, tokens = play(cluster, arrivals)
-    check(cluster, requests, tokens)
+    requests, happened = play(cluster, arrivals)
+    check(cluster, requests, happened)
     for each in requests:
-        mine = [time_s for time_s, _, number in tokens if number == each.id]
+        mine = [time_s for time_s, _, numbers, _ in happened if each.id in numbers]
         assert mine == [each.arrival_s + 0.02 + i * itl_s for i in range(each.produced)]
 
 
 def test_an_overloaded_cluster_preempts_and_still_serves_everyone() -> None:
     cluster = build(2, EngineLimits(kv_tokens=300, max_num_seqs=32, max_num_batched_tokens=64), "least_loaded")
     arrivals: Arrivals = [(0.001, [i % 2, i % 3, *range(i, i + 30)], 40, None) for i in range(60)]
-    requests, tokens = play(cluster, arrivals)
-    check(cluster, requests, tokens)
+    requests, happened = play(cluster, arrivals)
+    check(cluster, requests, happened)
     assert sum(state.preemptions for state in cluster.snapshot()) > 10
     assert sum(each.preemptions for each in requests) == sum(state.preemptions for state in cluster.snapshot())

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
@@ -106,11 +107,7 @@ def test_a_cancelled_request_is_not_told_of_and_frees_its_place() -> None:
 
 
 def test_what_can_never_be_served_is_refused_or_fails_at_once() -> None:
-    class OneSecond:
-        def step_s(self, prefill: object, decode_contexts: object) -> float:
-            return 1.0
-
-    run = ClusterRun(Cluster([Instance(0, OneSecond(), EngineLimits(kv_tokens=64))], make_router("prefix")))
+    run = ClusterRun(Cluster([Instance(0, ConstantStep(1.0), EngineLimits(kv_tokens=64))], make_router("prefix")))
     with pytest.raises(ValueError, match="can never finish"):
         run.submit(Noted(1, 100, []), 0.0)
     assert run.under_way == 0

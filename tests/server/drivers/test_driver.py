@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
@@ -284,12 +285,7 @@ def first_token_s(cluster: Cluster, worked_s: float, *, speed: float = 1.0, befo
 
 def engine_cluster(front_end_s: float) -> Cluster:
     """Every step takes half a second."""
-    return Cluster([Instance(0, HalfSeconds(), LIMITS, front_end=front_end_s)], make_router("round_robin"))
-
-
-class HalfSeconds:
-    def step_s(self, prefill: object, decode_contexts: object) -> float:
-        return 0.5
+    return Cluster([Instance(0, ConstantStep(0.5), LIMITS, front_end=front_end_s)], make_router("round_robin"))
 
 
 @pytest.mark.parametrize("worked_s", [0.0, 0.125, 0.5])

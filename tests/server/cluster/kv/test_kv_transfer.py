@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.arrivals import FrontEnd
@@ -49,7 +49,7 @@ def test_a_request_is_seen_behind_the_tokens_that_its_decode_instance_sends() ->
     def finished_s(output_s: float, fast_forward: bool) -> float:
         limits, front_end = EngineLimits(kv_tokens=1000), FrontEnd(output_s=output_s)
         front: list[InstanceBase] = [FixedInstance(0, TTFT_S, ITL_S, limits, "prefill")]
-        back = Instance(1, OneSecondStep(), limits, "decode", front_end=front_end, fast_forward=fast_forward)
+        back = Instance(1, ConstantStep(1.0), limits, "decode", front_end=front_end, fast_forward=fast_forward)
         pools = [
             InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES),
             InstancePool("back", [back], make_router("round_robin"), "decode"),
@@ -196,15 +196,10 @@ def test_cancelling_frees_both_sides_at_any_moment(cancel_s: float) -> None:
 # --- room on the decode side -------------------------------------------------------------------------------------------
 
 
-class OneSecondStep:
-    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        return 1.0
-
-
 def crowded(*events: LifecycleEvent) -> tuple[Cluster, Request, Request]:
     """Two prompts of 60 tokens, prefilled at 1 s, for a decode instance with room for 100."""
     front = [FixedInstance(0, TTFT_S, ITL_S, EngineLimits(kv_tokens=1000), "prefill")]
-    back = [Instance(1, OneSecondStep(), EngineLimits(kv_tokens=100), "decode")]
+    back = [Instance(1, ConstantStep(1.0), EngineLimits(kv_tokens=100), "decode")]
     pools = [
         InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES),
         InstancePool("back", back, make_router("round_robin"), "decode"),

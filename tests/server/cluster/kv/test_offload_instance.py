@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Seq
 
 import numpy as np
 import pytest
 from kv_tiers import BYTES, HOST
+from step_models import PromptStep
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.base import InstanceBase
@@ -21,16 +21,9 @@ from llmirage_server.cluster.routers import make_router
 # --- in an instance ----------------------------------------------------------------------------------------------------
 
 
-class OneSecondStep:
-    """A second for every step, and a hundredth for each prompt token."""
-
-    def step_s(self, prefill: Seq[tuple[int, int]], decode_contexts: Seq[int]) -> float:
-        return 1.0 + sum(new for new, _ in prefill) / 100
-
-
 def instance(*tiers: TierSpec) -> Instance:
     limits = EngineLimits(kv_tokens=100, max_num_seqs=4)
-    return Instance(0, OneSecondStep(), limits, tiers=tiers, kv_bytes_per_token=BYTES)
+    return Instance(0, PromptStep(), limits, tiers=tiers, kv_bytes_per_token=BYTES)
 
 
 def turn(number: int, first: int, prompt: int, output: int = 1) -> Request:
@@ -40,7 +33,7 @@ def turn(number: int, first: int, prompt: int, output: int = 1) -> Request:
 @pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
 def test_a_prompt_waits_for_its_kv_while_others_go_on(scheduler: str) -> None:
     limits = EngineLimits(kv_tokens=100, max_num_seqs=4, scheduler=scheduler)
-    one = Instance(0, OneSecondStep(), limits, tiers=[HOST], kv_bytes_per_token=BYTES)
+    one = Instance(0, PromptStep(), limits, tiers=[HOST], kv_bytes_per_token=BYTES)
     cluster = Cluster([one], make_router("round_robin"))
     first, second, again, other = turn(0, 0, 50), turn(1, 1000, 90), turn(2, 0, 50), turn(3, 2000, 5)
     cluster.submit(first, 0.0)

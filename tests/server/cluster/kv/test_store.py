@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kv_tiers import BYTES
+from step_models import PromptStep
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.base import InstanceBase
@@ -25,14 +26,7 @@ from llmirage_server.perf.steps.step_model import StepBatch
 STORE = TierSpec("store", capacity_bytes=1000.0, read_bytes_per_s=20.0, write_bytes_per_s=40.0)  # 500 tokens
 
 
-class OneSecondStep:
-    """A second for every step, and a hundredth for each prompt token."""
-
-    def step_s(self, prefill: Seq[tuple[int, int]], decode_contexts: Seq[int]) -> float:
-        return 1.0 + sum(new for new, _ in prefill) / 100
-
-
-class TwoRanks(OneSecondStep):
+class TwoRanks(PromptStep):
     ranks, stages = 2, 1
 
     def stages_s(self, batches: Seq[StepBatch]) -> list[float]:
@@ -44,7 +38,7 @@ def instances(
 ) -> list[InstanceBase]:
     store = store or Tier(STORE, BYTES, 1, shared=True)
     limits = EngineLimits(kv_tokens=100, max_num_seqs=4, data_parallel_balance="round_robin")
-    model = model or OneSecondStep()
+    model = model or PromptStep()
     return [Instance(first + i, model, limits, role, tiers=[store], kv_bytes_per_token=BYTES) for i in range(n)]
 
 
@@ -131,4 +125,4 @@ def test_kv_of_another_form_is_refused() -> None:
     store = Tier(STORE, BYTES, 1, shared=True)
     instances(1, store=store)
     with pytest.raises(ValueError, match="KV store: pages of 16 tokens at 2 bytes a token beside those of 1 at 2"):
-        Instance(0, OneSecondStep(), EngineLimits(kv_tokens=160, page_size=16), tiers=[store], kv_bytes_per_token=BYTES)
+        Instance(0, PromptStep(), EngineLimits(kv_tokens=160, page_size=16), tiers=[store], kv_bytes_per_token=BYTES)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.instance import Instance
@@ -16,18 +15,13 @@ from llmirage_server.cluster.routers import ROUTERS, Router, make_router
 from llmirage_server.cluster.routers import session as session_module
 
 
-class OneSecondSteps:
-    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        return 1.0
-
-
 class Routed:
     """A cluster of equal instances, and where it put each request."""
 
     def __init__(self, policy: str, instances: int, seed: int = 0, max_num_seqs: int = 1000) -> None:
         limits = EngineLimits(kv_tokens=1_000_000, max_num_seqs=max_num_seqs)
         self.router = make_router(policy, seed)
-        self.instances = [Instance(i, OneSecondSteps(), limits) for i in range(instances)]
+        self.instances = [Instance(i, ConstantStep(1.0), limits) for i in range(instances)]
         self.cluster = Cluster(self.instances, self.router)
         self._requests = 0
 
@@ -213,7 +207,7 @@ def test_what_an_instance_had_is_forgotten_with_its_kv(policy: str) -> None:
     routed.router.forget(0)
     routed.router.forget(0)
     routed.router.forget(1)  # never had anything
-    empty = [Instance(i, OneSecondSteps(), EngineLimits(kv_tokens=10_000)) for i in range(2)]
+    empty = [Instance(i, ConstantStep(1.0), EngineLimits(kv_tokens=10_000)) for i in range(2)]
     assert routed.router.choose(root, empty) == 1  # its turn: nothing speaks for 0 any more
 
 
@@ -232,7 +226,7 @@ def test_kv_aware_goes_to_the_longest_match_until_that_instance_is_too_busy() ->
 
 
 def test_kv_aware_knows_what_was_evicted() -> None:
-    instances = [Instance(i, OneSecondSteps(), EngineLimits(kv_tokens=1200)) for i in range(2)]
+    instances = [Instance(i, ConstantStep(1.0), EngineLimits(kv_tokens=1200)) for i in range(2)]
     first, second = (np.arange(i * 10_000, i * 10_000 + 1000, dtype=np.int32) for i in range(2))
     for instance, prompt in ((0, first), (0, second), (1, first[:600])):  # the second drives out 800 tokens of the first
         request = Request(0, prompt, prompt[:1])
@@ -269,7 +263,7 @@ class Holding(Instance):
     """An instance that says what it is told to say."""
 
     def __init__(self, index: int, waiting: int, running: int, used: int, cached: int) -> None:
-        super().__init__(index, OneSecondSteps(), EngineLimits(kv_tokens=1000))
+        super().__init__(index, ConstantStep(1.0), EngineLimits(kv_tokens=1000))
         self.running, self.unfinished, self.load = running, waiting + running, 4 * waiting + running
         self.facts = (used, cached)
 

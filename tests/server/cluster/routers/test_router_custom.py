@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.instance import Instance
@@ -74,11 +74,6 @@ number = 5
 MUST = "it must return an int, the position of one of the instances"
 
 
-class OneSecondSteps:
-    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        return 1.0
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the module in it."""
@@ -94,7 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def instances(n: int = 3) -> list[Instance]:
-    return [Instance(i, OneSecondSteps(), EngineLimits(kv_tokens=1000)) for i in range(n)]
+    return [Instance(i, ConstantStep(1.0), EngineLimits(kv_tokens=1000)) for i in range(n)]
 
 
 def request(*prompt: int, output: int = 5) -> Request:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from step_models import ConstantStep
 
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
@@ -17,13 +18,6 @@ from llmirage_server.cluster.schedulers import Scheduler, Step
 PROMPTS = st.lists(
     st.tuples(st.sampled_from([0.0, 0.0, 0.03, 0.2]), st.integers(1, 60), st.integers(1, 12)), min_size=3, max_size=16
 )
-
-
-class Flat:
-    """Every step takes 10 ms."""
-
-    def step_s(self, prefill: Any, decode_contexts: Any) -> float:
-        return 0.01
 
 
 def _missed(scheduler: Scheduler, step: Step, preempted: bool) -> bool:
@@ -63,7 +57,7 @@ def test_admission_never_stalls_while_memory_is_free(
         scheduler=engine,
         **(WAITS[engine] if waits else {}),
     )
-    instance = Instance(0, Flat(), limits)
+    instance = Instance(0, ConstantStep(0.01), limits)
     [scheduler] = instance.schedulers
     schedule, stalls, longest = scheduler.schedule, [], 0
 
@@ -101,7 +95,7 @@ def test_a_prompt_that_does_not_fit_holds_up_nobody_ahead_of_it() -> None:
         enable_prefix_caching=False,
         scheduler="trtllm",
     )
-    instance = Instance(0, Flat(), limits)
+    instance = Instance(0, ConstantStep(0.01), limits)
     requests = [Request(i, np.zeros(n, np.int32), np.zeros(8, np.int32)) for i, n in enumerate((40, 8, 60))]
     for request in requests:
         instance.submit(request, 0.0)

@@ -1,0 +1,53 @@
+"""HTTP endpoints on a port of their own, for tests of clients: a subclass of the handler says what they answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class JsonEndpoint(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, handler: type[JsonHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def started(self) -> Iterator[Self]:
+        with self:
+            threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+            try:
+                yield self
+            finally:
+                self.shutdown()
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    def body(self) -> Any:
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def completion(text: str, prompt_tokens: int, tokens: int, **usage: Any) -> dict[str, Any]:
+    """A reply of chat completions. usage: further fields of it."""
+    counts = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return {"choices": [choice], "usage": counts | usage}
