@@ -74,16 +74,12 @@ class Rules:
                     ready_s = max(ready_s, schedule_s + turn.arrival_s / self._speed)
                 else:
                     ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
-                while clock() < ready_s and not stop.ended:
-                    conversation.until_s = ready_s
-                    yield UNTIL
+                yield from self._until(conversation, ready_s)
                 if not index or awaited is not None or conversation.depth:
                     due_s = ready_s
                 elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
                     due_s = paced_s
-                    while due_s > ready_s and clock() < due_s and not stop.ended:
-                        conversation.until_s = due_s
-                        yield UNTIL
+                    yield from self._until(conversation, due_s)
                 else:
                     conversation.due_s = ready_s
                     if not stop.ended:
@@ -115,6 +111,11 @@ class Rules:
         if conversation.depth:
             self._count_end(conversation, whole)
 
+    def _until(self, conversation: Conversation, when_s: float) -> Waits:
+        while self._stop.clock() < when_s and not self._stop.ended:
+            conversation.until_s = when_s
+            yield UNTIL
+
     def rounds(self, conversation: Conversation) -> Waits:
         """An orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
         session, stop, clock = conversation.session, self._stop, self._stop.clock
@@ -123,9 +124,7 @@ class Rules:
         try:
             for number, round_ in enumerate(session.rounds):
                 ready_s = clock() + think_time_s(round_, session.think_time, rng) / self._speed
-                while clock() < ready_s and not stop.ended:
-                    conversation.until_s = ready_s
-                    yield UNTIL
+                yield from self._until(conversation, ready_s)
                 if stop.ended:
                     break
                 if not number:

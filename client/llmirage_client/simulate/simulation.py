@@ -35,7 +35,7 @@ from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
-from llmirage_client.simulator.engine import ClusterConfig, StepSpan, described, plan_of
+from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
@@ -143,28 +143,14 @@ def simulate(
         max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)
     begun_s = time.process_time()
-    carried: EngineRun | ApiRun | None = engine_run(config, workload, options, pools) if via == "engine" else None
-    if carried is None:
-        from llmirage_client.simulate.api_run import ApiRun  # with the server's API and httpx, which lengths do not need
-
-        carried = ApiRun(config, workload, options, streamed=via == "api")
+    carried = _carried(config, workload, options, pools, via)
     sampler = SeriesSampler(carried.cluster, pools)
     steps = carried.cluster.trace_steps() if trace else []
     if on_progress is not None:
         over = () if carried.rows is None else carried.rows.rows
         sampler.on_look = lambda now: on_progress(carried.requests_over, now, over)
-    if window is not None:
-        window.watch(carried.rows, carried.cancel)
     stoppable(carried.interrupt)
-    try:
-        with few_collections():
-            result = carried.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
-    except (VirtualDeadlockError, StandstillError) as error:
-        raise SimulationError(str(error)) from None
-    if window is not None:
-        window.settle(carried.rows)
-        if result.cancel_reason == WINDOW_OVER:
-            result = dataclasses.replace(result, cancelled=False, cancel_reason=None)
+    result = _run(carried, sampler, max_time_s, window)
     result = dataclasses.replace(
         result,
         notes=[
@@ -181,15 +167,14 @@ def simulate(
     )
     series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows
     if rows is None:
-        records = result.records
-        columns, metrics = columns_of(records), compute(result)
+        columns, metrics = columns_of(result.records), compute(result)
     else:
         times = TokenTimes(rows.rows)
         columns = columns_of_rows(rows, times)
         metrics = token_metrics(rows.rows, columns, times, shown or {})
 
     def names() -> list[str]:
-        return rows.names() if rows is not None else [record.conversation_id for record in records]
+        return rows.names() if rows is not None else [record.conversation_id for record in result.records]
 
     result.repeats = repeats_in_run(workload, options, carried.roots_taken, columns, names)
     if result.repeats is not None:
@@ -202,6 +187,33 @@ def simulate(
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
     saturated = saturation(waited_s, options.concurrency or 0)
     return Simulation(config, result, columns, metrics, series, saturated, rates, steps, rows)
+
+
+def _carried(
+    config: ClusterConfig, workload: Workload, options: RunOptions, pools: Sequence[ServedPool], via: Via
+) -> EngineRun | ApiRun:
+    """What plays the run: the cluster alone where that answers the question, or the API in this process."""
+    if via == "engine" and (alone := engine_run(config, workload, options, pools)) is not None:
+        return alone
+    from llmirage_client.simulate.api_run import ApiRun  # with the server's API and httpx, which lengths do not need
+
+    return ApiRun(config, workload, options, streamed=via == "api")
+
+
+def _run(carried: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | None, window: Window | None) -> RunResult:
+    """Play it to its end, or to that of the window, which is no cancellation. Raises SimulationError."""
+    if window is not None:
+        window.watch(carried.rows, carried.cancel)
+    try:
+        with few_collections():
+            result = carried.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
+    except (VirtualDeadlockError, StandstillError) as error:
+        raise SimulationError(str(error)) from None
+    if window is not None:
+        window.settle(carried.rows)
+        if result.cancel_reason == WINDOW_OVER:
+            result = dataclasses.replace(result, cancelled=False, cancel_reason=None)
+    return result
 
 
 _FIXED = "Fixed times (ttft_ms, itl_ms): no request waits for another, whatever the load."

@@ -227,15 +227,7 @@ class Service:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         tools = await self._tools()
         limit_tokens = served.max_model_len
-        if sampling.truncate_prompt_tokens:
-            kept = sampling.truncate_prompt_tokens
-            if kept < 0:
-                kept = max(1, limit_tokens - (sampling.max_tokens or 1))
-            prompts = [_last_tokens(prompt, kept, tools.encoder.tokenizer) for prompt in prompts]
-        for prompt in prompts:
-            wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
-            if len(prompt.ids) + wanted_tokens > limit_tokens:
-                raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+        prompts = _fitting(prompts, sampling, limit_tokens, tools.encoder.tokenizer, param)
         scripted = None
         if self.scripts is not None:
             scripted = await self.scripts.answer(
@@ -243,10 +235,7 @@ class Service:
             )
         self.admit(exchange, served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
-        asked = (sampling, constraints, history)
-        requested = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
-        # Who asks for a number of tokens gets it.
-        requested["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
+        requested = _requested(sampling, constraints)
         wanted = [
             (
                 place,
@@ -296,6 +285,31 @@ class Service:
         if exchange.fault is not None:
             exchange.fault.generation = generation
         return generation
+
+
+def _fitting(
+    prompts: Sequence[EncodedPrompt], sampling: Sampling, limit_tokens: int, tokenizer: Tokenizer, param: str
+) -> Sequence[EncodedPrompt]:
+    """The prompts, cut at their start if the request says so. Raises ApiError for one that does not fit the window."""
+    wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
+    if sampling.truncate_prompt_tokens:
+        kept = sampling.truncate_prompt_tokens
+        if kept < 0:
+            kept = max(1, limit_tokens - (sampling.max_tokens or 1))
+        prompts = [_last_tokens(prompt, kept, tokenizer) for prompt in prompts]
+    for prompt in prompts:
+        if len(prompt.ids) + wanted_tokens > limit_tokens:
+            raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+    return prompts
+
+
+def _requested(sampling: Sampling, constraints: ReplyConstraints) -> dict[str, Any]:
+    """The fields of a ReplyRequest that are the same for all prompts and choices."""
+    asked = (sampling, constraints, constraints.history)
+    fields = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
+    # Who asks for a number of tokens gets it.
+    fields["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
+    return fields
 
 
 def check_choices(prompts: int, n: int, param: str) -> None:

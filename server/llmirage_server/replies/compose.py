@@ -68,20 +68,28 @@ class ComposedReplies:
         if refuse:
             draft.write("refusal", refusal_text(key))
             return draft.reply("stop")
-        hosted_calls = 0
-        while hosted := [call for call in calls if call.tool.kind == "hosted"][: request.most_hosted_calls - hosted_calls]:
-            for call in hosted:
-                hosted_calls += 1
-                draft.call(call.tool, self._input(call, mix(key - hosted_calls)))
-            request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
-            calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
-        calls = [call for call in calls if call.tool.kind != "hosted"]
+        request, calls = self._call_hosted(draft, request, calls, key)
         if calls:
             for place, call in enumerate(calls):
                 draft.call(call.tool, self._input(call, mix(key + place)))
             return draft.reply("tool_calls")
-        if shaped:
-            return self._shaped(draft, request, key)
+        return self._shaped(draft, request, key) if shaped else self._written(draft, request, quote)
+
+    def _call_hosted(
+        self, draft: Draft, request: ReplyRequest, calls: list[PlannedCall], key: int
+    ) -> tuple[ReplyRequest, list[PlannedCall]]:
+        """Add the calls of hosted tools and what follows from them. Returns the request after them, and all other calls."""
+        made = 0
+        while hosted := [call for call in calls if call.tool.kind == "hosted"][: request.most_hosted_calls - made]:
+            for call in hosted:
+                made += 1
+                draft.call(call.tool, self._input(call, mix(key - made)))
+            request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
+            calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
+        return request, [call for call in calls if call.tool.kind != "hosted"]
+
+    def _written(self, draft: Draft, request: ReplyRequest, quote: str) -> Reply:
+        """The quoted results of tools, then text as if nothing else had been asked for."""
         rest = draft.room_tokens
         if rest < 1:
             return draft.reply("length", ends=False)

@@ -199,6 +199,22 @@ def _by_source(at: Standing) -> Value:
     return {"total" if tiers else "device": at.ended["cached_tokens"]}
 
 
+# What SGLang and TensorRT-LLM both tell.
+_PROMPT_TOKENS = MetricFamily(
+    "prompt_tokens_total",
+    "counter",
+    "Prompt tokens of requests that have ended.",
+    lambda at: at.ended["prompt_tokens"],
+    each="model",
+)
+_GENERATED_TOKENS = MetricFamily(
+    "generation_tokens_total",
+    "counter",
+    "Generated tokens of requests that have ended.",
+    lambda at: at.ended["generation_tokens"],
+    each="model",
+)
+
 _SGLANG = EngineNames(
     "sglang:",
     (
@@ -226,20 +242,8 @@ _SGLANG = EngineNames(
         MetricFamily(
             "spec_accept_rate", "gauge", "Share of draft tokens that were accepted.", lambda at: at.acceptance_rate
         ),
-        MetricFamily(
-            "prompt_tokens_total",
-            "counter",
-            "Prompt tokens of requests that have ended.",
-            lambda at: at.ended["prompt_tokens"],
-            each="model",
-        ),
-        MetricFamily(
-            "generation_tokens_total",
-            "counter",
-            "Generated tokens of requests that have ended.",
-            lambda at: at.ended["generation_tokens"],
-            each="model",
-        ),
+        _PROMPT_TOKENS,
+        _GENERATED_TOKENS,
         MetricFamily(
             "cached_tokens_total",
             "counter",
@@ -326,13 +330,7 @@ _TRTLLM = EngineNames(
         MetricFamily(
             "kv_cache_utilization", "gauge", "Share of the KV memory in use.", lambda at: at.kv_share, each="model"
         ),
-        MetricFamily(
-            "prompt_tokens_total",
-            "counter",
-            "Prompt tokens of requests that have ended.",
-            lambda at: at.ended["prompt_tokens"],
-            each="model",
-        ),
+        _PROMPT_TOKENS,
         MetricFamily(
             "prompt_cached_tokens_total",
             "counter",
@@ -340,13 +338,7 @@ _TRTLLM = EngineNames(
             lambda at: at.ended["cached_tokens"],
             each="model",
         ),
-        MetricFamily(
-            "generation_tokens_total",
-            "counter",
-            "Generated tokens of requests that have ended.",
-            lambda at: at.ended["generation_tokens"],
-            each="model",
-        ),
+        _GENERATED_TOKENS,
         *_draft_counters("model"),
         MetricFamily(
             "spec_decode_acceptance_length",
