@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import ELSEWHERE, NEEDS_A_PORT, PAGES, ROOT, TYPED_PAGES, Block, blocks, commands
@@ -125,3 +128,18 @@ def test_what_is_said_of_the_pages_is_of_pages_that_are_there() -> None:
             for file in FILES.get(name_of(page), ())
             if Path(file).stem not in text and f" {Path(file).parent} " not in text
         ], page
+
+
+def test_each_page_has_the_title_that_the_navigation_gives_it() -> None:
+    def titles(entries: list[dict[str, Any]], group: str = "") -> Iterator[tuple[str, set[str]]]:
+        for name, place in (item for entry in entries for item in entry.items()):
+            if isinstance(place, str):
+                yield place, {name, f"{group}: {name[0].lower()}{name[1:]}"}
+            else:
+                yield from titles(place, name)
+
+    _, *pages = titles(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
+    assert len(pages) > 40
+    for page, allowed in pages:
+        first = (ROOT / "docs" / page).read_text().splitlines()[0]
+        assert first.removeprefix("# ") in allowed, page

@@ -27,7 +27,7 @@ from llmirage_server.config import ClusterConfig
 _ID = re.compile(r"\b([a-z]+[_-])[0-9a-f]{20,}\b|\b[0-9a-f]{32}\b")
 _TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')
 _ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason")
-_HEAD = """# The API, parameter by parameter
+_HEAD = """# API coverage
 
 `make docs` writes this page from real calls: each parameter is sent to the server, and the response is compared with the
 response to the same request without it. The server describes itself under `GET /openapi.json`.
@@ -52,7 +52,7 @@ Prompt tokens count the messages, the tools and the JSON Schema of the answer (`
 
 Log probabilities have the real form, but their values are invented from the seed: no model computes them.
 
-What replies say and which tools they call: [Replies](replies.md). The API's own tools: [Hosted tools](tools.md). Responses
+What replies say and which tools they call: [Replies](replies.md). The API's own tools: [Built-in tools](tools.md). Responses
 over WebSocket: [WebSocket](websocket.md).
 
 Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes

@@ -14,7 +14,7 @@ import click
 from llmirage_client.cli import main
 from llmirage_shared.command_line import ALL
 
-HEAD = """# Command reference
+HEAD = """# Commands and options
 
 Written by `make docs` from what the commands print with `--help-all`; `--help` shows the options that most people need.
 

@@ -223,9 +223,9 @@ class Server:
         self._server.add_script(rules, replace)
 
     def fault(self, kind: str | Mapping[str, Any], **parameters: Any) -> FaultOnOrder:
-        """Order a fault of docs/faults.md: `server.fault("status", status=429, times=2)`. Raises ConfigError."""
-        ordered = {"kind": kind, **parameters} if isinstance(kind, str) and parameters else kind
-        [rule] = self._server.add_faults([ordered], "fault")
+        """Inject a fault of docs/faults.md: `server.fault("status", status=429, times=2)`. Raises ConfigError."""
+        fault = {"kind": kind, **parameters} if isinstance(kind, str) and parameters else kind
+        [rule] = self._server.add_faults([fault], "fault")
         return FaultOnOrder(rule, self._server.remove_fault)
 
     def advance(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.dialect import DIALECTS, Dialect
 from llmirage_server.api.exchange import EndpointApp
-from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.faults import InjectedFaults
 from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import UNKNOWN, PathRouter, routes
@@ -85,7 +85,7 @@ class LlmirageApp(PathRouter):
         self.service.engine_version = None if dialect.name == "openai" else find_engine(dialect.name).version
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
-        self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
+        self.service.faults = InjectedFaults(self.service, config.seed, config.allow_fault_header)
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
         self.service.most_body_bytes = config.max_body_mib << 20

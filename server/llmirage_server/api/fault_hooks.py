@@ -1,4 +1,4 @@
-"""What an exchange and its endpoint know of faults on order; api/faults.py has the rest."""
+"""What an exchange and its endpoint know of injected faults; api/faults.py has the rest."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_FAULTS = 1_000  # in force: the conditions of each are looked at with every
 _REMEMBERED_CUTS = 100
 
 make_request_fault: Callable[..., FaultOfRequest] = at_call("llmirage_server.api.request_fault:RequestFault")
-ordered_rule: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.api.request_fault:ordered_rule")
+rule_of_header: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.api.request_fault:rule_of_header")
 
 
 class DriverHost(Protocol):
@@ -34,8 +34,8 @@ class DriverHost(Protocol):
     driver: Driver
 
 
-class FaultsOnOrder(ActiveFaults):
-    """The faults of a server. allow_header: whether a request may order a fault for itself.
+class InjectedFaults(ActiveFaults):
+    """The faults of a server. allow_header: whether a request may inject a fault into its own reply.
 
     cuts: the text of each reply that a fault has cut, and the number of its request in the journal.
     """
@@ -54,9 +54,9 @@ class FaultsOnOrder(ActiveFaults):
 
     async def arrived(self, exchange: HttpExchange) -> None:
         """Choose a fault before the body is read. Raises ApiError for one that refuses the request."""
-        ordered = self._ordered(exchange)
-        exchange.fault = make_request_fault(self, exchange, ordered)
-        await exchange.fault.choose(None if ordered is None else (ordered,))
+        own = self._of_header(exchange)
+        exchange.fault = make_request_fault(self, exchange, own)
+        await exchange.fault.choose(None if own is None else (own,))
 
     def add(self, rules: Iterable[FaultRule]) -> None:
         """Put faults in force, behind those that are. Raises ConfigError for too many, and where none can meet one."""
@@ -108,7 +108,7 @@ class FaultsOnOrder(ActiveFaults):
         if problems:
             raise ConfigError(problems)
 
-    def _ordered(self, exchange: HttpExchange) -> FaultRule | None:
+    def _of_header(self, exchange: HttpExchange) -> FaultRule | None:
         """The fault in the request's header. Raises ApiError for one that does not exist."""
         given = exchange.header(FAULT_HEADER)
         if given is None:
@@ -118,7 +118,7 @@ class FaultsOnOrder(ActiveFaults):
                 logger.warning("X-Llmirage-Fault was ignored: the server allows it with --allow-fault-header")
                 self._warned = True
             return None
-        rule = ordered_rule(given, exchange)
+        rule = rule_of_header(given, exchange)
         try:
             self.prepare(rule)
         except ConfigError as error:

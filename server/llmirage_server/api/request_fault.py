@@ -12,7 +12,7 @@ from starlette.types import Receive, Send
 from llmirage_server.api.access import given_key
 from llmirage_server.api.exchange import ClientGoneError, HttpExchange
 from llmirage_server.api.fault_hooks import Limits, Placed
-from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.faults import InjectedFaults
 from llmirage_server.api.response import Response
 from llmirage_server.faults.active import Pending
 from llmirage_server.faults.connection import FaultyConnection
@@ -26,7 +26,7 @@ _HEADER = "X-Llmirage-Fault"
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE")
 
 
-def ordered_rule(given: str, exchange: HttpExchange) -> FaultRule:
+def rule_of_header(given: str, exchange: HttpExchange) -> FaultRule:
     """The fault that a header orders for its request. Raises ApiError for one that does not exist."""
     problems: list[str] = []
     rule = read_rule(node_of(given), _HEADER, lambda _, place, problem: problems.append(f"{place}: {problem}"), _HEADER)
@@ -42,15 +42,15 @@ def ordered_rule(given: str, exchange: HttpExchange) -> FaultRule:
 class RequestFault:
     """The fault of one request. limits: rate limits instead of the server's. generation: what the cluster serves for it."""
 
-    def __init__(self, faults: FaultsOnOrder, exchange: HttpExchange, ordered: FaultRule | None = None) -> None:
-        """ordered: the fault that the request's header names."""
+    def __init__(self, faults: InjectedFaults, exchange: HttpExchange, of_header: FaultRule | None = None) -> None:
+        """of_header: the fault that the request's header names."""
         scope = exchange.scope
         self.subject = Subject(scope["method"], scope["path"], given_key(exchange))
         self.limits: Limits | None = None
         self.generation: Placed | None = None
         self._faults = faults
         self._exchange = exchange
-        self._ordered = ordered
+        self._of_header = of_header
         self._pending: Pending | None = None
         self._fault: InjectedFault | None = None
         self._hold_s = 0.0
@@ -83,8 +83,8 @@ class RequestFault:
         if self._hold_s:
             await self._hold()
         elif self._pending is not None:
-            if self._ordered is not None and self._ordered.fault.streams_only and not body.get("stream"):
-                raise _no_stream(self._ordered)
+            if self._of_header is not None and self._of_header.fault.streams_only and not body.get("stream"):
+                raise _no_stream(self._of_header)
             await self.choose(self._pending.rules)
 
     async def scripted(self, rule: FaultRule, streamed: bool) -> None:

@@ -16,7 +16,7 @@ from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
-from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.faults import InjectedFaults
 from llmirage_server.api.files.named import with_files
 from llmirage_server.api.files.store import FileStore
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
@@ -87,7 +87,7 @@ class Service:
         self.served = ServedTimes()
         self.journal = Journal()
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
-        self.faults = FaultsOnOrder(self)
+        self.faults = InjectedFaults(self)
         self.scripts: ScriptSource | None = None
         self.batches: Batches | None = None  # set with the endpoints, which answer their lines
         self.open_responses: set[OpenResponse] = set()

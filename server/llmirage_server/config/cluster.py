@@ -310,7 +310,7 @@ class ClusterConfig(InstanceSettings):
         usual=True,
     )
     allow_fault_header: bool = _faults(
-        False, "Let a request order a fault for itself with the header X-Llmirage-Fault.", switch=True
+        False, "Let a request inject a fault into its own reply with the header X-Llmirage-Fault.", switch=True
     )
 
     pools: tuple[PoolConfig, ...] = ()

@@ -1,1 +1,1 @@
-"""Faults on order: what goes wrong on purpose, for which requests, and how a response is altered on its way out."""
+"""Fault injection: what goes wrong on purpose, for which requests, and how a response is altered on its way out."""

@@ -67,7 +67,7 @@ class FaultsHandler(ServiceHandler):
 
 @cache
 def _kinds() -> list[dict[str, Any]]:
-    """What can be ordered: each fault with its parameters and an example, as JSON data."""
+    """What can be injected: each fault with its parameters and an example, as JSON data."""
     examples = "".join([f"- {kind.example}\n" for kind in FAULTS.values()])
     [entry] = parse_mapping("faults:\n" + examples, "examples", "a file of faults")
     assert entry.node.items is not None

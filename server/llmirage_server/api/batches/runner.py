@@ -315,7 +315,7 @@ def _result(custom_id: str, answer: _Answer | None, error: dict[str, str] | None
         return b"".join([before, body, b"},", after]), _last_usage(body)
     try:
         value = json.loads(body)
-    except ValueError:  # a fault on order
+    except ValueError:  # an injected fault
         value = body.decode("utf-8", "replace")
     result["response"]["body"] = value
     return _line_of(result), usage_in(value)
@@ -358,7 +358,7 @@ async def _sent(endpoint: ASGIApp, path: str, body: bytes) -> _Answer | None:
 
     try:
         await endpoint(scope, receive, send)
-    except ConnectionError:  # a fault on order
+    except ConnectionError:  # an injected fault
         return None
     if not started:
         return None
