@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -90,6 +91,14 @@ def test_batch_limits_are_those_that_the_benchmark_chooses() -> None:
     assert bench_limits(run) == (640, 2048)
     measured = replace(run, requests=1000)
     assert abs(reach(measured).error) < 0.15
+
+
+def test_the_benchmark_counts_each_weight_once() -> None:
+    """Llama-4-Maverick on eight H100: 401 billion weights of fp8, although ranks copy attention, dense layers and tables."""
+    runs = load_published(DATA / "max_throughput.csv.gz")
+    run = next(r for r in runs if "Maverick" in r.model and r.gpu == "h100_sxm" and (r.isl, r.osl) == (500, 2000))
+    held = (8 * 81_559 * 2**20 - 400.7e9) * 0.95 / (48 * 2 * 8 * 128) / 2500
+    assert bench_limits(run) == (256 * math.ceil(held / 256), 2048) == (1280, 2048)
 
 
 def test_what_does_not_fit_says_so() -> None:

@@ -19,13 +19,17 @@ import numpy as np
 
 from accuracy import engine
 from llmirage_server.cluster.request import Request
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.memory import weights_bytes_per_rank
+from llmirage_server.perf.parallelism import ONE_GPU
 
 KV_FRACTION = 0.95  # of free memory; "in many cases", says the page, else the default of 0.90
 MOST_REQUESTS = 4096  # sequences that trtllm-bench plans for
 MOST_TOKENS = 32768  # of a step that it plans for
+BENCH_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}  # of an element, as trtllm-bench counts
 ENGINES = {  # by version, with the CUDA graphs of the page's options
     "1.0": Path(__file__).with_name("max_throughput_1.0.yaml"),
     "1.2": Path(__file__).with_name("max_throughput.yaml"),
@@ -114,15 +118,27 @@ def bench_limits(run: PublishedThroughput) -> tuple[int, int]:
     """max_batch_size and max_num_tokens that trtllm-bench chooses: a little more than it estimates the memory to hold."""
     plain = _deployment(run)
     gpus = run.tp * run.dp * run.pp
-    weights = plain.memory.weights_bytes * gpus
     per_token = plain.kv_bytes_per_token
-    cache = (plain.gpu.memory_bytes * gpus - weights) * KV_FRACTION
+    cache = (plain.gpu.memory_bytes * gpus - _bench_weights(run, plain)) * KV_FRACTION
     held = cache / per_token / (run.isl + run.osl)
     batch = min(held, MOST_REQUESTS) / run.pp
     tokens = min(batch * (1 + run.isl / run.osl), MOST_TOKENS)
     unit = 32 if batch < 256 else 128 if batch < 1024 else 256
     coarse = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
     return max(64, unit * math.ceil(batch / unit)), max(2048, coarse * math.ceil(tokens / coarse))
+
+
+def _bench_weights(run: PublishedThroughput, plain: Deployment) -> float:
+    """Bytes of all weights as trtllm-bench counts them: elements of the checkpoint's tensors, at one size for all of them.
+
+    Each weight counts once, whatever ranks copy it; packed fp4 counts by its bytes. Formats without a size: as held.
+    """
+    if run.weights not in BENCH_BYTES:
+        return plain.memory.weights_bytes * run.tp * run.dp * run.pp
+    dtype, weights = WEIGHT_DTYPES[run.weights], plain.model.parameters
+    held = weights_bytes_per_rank(plain.model, dtype, ONE_GPU)
+    bf16 = (held - dtype.weight_bytes * weights) / (2 - dtype.weight_bytes)
+    return BENCH_BYTES[run.weights] * (held - bf16)
 
 
 def _kv_cache(run: PublishedThroughput) -> str:

@@ -26,6 +26,7 @@ from llmirage_server.perf.memory import (
     budget,
     draft_bytes_per_rank,
     sglang_static_share,
+    vision_bytes_per_rank,
     weights_bytes_per_rank,
 )
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
@@ -280,6 +281,7 @@ class Deployment:
     def _stage_memory(self, i: int, stage: ModelSpec) -> MemoryBudget:
         kv, parallel, last = KV_DTYPE_BYTES[self.kv_dtype], self.parallel, i == self.parallel.pp - 1
         weights = weights_bytes_per_rank(stage, self._weights, parallel, first=i == 0, last=last)
+        weights += vision_bytes_per_rank(self.model, self.engine, parallel.tp)
         whole = self.engine.whole_windows
         per_token = stage.kv_bytes_per_token(kv, parallel.tp, whole)
         windows = 0 if whole else stage.window_bytes_per_sequence(kv, parallel.tp)
@@ -294,7 +296,9 @@ class Deployment:
             engine=self.engine,
             utilization=self.gpu_memory_utilization,
             weights_bytes=weights,
-            activation_bytes=activation_bytes_per_rank(stage, parallel, self.max_num_batched_tokens, self.max_num_seqs),
+            activation_bytes=activation_bytes_per_rank(
+                stage, parallel, self.engine, self.max_num_batched_tokens, self.max_num_seqs
+            ),
             kv_bytes_per_token=per_token,
             bytes_per_sequence=windows + stage.state_bytes_per_sequence(parallel.tp),
             max_num_seqs=self.most_running,

@@ -18,6 +18,7 @@ from llmirage_server.perf.speculation import SpeculativeMethod
 _TOKENS_PER_SEQUENCE = 4096
 _GATED_DELTA_CHUNK = 64  # tokens of a chunk of flash-linear-attention
 _MOE_CHUNK = 16384  # tokens gathered from data-parallel ranks that experts take at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)
+_TRTLLM_GRAPH = 128  # sequences of TensorRT-LLM's largest CUDA graph, unless told (llmapi/llm_args.py, CudaGraphConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,11 @@ def weights_bytes_per_rank(
     return int(total)
 
 
+def vision_bytes_per_rank(model: ModelSpec, engine: EngineProfile, tp: int) -> int:
+    """Bytes of a vision encoder on one GPU: bf16, sharded; under TensorRT-LLM float32 and whole (modeling_llama.py)."""
+    return model.vision_weights * 4 if engine.base == "trtllm" else model.vision_weights * 2 // tp
+
+
 def draft_bytes_per_rank(
     model: ModelSpec,
     draft: ModelSpec | None,
@@ -222,16 +228,33 @@ def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Par
 
 
 def activation_bytes_per_rank(
-    model: ModelSpec, parallel: Parallelism, max_num_batched_tokens: int, max_num_seqs: int
+    model: ModelSpec, parallel: Parallelism, engine: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
 ) -> int:
     """Largest set of activations alive at once in a full step, in bf16: what the engine's profiling run finds.
 
-    Residual and hidden states live through the step; beside them, one at a time, the attention block's (q, k, v, output),
-    an MLP's (gate, up, product), the experts' (per token and chosen expert: gate and up or output, and the product) or the
-    logits of every sequence (bf16 and the sampler's float32 copy).
+    Either those of the layers or the logits of every sequence (bf16 and the sampler's float32 copy). TensorRT-LLM profiles a
+    step of prompts alone, after it has captured its CUDA graphs: their pool, in which the same is alive for the sequences of
+    the largest, stays beside it (_torch/pyexecutor/_util.py, "outside torch (e.g., NCCL and CUDA graphs)").
     """
-    tp, t, hidden = parallel.tp, max_num_batched_tokens, model.hidden
-    phases = [0]
+    alive = _layers_bytes(model, parallel, engine, max_num_batched_tokens)
+    logits = model.vocab * (2 + 4)
+    if engine.base != "trtllm":
+        return max(alive, min(max_num_seqs, max_num_batched_tokens) * logits)
+    sequences = min(max_num_seqs, max(engine.graph_batches, default=_TRTLLM_GRAPH))
+    return alive + max(_layers_bytes(model, parallel, engine, sequences), sequences * logits)
+
+
+def _layers_bytes(model: ModelSpec, parallel: Parallelism, engine: EngineProfile, t: int) -> int:
+    """Of `t` tokens of each rank, without the logits.
+
+    Residual and hidden states live through the step; beside them, one at a time, the attention block's (q, k, v, output), an
+    MLP's (gate, up, product) or the experts': per token and chosen expert gate and up or output, and the product.
+
+    TensorRT-LLM's experts take all tokens of the data-parallel ranks at once: their workspace has room for every chosen
+    expert of each, an input or output in bf16 and the larger of gate and up and of output (getWorkspaceDeviceBufferSizes in
+    moe_kernels.cu; kept for each stream, getWorkspaceInfo in moeOp.cpp), beside what was gathered and the sums.
+    """
+    tp, hidden, phases = parallel.tp, model.hidden, [0]
     for group in model.groups:
         attention, mlp = group.attention, group.mlp
         if isinstance(attention, Gqa):
@@ -244,10 +267,15 @@ def activation_bytes_per_rank(
         if isinstance(mlp, Dense):
             phases.append(t * 3 * mlp.width // tp)
         elif isinstance(mlp, Moe):
-            width, pairs = mlp.width // parallel.moe_tp, min(t * parallel.dp, max(t, _MOE_CHUNK)) * mlp.per_token
-            phases.append(pairs * (max(2 * width, hidden) + width) + t * 3 * mlp.shared_width // tp)
-    logits = min(max_num_seqs, t) * model.vocab * (2 + 4)
-    return max(2 * t * 2 * hidden + 2 * max(phases), logits)
+            width, inner = mlp.width // parallel.moe_tp, mlp.latent or hidden
+            if engine.base == "trtllm":
+                gathered = t if parallel.is_wide else t * parallel.dp  # or sent to their experts, who get as many
+                experts = gathered * (mlp.per_token * (inner + max(2 * width, inner)) + 2 * inner)
+            else:
+                pairs = min(t * parallel.dp, max(t, _MOE_CHUNK)) * mlp.per_token
+                experts = pairs * (max(2 * width, hidden) + width)
+            phases.append(experts + t * 3 * mlp.shared_width // tp)
+    return 2 * t * 2 * hidden + 2 * max(phases)
 
 
 def _chunk_values(attention: GatedDelta, tp: int) -> int:

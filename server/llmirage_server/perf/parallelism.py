@@ -10,6 +10,7 @@ from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerG
 from llmirage_server.perf.catalogue.models import ModelSpec
 
 _SCALE_BLOCK = 128  # weights that share a scale in fp8_block checkpoints, in each direction
+NODE_GPUS = 8  # of the largest nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ class Parallelism:
     def moe_tp(self) -> int:
         """Slices of one expert."""
         return self.stage_gpus // self.ep
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether attention data-parallel ranks of several nodes share whole experts: wide expert parallelism.
+
+        Nobody gathers all tokens then; vLLM and SGLang are told to use DeepEP.
+        """
+        return self.dp > 1 and self.ep == self.stage_gpus > NODE_GPUS
 
     def crosses_nodes(self, stage: int, gpu: GpuSpec) -> bool:
         """Whether the hand-over from this stage to the next leaves a domain of GPUs joined by the fast link."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,13 @@ from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_model, list_models
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.memory import MemoryBudget, budget, sglang_static_share, weights_bytes_per_rank
+from llmirage_server.perf.memory import (
+    MemoryBudget,
+    activation_bytes_per_rank,
+    budget,
+    sglang_static_share,
+    weights_bytes_per_rank,
+)
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
 
@@ -121,6 +129,37 @@ def test_the_gated_delta_rule_keeps_chunks_between_its_kernels() -> None:
     kept = states + 2 * 32768 * 32 * (4 * 128 + 2 * 64)
     assert many == 2 * (32768 * 2 * 2048 + 32768 * 2 * (8192 + 4096 + 64)) + kept
     assert many == 4 * few
+
+
+def test_tensorrt_llms_experts_have_room_for_all_tokens_of_the_ranks() -> None:
+    """Twice the hidden size for each of 8 chosen experts, as gate and up are narrower; what was gathered and the sums."""
+    split = {"engine": "trtllm", "weights": "fp8", "dp": 8, "ep": 8}
+    deployment = Deployment.create("Qwen3-235B-A22B", "h200", **split, max_num_batched_tokens=4096, max_num_seqs=64)
+    prompts, graph = (2 * (2 * t * 4096 + 8 * t * (8 * 2 * 4096 + 2 * 4096)) for t in (4096, 64))
+    assert deployment.memory.activation_bytes == prompts + graph  # 64 rows of logits are less
+
+
+def test_tensorrt_llms_graphs_keep_their_activations_beside_those_of_prompts() -> None:
+    model, plain = find_model("Llama-3.1-8B"), find_engine("trtllm")
+    listed = replace(plain, graph_batches=(1, 512, 1024))
+    prompts, logits = 2 * (2 * 8192 * 4096 + 8192 * 3 * 14_336), 6 * 128_256
+    for engine, sequences, graph in ((plain, 2048, 128), (plain, 64, 64), (listed, 2048, 1024), (listed, 700, 700)):
+        assert activation_bytes_per_rank(model, Parallelism(), engine, 8192, sequences) == prompts + graph * logits
+
+
+def test_a_vision_encoder_is_held_beside_the_language_model() -> None:
+    """872 million weights: 34 layers of 1,408, attention and an MLP of 5,632; TensorRT-LLM has them in float32."""
+    layer = 4 * (1408 * 1408 + 1408) + 2 * 1408 * 5632 + 5632 + 1408 + 4 * 1408
+    ends = 3 * 14 * 14 * 1408 + 577 * 1408 + 5632 * 4096 + 4096 * 4096 + 4096 * 5120
+    for name in ("Llama-4-Scout-17B-16E-Instruct", "Llama-4-Maverick-17B-128E-Instruct"):
+        model = find_model(name)
+        assert model.vision_weights == pytest.approx(34 * layer + ends, rel=0.001)
+        text = weights_bytes_per_rank(model, WEIGHT_DTYPES["fp8"], Parallelism(4, ep=4))
+        of = {
+            engine: Deployment.create(name, "b300", engine=engine, weights="fp8", tp=4, ep=4).memory.weights_bytes - text
+            for engine in ("trtllm", "vllm")
+        }
+        assert of == {"trtllm": model.vision_weights * 4, "vllm": model.vision_weights * 2 // 4}
 
 
 def test_the_stage_with_the_least_room_decides() -> None:

@@ -20,6 +20,7 @@ class ModelSpec:
     tied_embeddings: bool = False  # lm_head is the embedding table
     native_weights: str = "bf16"  # format of the published checkpoint
     mtp_layers: int = 0  # multi-token prediction layers that the checkpoint brings along
+    vision_weights: int = 0  # of an encoder of images that engines load beside the language model; it takes no time
     aliases: tuple[str, ...] = ()
     confidence: str = ""
     notes: str = ""

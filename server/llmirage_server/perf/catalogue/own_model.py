@@ -42,6 +42,7 @@ MODEL_KEYS: dict[str, Key] = {
     "tied_embeddings": Key(truth),
     "native_weights": Key(one_of(*WEIGHT_DTYPES)),
     "mtp_layers": Key(natural),
+    "vision_weights": Key(natural),
     "notes": Key(text),
     "source": Key(text),
 }

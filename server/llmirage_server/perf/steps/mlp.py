@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from llmirage_server.perf.catalogue.layers import Dense, Mlp, Moe
 from llmirage_server.perf.kernels import collectives, moe
-from llmirage_server.perf.steps.operations import BF16, NODE_GPUS, Op, Setting, TokenOp
+from llmirage_server.perf.parallelism import NODE_GPUS
+from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
 
 
 def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:

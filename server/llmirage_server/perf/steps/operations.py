@@ -57,17 +57,6 @@ class DecodeOp:
 Op = TokenOp | PrefillOp | DecodeOp
 
 
-NODE_GPUS = 8  # of the largest nodes
-
-
-def is_wide(parallel: Parallelism) -> bool:
-    """Whether attention data-parallel ranks of several nodes share whole experts: wide expert parallelism.
-
-    Nobody gathers all tokens then; vLLM and SGLang are told to use DeepEP.
-    """
-    return parallel.dp > 1 and parallel.ep == parallel.stage_gpus > NODE_GPUS
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how the layers of one model run."""
@@ -85,7 +74,7 @@ class Setting:
 
     @property
     def wide(self) -> bool:
-        return is_wide(self.parallel)
+        return self.parallel.is_wide
 
     def gemm(
         self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None

@@ -33,7 +33,7 @@ from llmirage_server.perf.steps.model_ops import (
     mtp_ops,
     output_ops,
 )
-from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting, is_wide
+from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
 from llmirage_server.perf.steps.overhead import EngineOverhead
 from llmirage_server.perf.steps.stage import OperationTime, Stage, merged, rank_counts
 from llmirage_server.perf.steps.steady import SummedSteps
@@ -95,7 +95,7 @@ class RooflineStep:
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
-            if is_wide(parallel):
+            if parallel.is_wide:
                 skew = 0.0  # popular experts have copies (EPLB), as in what LMSYS published of wide expert parallelism
             formats = formats_of(of, weights)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
@@ -235,7 +235,7 @@ def _most_sequences(ranks: _Ranks) -> int:
 
 def _extrapolated(gpu: GpuSpec, parallel: Parallelism) -> list[str]:
     """What no measured table of a mixture of experts holds."""
-    if not is_wide(parallel):
+    if not parallel.is_wide:
         return []
     found = [
         f"extrapolated: experts, dispatch and combine (DeepEP) over {parallel.ep} GPUs; no overlap of two batches; "
