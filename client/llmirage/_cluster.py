@@ -88,10 +88,10 @@ class Deployed(Result):
         return f"<Cluster: {self._line()}>"
 
     def _line(self) -> str:
-        told = self.summary
-        usd = told["usd_per_h"]
+        summary = self.summary
+        usd = summary["usd_per_h"]
         price = "" if usd is None else f", {usd[0]:,.2f} to {usd[1]:,.2f} USD/h"
-        return f"{told['gpus']:,} GPUs in {told['instances']:,} instances{price}"
+        return f"{summary['gpus']:,} GPUs in {summary['instances']:,} instances{price}"
 
 
 Cluster = Deployed

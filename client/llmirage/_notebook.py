@@ -26,15 +26,15 @@ def framed(page: str) -> str:
 def progress_stream(progress: Progress) -> TextIO:
     """Where a function's progress goes. None: into the notebook, if there is one; True: there, else to standard error."""
     if callable(progress):
-        return _Told(progress)
+        return _Lines(progress)
     if progress not in (None, True, False):
         raise ConfigError([f"progress must be true, false or a function, not {progress!r}"])
     if progress is not False and (display := _notebook_display()) is not None:
-        return _Told(display)
-    return sys.stderr if progress else _Told(lambda line: None)
+        return _Lines(display)
+    return sys.stderr if progress else _Lines(lambda line: None)
 
 
-class _Told(io.StringIO):
+class _Lines(io.StringIO):
     """A stream that passes on each line that is drawn. columns: it has room for long ones."""
 
     columns = 400

@@ -51,8 +51,8 @@ class SizeResult(Result):
 
     def _columns(self) -> Mapping[str, Any]:
         """One row a deployment, the best first."""
-        told = self._report.json()
-        rows = told["carried"] if "carried" in told else [*filter(None, [told["answer"]]), *told["runners_up"]]
+        data = self._report.json()
+        rows = data["carried"] if "carried" in data else [*filter(None, [data["answer"]]), *data["runners_up"]]
         return columns_of_rows(rows)
 
     def _page(self, *, brief: bool = False) -> str:
@@ -128,14 +128,14 @@ class CalibrationResult(Result):
         return columns_of_rows([{"factor": name, **one} for name, one in factors.items()])
 
     def _page(self, *, brief: bool = False) -> str:
-        told = self._data()
+        data = self._data()
         factors = [
             [name, *("-" if v is None else f"{v:.4g}" if isinstance(v, float) else v for v in one.values())]
-            for name, one in told["factors"].items()
+            for name, one in data["factors"].items()
         ]
         errors = [
             [state, name, f"{one['median']:.1f}", f"{one['p90']:.1f}", f"{one['bias']:+.1f}"]
-            for state, found in told["errors_pct"].items()
+            for state, found in data["errors_pct"].items()
             for name, one in found.items()
         ]
         sections = [
@@ -143,12 +143,12 @@ class CalibrationResult(Result):
             Section(
                 "Errors",
                 [table(["", "Figure", "Median, %", "p90, %", "Bias, %"], errors, left=2)],
-                f"Held out: {told['held_out']}, predicted with factors fitted to the rest.",
+                f"Held out: {data['held_out']}, predicted with factors fitted to the rest.",
             ),
-            Section("Notes", [notes(told["notes"])]),
+            Section("Notes", [notes(data["notes"])]),
         ]
         return page(
-            PageHead("A calibrated engine", {"Deployment": told["deployment"], "Requests": str(told["requests"])}), sections
+            PageHead("A calibrated engine", {"Deployment": data["deployment"], "Requests": str(data["requests"])}), sections
         )
 
     def _blocks(self, width: int) -> Iterable[Block]:
@@ -188,14 +188,14 @@ def sweep(
     given = parsed("sweep", [read.name], settings)
     stream = progress_stream(progress)
 
-    def told(row: Row, done: int, total: int) -> None:
+    def on_point(row: Row, done: int, total: int) -> None:
         stream.write(f"{done:,} of {total:,} points, {row.point.name}: {row.status}\n")
 
     if given["artifact_dir"] is not None:
         folder = Path(given["artifact_dir"])
-        return SweepResult(worked_out(read, folder, given, told), folder)
+        return SweepResult(worked_out(read, folder, given, on_point), folder)
     with tempfile.TemporaryDirectory(prefix="llmirage-") as passing:
-        return SweepResult(worked_out(read, Path(passing), given, told), None)
+        return SweepResult(worked_out(read, Path(passing), given, on_point), None)
 
 
 def calibrate(*runs: str | os.PathLike[str], **settings: Unpack[CalibrateOptions]) -> CalibrationResult:

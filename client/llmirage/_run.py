@@ -20,7 +20,7 @@ from llmirage._results import Result, columns_of_rows, workload_of
 from llmirage_client.commands.actions.execute_points import LoadsRun, NextRun, Steps
 from llmirage_client.commands.actions.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.commands.actions.run import as_json, asked_run, steps_of
+from llmirage_client.commands.actions.run import as_json, requested_run, steps_of
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.report.console import run_blocks
@@ -42,7 +42,7 @@ class RunReport(Result):
     """What came of a run against an endpoint. Its figures are attributes: `result.ttft_ms.p99`, `result.requests`."""
 
     def __init__(self, outcome: Outcome, passing: tempfile.TemporaryDirectory[str] | None) -> None:
-        """passing: a folder that goes when nobody needs the result."""
+        """passing: a folder that is deleted with the result."""
         self._outcome = outcome
         self._passing = passing
 
@@ -75,14 +75,14 @@ class RunReport(Result):
     def _columns(self) -> Mapping[str, Any]:
         """One row a request, in the order of their start."""
         columns = self._view.columns
-        told = {
+        facts = {
             "start_s": self._view.start_s,
             "conversation": columns.conversation,
             "turn": columns.turn_index,
             "ok": columns.ok,
         }
         values = request_columns(columns, self._outcome.result.speed)
-        return told | {name: one for name, one in values.items() if not np.isnan(one).all()}
+        return facts | {name: one for name, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:
         return single_page(self._view, brief=brief)
@@ -225,18 +225,16 @@ def _steps(
     given = parsed("run", (), settings)
     given.pop("file")
     check_unused(given)
-    asked = asked_run(workload_of(workload), given)
+    requested = requested_run(workload_of(workload), given)
     passing = None if given["artifact_dir"] else tempfile.TemporaryDirectory(prefix="llmirage-", ignore_cleanup_errors=True)
     folder = Path(given["artifact_dir"] if passing is None else passing.name)
     stream = progress_stream(progress)
     watch = RunWatch(partial(RunProgress, stream=stream), lambda run: lambda: None, owner=False)
-    if asked.points or asked.search:
+    if requested.points or requested.search:
         said = partial(print, file=stream)
-        loads = steps_of(asked, given, artifact_dir=str(folder), watch=watch, tell=said, note=said)
+        loads = steps_of(requested, given, artifact_dir=str(folder), watch=watch, tell=said, note=said)
         return _several(loads, passing)
-    asked = asked.one()
-    one = OneRun(asked.workload, asked.options, asked.endpoint, lambda _: folder, asked.shown, asked.spread, watch)
-    return _single(one, passing)
+    return _single(requested.one_run(lambda _: folder, watch), passing)
 
 
 def _single(one: OneRun, passing: tempfile.TemporaryDirectory[str] | None) -> Made:

@@ -67,7 +67,7 @@ class SimulationResult(Result):
 
     def _columns(self) -> Mapping[str, Any]:
         columns = self._simulation.columns
-        told = {
+        facts = {
             "start_s": columns.start_s,
             "conversation": columns.conversation,
             "turn": columns.turn_index,
@@ -75,7 +75,7 @@ class SimulationResult(Result):
             "measured": columns.measured,
         }
         values = request_columns(columns, 1.0)
-        return told | {name: one for name, one in values.items() if not np.isnan(one).all()}
+        return facts | {name: one for name, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:
         page: str = single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)

@@ -35,13 +35,13 @@ class StepResult(Result):
         return columns_of_rows(self._explained["ops"])
 
     def _page(self, *, brief: bool = False) -> str:
-        told = self._explained
+        step = self._explained
         cards = [
-            Card("Step", f"{told['step_ms']:.3f}", "ms"),
-            Card("Ideal", f"{told['ideal_ms']:.3f}", "ms", "roofline limit"),
+            Card("Step", f"{step['step_ms']:.3f}", "ms"),
+            Card("Ideal", f"{step['ideal_ms']:.3f}", "ms", "roofline limit"),
         ]
-        cards.append(Card("KV cache of a GPU", f"{told['memory']['kv_tokens']:,}", "tokens"))
-        ops = told["ops"]
+        cards.append(Card("KV cache of a GPU", f"{step['memory']['kv_tokens']:,}", "tokens"))
+        ops = step["ops"]
         drawn = bars(
             [op["name"] for op in ops],
             [Bars("time", [op["ms"] for op in ops]), Bars("ideal", [op["ideal_ms"] for op in ops])],
@@ -57,10 +57,10 @@ class StepResult(Result):
             ),
             Section(
                 "Memory of one GPU",
-                [table(["", "GB"], [[n, f"{v:,.2f}"] for n, v in told["memory"].items() if n.endswith("_gb")])],
+                [table(["", "GB"], [[n, f"{v:,.2f}"] for n, v in step["memory"].items() if n.endswith("_gb")])],
             ),
         ]
-        return page(PageHead(told["deployment"], {"Assumed": "; ".join(told["assumed"])}, cards=cards), sections)
+        return page(PageHead(step["deployment"], {"Assumed": "; ".join(step["assumed"])}, cards=cards), sections)
 
     def _blocks(self, width: int) -> Iterable[Block]:
         yield as_table(self._deployment, self._explained)

@@ -2,5 +2,5 @@
 
 from llmirage_shared.compiled import complaint
 
-if said := complaint():  # nobody simulates with what was compiled of other sources, from Python either
+if said := complaint():  # modules compiled from other sources are refused, from Python too
     raise ImportError(said)

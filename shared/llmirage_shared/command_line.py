@@ -23,7 +23,7 @@ _UNITS = {"_gb_per_s": "GB/S", "_per_s": "R", "_ms": "MS", "_s": "S", "_gib": "G
 class SettingOption(click.Option):
     """The flag of a setting. It accepts all names and shows the usual ones.
 
-    checked: whether values are held to the setting's limits here; else whoever makes the configuration does that.
+    checked: whether values are held to the setting's limits here; else the configuration does that.
     environment: the prefix of the environment variable that stands for the flag; empty: none does.
     """
 

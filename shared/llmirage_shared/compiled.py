@@ -42,7 +42,7 @@ def is_compiled() -> bool:
 def compiled_sources() -> list[Stamp]:
     """The stamps of the sources that were compiled here for this interpreter; empty if none were.
 
-    Those of an installed wheel have none: nobody changes their sources.
+    Those of an installed wheel have none: their sources do not change.
     """
     lines = _manifest()[1:]
     parts = [line.split(" ", 3) for line in lines]

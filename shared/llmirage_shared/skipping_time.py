@@ -1,8 +1,8 @@
 """An asyncio event loop with real input and output that skips waiting: what would come in ten minutes comes at once.
 
 Its clock is the real one plus what was skipped. It skips to the next timer when there is nothing else to do, the owner says
-that somebody waits for the timers, and for QUIET_S nothing has come from outside: requests that are sent together arrive
-together. While nobody waits, time passes as it does elsewhere.
+that a caller waits for the timers, and for QUIET_S nothing has come from outside: requests that are sent together arrive
+together. Without a wait, time passes as it does elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUIET_S = 0.002
 
 
 class SkippingLoop(SimulatedTimeLoop):
-    """awaited: whether somebody waits for what the timers bring."""
+    """awaited: whether a caller waits for what the timers bring."""
 
     def __init__(self, awaited: Callable[[], bool]) -> None:
         self.awaited = awaited

@@ -1,4 +1,4 @@
-"""What all runs have in common, whoever plays their conversations: which phases there are, and what came of them."""
+"""What all runs have in common, with either interpreter: which phases there are, and what came of them."""
 
 from __future__ import annotations
 

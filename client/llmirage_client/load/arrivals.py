@@ -85,7 +85,7 @@ class Arrivals:
         return not stop.closed
 
     def until(self, due_s: float) -> Steps:
-        """Goes on at that time, or when the phase closes; trees and turns wake nobody until the last tree is done."""
+        """Wait until that time or until the phase closes. Trees and turns that end meanwhile do not end this wait."""
         while self.stop.clock() < due_s and not self.stop.closed:
             self._only_time = True
             yield due_s

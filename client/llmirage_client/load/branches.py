@@ -36,7 +36,7 @@ class Family:
         return child
 
     def pre_session_child(self, root: Conversation, session_id: str, *place: object) -> Conversation:
-        """Started before the first turn of `root`; nobody waits for it and it knows no parent."""
+        """Started before the first turn of `root`; nothing waits for it and it has no parent."""
         name = (root, "pre", session_id, *place)
         return Conversation(
             self._of_repeat(session_id, root), self._number(), self._identifiers, name, None, "spawn", depth=1

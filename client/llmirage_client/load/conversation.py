@@ -82,7 +82,7 @@ class Conversation:
     it has started. thread: what was said, where that is text.
 
     The rules write what they wait for: until_s, awaited, and of a request turn_index (from then on the last turn that was
-    sent) and due_s. Whoever sends the request writes what became of it: failed, but not cancelled; and over_s, when.
+    sent) and due_s. The sender of the request writes what became of it: failed, but not cancelled; and over_s, when.
     """
 
     __slots__ = (

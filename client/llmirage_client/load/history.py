@@ -26,7 +26,7 @@ Item = Mapping[str, Any]
 class Message(WireObject):
     """A chat message of a history. live: a model said it in this run.
 
-    wire_items: the message in the form of an API that has another one; None until somebody asks. Messages that have a form
+    wire_items: the message in the form of an API that has another one; None until it is read. Messages that have a form
     only together, such as the results of several tools, keep it with the first of them.
     """
 

@@ -1,4 +1,4 @@
-"""What a phase of a run needs of whoever plays its conversations: the order of what is ready, and time."""
+"""What a phase of a run needs of the interpreter of its conversations: the order of what is ready, and time."""
 
 from __future__ import annotations
 

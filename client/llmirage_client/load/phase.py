@@ -41,7 +41,7 @@ from llmirage_client.workload.session import Session, Workload
 class Phase:
     """A warm-up runs the turns of roots only.
 
-    left_unfinished: conversations that nobody waited for and that had turns left when everything else was over.
+    left_unfinished: conversations that nothing waited for and that had turns left when everything else was over.
     """
 
     def __init__(

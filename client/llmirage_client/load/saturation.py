@@ -74,7 +74,7 @@ def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
 
 
 def output_per_s(metrics: Metrics) -> float:
-    """Output tokens per second, or requests where nobody counts tokens."""
+    """Output tokens per second, or requests where tokens are not counted."""
     values = metrics.whole_run
     return values.get("output_token_throughput") or values.get("request_throughput", 0.0)
 

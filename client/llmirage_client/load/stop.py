@@ -1,4 +1,4 @@
-"""When a phase of a run ends: at its request cap, when its time is over, or when somebody stops it."""
+"""When a phase of a run ends: at its request cap, when its time is over, or when it is stopped."""
 
 from __future__ import annotations
 

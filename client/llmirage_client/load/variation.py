@@ -51,7 +51,7 @@ class Variation:
         changes: dict[str, Any] = {}
         if spec is not None:
             if spec.input_ids is None:
-                return turn  # whoever writes the tokens knows the repeat
+                return turn  # the writer of the tokens knows the repeat
             return replace(turn, tokens=replace(spec, input_ids=self.prompt_ids(session, spec.input_ids)))
         if turn.messages:
             changes["messages"] = tuple([self._message(message, repeat) for message in turn.messages])

@@ -27,7 +27,7 @@ class Columns:
     conversation: one number for each instance of a conversation. branch_mode: an index into BRANCH_MODES.
     continues: the row whose prompt and reply this one's prompt begins with: the conversation's turn before, or where a fork
         began, the parent's turn; of those that succeeded. -1: none.
-    final: the last turn that its conversation has, or nobody knows how many it has. measured: not of the warm-up.
+    final: the last turn that its conversation has, or it is not known how many it has. measured: not of the warm-up.
     stamps_s: arrivals of all content events, row after row; None if only the above is known.
     """
 

@@ -1,4 +1,4 @@
-"""What two runs were told differently: a comparison of figures is about these as much as about the endpoints."""
+"""The settings in which two runs differ: a comparison of figures is about these as much as about the endpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_MATTER = {
 def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
     """One sentence each, about the workload, the settings and how the runs ended; empty when there is nothing to say."""
     found = []
-    told: tuple[tuple[str, Any, Any], ...] = (
+    settings: tuple[tuple[str, Any, Any], ...] = (
         ("model", baseline.model, other.model),
         ("API", baseline.endpoint, other.endpoint),
         ("workload", baseline.workload_path, other.workload_path),
@@ -37,7 +37,7 @@ def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
         ("streaming", baseline.streaming, other.streaming),
         ("speed", baseline.speed, other.speed),
     )
-    for word, one, two in told:
+    for word, one, two in settings:
         if one != two:
             found.append(f"The {word} differs: {_shown(one)} and {_shown(two)}.")
     options = []

@@ -151,7 +151,7 @@ class _About:
 
 
 def _check_limits(options: Mapping[str, Any], records_path: Path) -> None:
-    """Figures are computed with these limits: somebody may have written others into the file."""
+    """Figures are computed with these limits: the file may have been edited to others."""
     for name, parse in (("goodput", parse_goodput), ("slo", parse_slo)):
         try:
             if options.get(name):

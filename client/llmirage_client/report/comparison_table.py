@@ -38,10 +38,10 @@ def print_comparison(
     screen.print(
         f"\nBounds: from {trees} conversations with their children, {how}, and from parts of each run: 10, or 30 for rates."
     )
-    told = sum(one.beyond_noise is not None for one in comparison.differences)
-    by_chance = told * (100 - confidence) / 100
+    judged = sum(one.beyond_noise is not None for one in comparison.differences)
+    by_chance = judged * (100 - confidence) / 100
     if by_chance >= 0.5:
-        screen.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
+        screen.print(f"Of {judged} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
     for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
         screen.print(f"Too few: {why}.")
     share = tolerance or 0.0

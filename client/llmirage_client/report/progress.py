@@ -113,7 +113,7 @@ class StatusLine:
 
 
 class Progress(StatusLine):
-    """Shows how far a run is. total: requests the run will make, None when nobody knows."""
+    """Shows how far a run is. total: requests the run will make, None when that is not known."""
 
     def __init__(self, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)

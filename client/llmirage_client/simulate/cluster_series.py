@@ -32,7 +32,7 @@ class ClusterSeries:
     busy_s, paid_s: counters since the start; busy_s grows while a step is under way, paid_s while an instance is there,
     starts up or drains.
     held: shape (3, instances, samples), integrals of running, waiting and kv_used over time, the last one of samples.
-    most: shape (3, instances, samples), the highest of them since the sample before, as far as somebody looked.
+    most: shape (3, instances, samples), the highest of them since the sample before, at the looks.
     pool: the name of each instance's pool. gpus: of each instance.
     phase: what each instance is, an index into PHASES.
     shares: of the time of the step that was looked into at each of these times, by kind of operation.
@@ -207,7 +207,7 @@ class SeriesSampler:
     """Looks at the cluster at equal distances, which double whenever there would be more than MOST_SAMPLES.
 
     next_s: when it wants to look next; the cluster must have reached that time. It changes nothing of what happens.
-    on_look: called with the time at each look, so that somebody may tell how far a simulation is.
+    on_look: called with the time at each look, to show how far a simulation is.
     """
 
     def __init__(self, cluster: Cluster, pools: Sequence[ServedPool]) -> None:

@@ -77,7 +77,7 @@ class EventQueue:
         self.send = self.end = self.resume = _closed
 
     def run(self) -> None:
-        """Goes on until somebody stops it. Raises VirtualDeadlockError when nothing will ever happen."""
+        """Run until stopped. Raises VirtualDeadlockError when nothing will ever happen."""
         ready, timers, popleft, heappop = self.ready, self._timers, self.ready.popleft, heapq.heappop
         run_cluster, resume, forever = self.cluster.run, self.resume, math.inf
         while True:
@@ -140,4 +140,4 @@ class EventQueue:
 
 
 def _closed(*_: object) -> Any:
-    raise RuntimeError("nobody sends requests: the run has not begun, or is over")
+    raise RuntimeError("no requests are sent: the run has not begun, or is over")

@@ -20,7 +20,7 @@ LOOK_S = 0.5  # between two looks at the requests that are over
 class SimulationProgress(StatusLine):
     """Tell it how far the simulation is as often as you like; it begins when it is made.
 
-    total: requests that will be over in the end, None if nobody knows; asked when there is something to say, as counting
+    total: requests that will be over in the end, None if not known; asked when there is something to say, as counting
     them takes time. until_s: of the cluster's time, where it stops at last.
     """
 

@@ -31,7 +31,7 @@ class TokenRequests:
     """Sends the requests of a queue's conversations. named: with the name of the conversation, for the router.
 
     by_endpoint: whether some end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
-    of its own. There, and where users give up, nobody knows what tokens a cancelled request got.
+    of its own. There, and where users give up, it is not known what tokens a cancelled request got.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class TokenRequests:
             self._note_failure(row)
         else:
             conversation.failed = False
-        request.key = b""  # nobody needs the ids any more
+        request.key = b""  # the ids are no longer needed
         request.tag = None  # and no cycle keeps the row when the run is forgotten
         if now == row.start_s:
             self._queue.took_no_time()

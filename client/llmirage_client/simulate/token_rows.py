@@ -1,4 +1,4 @@
-"""The requests of a simulation in token counts: a row each, for columns and, when somebody asks for them, records."""
+"""The requests of a simulation in token counts: a row each, for columns and, when they are read, records."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class TokenStreams:
         return self._stretch(tokens)
 
     def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
-        """The ids of the prompt alone: the reply is somebody else's, see `replied_with`."""
+        """The ids of the prompt alone: the reply comes from elsewhere, see `replied_with`."""
         prompt = self._prompt(conversation, index, spec.input_tokens, 0)
         self._contexts[conversation.number] = prompt, len(prompt)
         return prompt

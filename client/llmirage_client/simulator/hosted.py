@@ -36,7 +36,7 @@ class HostedApp:
     """url: of the port; None without one."""
 
     def __init__(self, app: LlmirageApp, *, skips: bool, host: str = "127.0.0.1", port: int | None = None) -> None:
-        """skips: whether its clock skips what nobody needs to wait for. port: None for none, 0 for a free one.
+        """skips: whether its clock skips what clients would only wait for. port: None for none, 0 for a free one.
 
         Raises OSError for a port that is in use.
         """

@@ -16,7 +16,7 @@ from llmirage_client.sweep.point import Task, key_of, measured_steadily, work
 RESULTS_FILE = "results.jsonl"
 _FINAL = ("ok", "refused", "stopped")  # a point that failed is tried again
 
-Told = Callable[["Row", int, int], None]
+OnPoint = Callable[["Row", int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ def sweep(
     max_time_s: float | None = None,
     fresh: bool = False,
     runs: bool = False,
-    told: Told = lambda row, done, total: None,
+    on_point: OnPoint = lambda row, done, total: None,
 ) -> Sweep:
-    """told: (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole run, in a
-    folder of its own. Raises OSError."""
+    """on_point: gets (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole
+    run, in a folder of its own. Raises OSError."""
     begun_s = time.perf_counter()
     study = measured_steadily(study)
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def sweep(
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
             file.flush()
             rows[point.number] = _row(point, result)
-            told(rows[point.number], len(rows), total)
+            on_point(rows[point.number], len(rows), total)
 
         for point in missing:
             if point.refused:

@@ -18,6 +18,6 @@ def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
 
 def wake(waiter: asyncio.Future[None]) -> None:
-    """Let whoever waits go on, if nobody has done so before."""
+    """Let the waiting task go on, unless that was done before."""
     if not waiter.done():
         waiter.set_result(None)

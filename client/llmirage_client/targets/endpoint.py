@@ -58,7 +58,7 @@ class EndpointSettings:
     """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
     keeps_conversations: bodies name conversations that are to be made on the server. preflight: ask it before the load.
-    deployment: what it runs, as RunResult has it, where somebody has asked. simulated: of its servers, those of llmirage,
+    deployment: what it runs, as RunResult has it, where it was asked. simulated: of its servers, those of llmirage,
     if all are, likewise.
     """
 

@@ -82,7 +82,7 @@ class ConnectionPool:
         return await self._exchange(connection, place, request, on_sent)
 
     def release(self, lease: Lease) -> None:
-        """The reply has been used; or nobody wants it any more, then its connection is closed. Call once."""
+        """The reply has been used; or it is not wanted any more, then its connection is closed. Call once."""
         if lease.connection.finish():
             lease.place.idle[lease.connection] = None
 

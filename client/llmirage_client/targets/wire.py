@@ -23,7 +23,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(slots=True)
 class Arrived:
-    """What has come of a reply. Filled while it comes, so that it is there also when nobody waits for the rest.
+    """What has come of a reply. Filled while it comes, so that it is there also when the rest is not waited for.
 
     segments: (arrival, bytes) of the body, oldest first. fault: why the body ended before its end.
     """

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what it says about it; and workers as whoever leads a run sees them.
+"""What a worker is asked to do, and what it says about it; and workers as the leader of a run sees them.
 
 All that is said between them can be pickled.
 """
@@ -28,7 +28,7 @@ class Job:
 class Begin:
     """Starts a phase. Times are of the worker's own time.monotonic().
 
-    at_s: when. zero_s: a moment that all workers have in common, zero_unix_s on the wall clock of whoever leads the run.
+    at_s: when. zero_s: a moment that all workers have in common, zero_unix_s on the wall clock of the leader.
     """
 
     at_s: float

@@ -34,7 +34,7 @@ class Branch:
     """Children that start when the turn which carries the branch has its reply.
 
     fork: children inherit the parent's history, live reply included. spawn: children start empty.
-    join_at: index of the turn of the SAME session that waits for all children of this branch; None: nobody waits.
+    join_at: index of the turn of the SAME session that waits for all children of this branch; None: none waits.
     background: for a fork, the parent goes on with its remaining turns.
     """
 
@@ -206,7 +206,7 @@ class Workload:
 
     @property
     def generated(self) -> bool:
-        """Whether nobody recorded it: lengths alone, or a file of this package."""
+        """Whether it was not recorded: lengths alone, or a file of this package."""
         return self.format in ("synthetic", "generated") or self.path.startswith("bundled:")
 
     @property

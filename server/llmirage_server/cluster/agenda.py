@@ -10,7 +10,7 @@ class Agenda:
     """times: of the next event of each thing; inf where there is none.
 
     heap: the same by time, then by number; an entry that differs from `times` is outlived, and is skipped when it comes up.
-    Whoever goes through the events works on both himself: a call for each would cost more than what it does.
+    The event loop changes both directly: a call for each would cost more than what it does.
     """
 
     def __init__(self, things: int) -> None:

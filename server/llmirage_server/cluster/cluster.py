@@ -1,4 +1,4 @@
-"""The cluster: pools of instances behind routers, and one clock. A pure state machine; whoever drives it brings the time."""
+"""The cluster: pools of instances behind routers, and one clock. A pure state machine; its driver brings the time."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Cluster(ClusterReadings):
             self._retire()
 
     def clear_cache(self, now: float) -> None:
-        """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
+        """Let all instances forget the KV that no request uses. Routers do not learn of it, as in real deployments."""
         self._go_to(now)
         for instance in self._instances:
             instance.clear_cache(self._now)
@@ -143,7 +143,7 @@ class Cluster(ClusterReadings):
         self._note_life()
 
     def catch_up(self, now: float) -> None:
-        """Let instances come and go until `now` in a cluster without requests, which nobody drives meanwhile."""
+        """Let instances come and go until `now` in a cluster without requests, whose time stood still meanwhile."""
         if not self._held and self._idle():
             self._run(now)
 
@@ -196,7 +196,7 @@ class Cluster(ClusterReadings):
             if now != times[index]:
                 heappop(heap)
                 continue
-            if index < after_instances:  # most often, and most of that concerns nobody else
+            if index < after_instances:  # most often, and most of it concerns this instance alone
                 reached = now
                 instance = instances[index]
                 end = instance.advance()

@@ -136,7 +136,7 @@ class Request:
             self.first_token_s = now
 
     def forget_tokens(self) -> None:
-        """Let go of ids that nobody needs any more; how many there were can still be asked."""
+        """Drop ids that are no longer needed; their number stays."""
         self.key = b""
 
 

@@ -1,4 +1,4 @@
-"""The state of an instance, for whoever shows or records it."""
+"""The state of an instance, for pages, metrics and records."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ class InstanceSettings:
     def kv_block_size(self) -> int | None:
         """Tokens of a KV block; None: the engine's own.
 
-        Without a named engine it is 1: whoever asks for no particular engine is told cached tokens to the token. Who counts
+        Without a named engine it is 1: cached tokens are then exact to the token. Who counts
         blocks means the engine's.
         """
         unnamed = self.engine is None and self.num_gpu_blocks_override is None

@@ -87,7 +87,7 @@ class ClusterRun:
         request.tag = flight
         self.cluster.submit(request, now)
         if request.failed:
-            request.tag = None  # the cluster will tell of it with its next events, and nobody waits for that
+            request.tag = None  # the cluster reports it with its next events, which are not awaited
         else:
             self.under_way += 1
 

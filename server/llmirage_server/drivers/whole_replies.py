@@ -79,7 +79,7 @@ class WholeReplyDriver(Driver):
 
 
 class NotedReplies:
-    """A source of replies that remembers what it said, for whoever put the tokens' times beside it."""
+    """A source of replies that remembers what it said, so that the times of its tokens can be put beside it."""
 
     def __init__(self, source: ReplySource) -> None:
         self._source = source

@@ -2,7 +2,7 @@
 
 A message is refused when it asks for what /v1/moderations flags as one of `REFUSED`: instructions for weapons or for
 self-harm, sexual content about minors, threats against groups of people. Long messages are never refused: they are data, and
-nobody should pay for the looking.
+other requests should not pay for the search.
 """
 
 from __future__ import annotations

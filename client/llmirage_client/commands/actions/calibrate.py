@@ -79,7 +79,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _comments(result: Calibration, runs: tuple[str, ...], deployment: str) -> list[str]:
-    """What whoever opens the file should know."""
+    """What a reader of the file should know."""
     lines = [
         f"Written by `llmirage calibrate` {version('llmirage')} from {result.requests} requests of {', '.join(runs)},",
         f"measured on {deployment}.",

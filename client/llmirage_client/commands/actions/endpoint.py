@@ -79,6 +79,6 @@ def _check_prompts(workload: Workload) -> None:
 
 
 def _key_of_environment(urls: tuple[str, ...], messages: bool) -> str | None:
-    """A key that was not given for this run goes only where nobody can read it on the way."""
+    """A key that was not given for this run is sent only where it cannot be read on the way."""
     private = all(url.startswith("https:") or urlsplit(url).hostname in _THIS_MACHINE for url in urls)
     return os.environ.get("ANTHROPIC_API_KEY" if messages else "OPENAI_API_KEY") if private else None

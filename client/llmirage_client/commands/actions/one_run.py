@@ -330,7 +330,7 @@ class OneRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shown:
-    """A run that is drawn on a terminal, on which whoever cancels it has written."""
+    """A run that is drawn on a terminal; the user who cancels it has typed there."""
 
     run: Stoppable
     progress: Progress

@@ -85,10 +85,10 @@ async def _deployment(target: EndpointTarget, owners: set[str]) -> list[dict[str
     try:
         async with asyncio.timeout(_WITHIN_S):
             status, body = await target.get(path, from_root=True)
-        told = json.loads(body) if status == 200 else {}
+        info = json.loads(body) if status == 200 else {}
         if path == _INFO["sglang"]:
-            return [{"engine": "sglang", "model": told["model_path"], **sglang_settings(told)}]
-        return [pool for pool in told["deployment"] if isinstance(pool, dict)]
+            return [{"engine": "sglang", "model": info["model_path"], **sglang_settings(info)}]
+        return [pool for pool in info["deployment"] if isinstance(pool, dict)]
     except (TimeoutError, Fault, ValueError, TypeError, KeyError):
         return []
 

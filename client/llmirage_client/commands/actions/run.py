@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -16,7 +16,7 @@ import click
 
 from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
 from llmirage_client.commands.actions.execute_points import Loads, Steps, carried_out, search_steps, sweep_steps
-from llmirage_client.commands.actions.one_run import USERS_WATCH, OneRun, Outcome, RefusedError
+from llmirage_client.commands.actions.one_run import USERS_WATCH, OneRun, Outcome, RefusedError, RunWatch
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
@@ -44,7 +44,7 @@ report = at_call("llmirage_client.commands.actions.report:report")  # charts tak
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRun:
+class RequestedRun:
     """What the settings ask for. shown: as the user knows them. search, points: several loads, if those are asked for."""
 
     workload: Workload
@@ -55,20 +55,20 @@ class AskedRun:
     search: Search | None
     points: list[Point]
 
-    def one(self) -> AskedRun:
-        """The one run, complete."""
+    def one_run(self, folder: Callable[[RunOptions], Path], watch: RunWatch) -> OneRun:
+        """The run of a single load."""
         options = with_distinct_conversations(self.workload, self.options)
         shown = {**self.shown, "concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
-        return replace(self, options=options, shown=shown)
+        return OneRun(self.workload, options, self.endpoint, folder, shown, self.spread, watch)
 
 
 def run(file: str | None, **settings: Any) -> None:
     check_unused(settings)
-    asked = asked_run(file, settings)
-    if asked.points or asked.search:
-        status, folder = _several_loads(asked, settings)
+    requested = requested_run(file, settings)
+    if requested.points or requested.search:
+        status, folder = _several_loads(requested, settings)
     else:
-        status, folder = _one_run(asked.one(), settings)
+        status, folder = _one_run(requested, settings)
     if settings["open"] and folder is not None and find_runs(str(folder)):
         with contextlib.redirect_stdout(sys.stderr if settings["json"] else sys.stdout):
             report((str(folder),), None, open=True, json=False)
@@ -81,7 +81,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return slo | figures_of_run(outcome.metrics) | {"notes": list(outcome.result.notes)}
 
 
-def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun:
+def requested_run(file: str | Workload | None, settings: dict[str, Any]) -> RequestedRun:
     """Raises ConfigError."""
     endpoint = endpoint_of(settings)
     with readable():
@@ -103,22 +103,22 @@ def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun
         for name, value in one_point(settings).items()
         if value not in (None, ()) and name not in (*of_file, "open", "json")
     }
-    return AskedRun(workload, options, endpoint, shown, spread, search, points)
+    return RequestedRun(workload, options, endpoint, shown, spread, search, points)
 
 
-def steps_of(asked: AskedRun, settings: Mapping[str, Any], **loads: Any) -> Steps:
+def steps_of(requested: RequestedRun, settings: Mapping[str, Any], **loads: Any) -> Steps:
     """Of what has several loads. loads: fields of Loads that the settings do not say."""
-    common = {"artifact_dir": settings["artifact_dir"], "pause_s": settings["sleep_interval"], "spread": asked.spread}
-    whole = Loads(asked.workload, asked.options, asked.endpoint, asked.shown, **(common | loads))
-    if asked.search:
-        return search_steps(whole, asked.search)
-    return sweep_steps(whole, asked.points, settings["stop_at_saturation"])
+    common = {"artifact_dir": settings["artifact_dir"], "pause_s": settings["sleep_interval"], "spread": requested.spread}
+    whole = Loads(requested.workload, requested.options, requested.endpoint, requested.shown, **(common | loads))
+    if requested.search:
+        return search_steps(whole, requested.search)
+    return sweep_steps(whole, requested.points, settings["stop_at_saturation"])
 
 
-def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
+def _several_loads(requested: RequestedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
     """Return the exit status, and where the files are."""
     json = settings["json"]
-    done = carried_out(steps_of(asked, settings, **({"tell": partial(click.echo, err=True)} if json else {})))
+    done = carried_out(steps_of(requested, settings, **({"tell": partial(click.echo, err=True)} if json else {})))
     if done.refused is not None:
         click.echo(done.refused, err=True)
     if done.results and json:
@@ -126,21 +126,21 @@ def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, P
         click.echo(dumps(points_json(done.results, done.notes, done.answer) | {"folder": written}))
     elif done.results:
         print_blocks(points_blocks(done.title, done.results, done.notes, done.answer, done.files), wrap=False)
-    if settings["junit"] is not None and done.refused is None and not asked.search:
+    if settings["junit"] is not None and done.refused is None and not requested.search:
         verdicts = [(f"{result.name}: ", verdict) for result in done.results for verdict in result.verdicts]
         write_junit(settings["junit"], done.title, verdicts)
     return done.status, done.files[0].parent if done.files else None
 
 
-def _one_run(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
+def _one_run(requested: RequestedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
     """Return the exit status, and where the files are."""
     artifact_dir, junit = settings["artifact_dir"], settings["junit"]
 
     def folder(complete: RunOptions) -> Path:
-        return new_folder(run_name(complete, asked.workload)) if artifact_dir is None else Path(artifact_dir)
+        return new_folder(run_name(complete, requested.workload)) if artifact_dir is None else Path(artifact_dir)
 
     try:
-        one = OneRun(asked.workload, asked.options, asked.endpoint, folder, asked.shown, asked.spread, USERS_WATCH)
+        one = requested.one_run(folder, USERS_WATCH)
         outcome = one.outcome(run_on_best_loop(one))
     except RefusedError as error:
         click.echo(error, err=True)

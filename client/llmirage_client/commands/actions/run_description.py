@@ -26,7 +26,7 @@ def model_shown(options: RunOptions, workload: Workload) -> str:
 
 
 def run_name(options: RunOptions, workload: Workload, load: str = "") -> str:
-    """The name of a run's folder when nobody says: MODEL-ENDPOINT-LOAD."""
+    """The default name of a run's folder: MODEL-ENDPOINT-LOAD."""
     model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
     return f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
 

@@ -78,7 +78,7 @@ def simulated(
 ) -> Simulation:
     """The simulation that the settings of the command ask for; nothing is shown or written.
 
-    progress: makes what is told how far it is. stoppable: see simulation.simulate. Raises ConfigError.
+    progress: makes the progress that is shown. stoppable: see simulation.simulate. Raises ConfigError.
     """
     if several := [name for name in SEVERAL if len(settings[name] or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
@@ -97,7 +97,7 @@ def simulated(
     if options.agents:
         shown["concurrency"] = options.concurrency
     try:
-        with progress(lambda: _expected(loaded, options), settings["max_time"]) as told:
+        with progress(lambda: _expected(loaded, options), settings["max_time"]) as shown_progress:
             simulation = simulations.simulate(
                 config,
                 loaded,
@@ -108,7 +108,7 @@ def simulated(
                 trace=settings["trace"] is not None,
                 window=window,
                 stoppable=stoppable,
-                on_progress=told.update,
+                on_progress=shown_progress.update,
             )
     except (SimulationError, ConfigError) as error:
         refuse([str(error)], "simulate")
@@ -150,7 +150,7 @@ def _measured(settings: dict[str, Any], options: RunOptions) -> str | None:
 
 
 def _expected(workload: Workload, options: RunOptions) -> int | None:
-    """Requests of the run, its warm-up included; None: nobody knows."""
+    """Requests of the run, its warm-up included; None: not known."""
     warm_up = options.of_warm_up()
     counts = [expected_requests(workload, phase) for phase in (options, warm_up) if phase is not None]
     return None if None in counts else sum(count or 0 for count in counts)

@@ -60,7 +60,7 @@ def answer(
     *,
     progress: Callable[[], SimulationProgress] = SimulationProgress,
 ) -> SizeReport | MaxRateReport:
-    """What the command reports; nothing is shown or written. progress: makes what is told. Raises ConfigError."""
+    """What the command reports; nothing is written. progress: makes the progress that is shown. Raises ConfigError."""
     try:
         if settings["max_rate"]:
             return _max_rate(workload, settings, progress())
@@ -86,7 +86,7 @@ def _size(file: str | Workload | None, settings: dict[str, Any], progress: Simul
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
         _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _told(progress))
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _on_trial(progress))
     with progress:
         sizing = sized(
             base,
@@ -139,7 +139,7 @@ def _max_rate(file: str | Workload | None, settings: dict[str, Any], progress: S
     notes += _of_workload(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
     traffic = _traffic(source, settings)
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _told(progress))
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _on_trial(progress))
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
     with progress:
@@ -312,14 +312,14 @@ def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, floa
         _refuse(str(error))
 
 
-def _told(progress: SimulationProgress) -> Callable[[int, int, float], None]:
+def _on_trial(progress: SimulationProgress) -> Callable[[int, int, float], None]:
     """What tells it how far the simulation of a deployment is."""
 
-    def told(over: int, planned: int, reached_s: float) -> None:
+    def on_trial(over: int, planned: int, reached_s: float) -> None:
         progress.plan(planned)
         progress.update(over, reached_s)
 
-    return told
+    return on_trial
 
 
 def _write(report: SizeReport | MaxRateReport, settings: dict[str, Any]) -> None:

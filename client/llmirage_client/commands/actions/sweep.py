@@ -21,7 +21,7 @@ from llmirage_client.sweep.executors import executor_named
 from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
 from llmirage_client.sweep.page import page_of
 from llmirage_client.sweep.point import problems_of
-from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep, Told
+from llmirage_client.sweep.sweep import RESULTS_FILE, OnPoint, Row, Sweep
 from llmirage_client.sweep.sweep import sweep as work_out
 from llmirage_client.sweep.table import blocks, records, write_tables
 from llmirage_client.workers.job import CrewError
@@ -60,7 +60,7 @@ def study_of(given: str | Mapping[str, Any]) -> Study:
     return read
 
 
-def worked_out(study: Study, folder: Path, settings: dict[str, Any], told: Told) -> Sweep:
+def worked_out(study: Study, folder: Path, settings: dict[str, Any], on_point: OnPoint) -> Sweep:
     """All points, with the settings of the command; nothing is shown. Raises ConfigError, OSError."""
     try:
         executor = executor_named(settings["executor"], settings["workers"], settings["ray_address"])
@@ -74,14 +74,14 @@ def worked_out(study: Study, folder: Path, settings: dict[str, Any], told: Told)
         max_time_s=settings["max_time"],
         fresh=settings["fresh"],
         runs=settings["keep_runs"],
-        told=told,
+        on_point=on_point,
     )
 
 
 def _carried_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
-    told, done = _progress(len(study.points))
+    on_point, done = _progress(len(study.points))
     try:
-        return worked_out(study, folder, settings, told)
+        return worked_out(study, folder, settings, on_point)
     except KeyboardInterrupt:
         done()
         click.echo(f"Interrupted. Finished points are in {folder}; the same command continues from there.", err=True)

@@ -24,7 +24,7 @@ def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, j
         refuse([str(error)], "verdict")
     query = {"unused_s": unused_s} | ({} if since is None else {"since": since})
     try:
-        told = _asked(root.removesuffix("/v1"), query, api_key)
+        answer = _asked(root.removesuffix("/v1"), query, api_key)
     except httpx.ConnectError:
         _fail(f"{url}: nothing listens there; `llmirage serve` starts a server")
     except httpx.HTTPError as error:
@@ -32,10 +32,10 @@ def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, j
     except ValueError as error:
         _fail(f"{url}: {error}")
     if json:
-        click.echo(dumps(told, indent=2))
+        click.echo(dumps(answer, indent=2))
     else:
-        _show(told)
-    sys.exit(0 if told["passed"] else BROKEN)
+        _show(answer)
+    sys.exit(0 if answer["passed"] else BROKEN)
 
 
 def _asked(root: str, query: dict[str, Any], key: str | None) -> dict[str, Any]:
@@ -43,27 +43,27 @@ def _asked(root: str, query: dict[str, Any], key: str | None) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     response = httpx.get(f"{root}/llmirage/verdict", params=query, headers=headers, timeout=_WITHIN_S)
     try:
-        told = response.json()
+        answer = response.json()
     except ValueError:
-        told = None
+        answer = None
     if response.status_code != 200:
-        said = told.get("error") if isinstance(told, dict) else None
+        said = answer.get("error") if isinstance(answer, dict) else None
         message = said.get("message") if isinstance(said, dict) else None
         raise ValueError(f"status {response.status_code}{f': {message}' if message else '; is this `llmirage serve`?'}")
-    if not isinstance(told, dict) or not isinstance(told.get("rules"), list):
+    if not isinstance(answer, dict) or not isinstance(answer.get("rules"), list):
         raise ValueError("the answer is no verdict; is this `llmirage serve`?")
-    return told
+    return answer
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(verdict: dict[str, Any]) -> None:
     print_table(
         [
             {"rule": rule["rule"], "verdict": rule["verdict"], "seen": rule["seen"], "broken": rule["broken"],
              "looks at": rule["looks_at"]}
-            for rule in told["rules"]
+            for rule in verdict["rules"]
         ]
     )  # fmt: skip
-    for rule in told["rules"]:
+    for rule in verdict["rules"]:
         for finding in rule["findings"]:
             numbers = ", ".join(map(str, finding["requests"]))
             click.echo(
@@ -71,8 +71,8 @@ def _show(told: dict[str, Any]) -> None:
             )
         if (more := rule["broken"] - len(rule["findings"])) > 0:
             click.echo(f"{rule['rule']}: and {more} more")
-    judged = "1 request" if told["requests"] == 1 else f"{told['requests']:,} requests"
-    forgotten = f"; the journal has forgotten {told['forgotten']:,} before them" if told["forgotten"] else ""
+    judged = "1 request" if verdict["requests"] == 1 else f"{verdict['requests']:,} requests"
+    forgotten = f"; the journal has forgotten {verdict['forgotten']:,} before them" if verdict["forgotten"] else ""
     click.echo(f"{judged} judged{forgotten}")
 
 

@@ -37,7 +37,7 @@ _GAP_PX = 34.0  # between histogram and CDF
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Values of one distribution. marks: percentiles and the like to be marked, computed by whoever defines them."""
+    """Values of one distribution. marks: percentiles and the like to be marked, computed where they are defined."""
 
     name: str
     values: npt.ArrayLike

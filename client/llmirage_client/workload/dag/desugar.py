@@ -74,7 +74,7 @@ def branches_of(
     """The branches of one turn, foreground forks first, then background forks, then spawns.
 
     The id is `base` alone when the turn has one branch, else it ends in :fork, :bg_fork, :spawn, :spawn1, ...
-    A spawn without join_at joins on the next turn; on the last turn nobody waits for it.
+    A spawn without join_at joins on the next turn; on the last turn nothing waits for it.
     """
     foreground = tuple(fork.child for fork in forks if not fork.background)
     background = tuple(fork.child for fork in forks if fork.background)

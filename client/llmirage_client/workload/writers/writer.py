@@ -21,7 +21,7 @@ class Written:
 @dataclass(slots=True, frozen=True)
 class Writer:
     """modes: of the sessions it can write at all. write: puts down all the format has a place for; the rest is left out,
-    and whoever converts finds out by loading the file.
+    and the conversion finds out by loading the file.
     """
 
     format: str

@@ -1,1 +1,1 @@
-"""/v1/batches: files of requests that are answered when nobody else waits."""
+"""/v1/batches: files of requests that are answered when no other request waits."""

@@ -54,7 +54,7 @@ class Gate:
         self.changed.set()
 
     def _others_wait(self) -> bool:
-        """Whether the server refuses requests now, or one of somebody else waits for a place in its engine's batch."""
+        """Whether the server refuses requests now, or another request waits for a place in its engine's batch."""
         if self._service.refuses:
             return True
         latest_s = self._service.driver.now_s - _WAITED_S

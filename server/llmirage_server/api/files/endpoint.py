@@ -104,7 +104,7 @@ def _check_json_lines(data: memoryview) -> None:
 
 
 def _base_name(filename: str) -> str:
-    """The name without the folders of whoever sent it. Raises ApiError (400) for one that is too long."""
+    """The name without the folders of the sender. Raises ApiError (400) for one that is too long."""
     name = re.split(r"[/\\]", filename)[-1] or "upload"
     if len(name) > _MOST_NAME:
         raise errors.too_long("file.filename", "a string", _MOST_NAME, len(name))

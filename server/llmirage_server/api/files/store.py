@@ -61,7 +61,7 @@ class FileStore:
         return StoredFile(found["filename"], found["purpose"], b"".join(self.parts(file_id)))
 
     def parts(self, file_id: str) -> Iterator[bytes]:
-        """The parts of a file, whoever may see it; none of one that is gone."""
+        """The parts of a file, visible or not; none of one that is gone."""
         place = 0
         while (part := self._contents.next_part(file_id, place)) is not None:
             place = part[0]
@@ -94,7 +94,7 @@ class FileStore:
             raise
 
     def create(self, filename: str, purpose: str) -> str:
-        """Begin a file that nobody sees yet; return its id. Raises ApiError if there are too many."""
+        """Begin a file that is not visible yet; return its id. Raises ApiError if there are too many."""
         if len(self._records) >= MOST_FILES:
             raise _no_room(f"{MOST_FILES} files are kept")
         file_id = new_id("file-")
@@ -139,7 +139,7 @@ class FileStore:
             await self._drop(key)
 
     async def forget_unfinished(self, used: set[str]) -> None:
-        """Delete files that nobody sees and that are not used: a server before this one did not end them."""
+        """Delete files that are not visible and not used: a server before this one did not end them."""
         for key in [key for key, record in self._records.items() if _HIDDEN in record and key not in used]:
             await self._drop(key)
 

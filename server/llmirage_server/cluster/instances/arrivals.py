@@ -105,7 +105,7 @@ class ArrivalQueue:
 
     @property
     def next_s(self) -> float:
-        """When the next one is passed on, if somebody looks then."""
+        """When the next one is passed on, if the scheduler looks then."""
         entries = self.entries
         return entries[0][0] if entries and entries[0][0] <= self.looked_s else math.inf
 
@@ -151,7 +151,7 @@ class ArrivalQueue:
             self.take(ends_s[steps - 1])
 
     def noticed_at(self, step: int) -> int:
-        """The step of a run after whose end somebody is in a step who arrives during this one; -1: before the first one."""
+        """The step of a run after which a request that arrives in this one can be in a step; -1: before the first one."""
         if self._overlap:
             step += 1
         elif step < 0:

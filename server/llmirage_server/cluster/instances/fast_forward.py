@@ -19,13 +19,13 @@ _TIMED = 48  # steps of a run that are timed at once; then as many more as have 
 class FastForward:
     """The run of such steps that an instance is in, or none: `steps` is 0 then.
 
-    In none of its steps is anybody admitted or preempted, and nobody is done before the last one ends. What they take and
-    bring is accounted for when somebody needs to know; until then schedulers and batches are as they were.
+    In none of its steps is a request admitted or preempted, and none finishes before the last one ends. What they take and
+    bring is accounted for when it is needed; until then schedulers and batches are as they were.
 
     start_s: of the first step. ends_s: of the first steps, as far as they have been timed. begun, over: how many steps are
     accounted for as begun and as ended. sent: of how many the front end has the tokens. event_s: when the run needs to be
-    looked at; event_steps: how many are over then, or 0: more are to be timed. decoding: the batches of ranks that have
-    somebody.
+    looked at; event_steps: how many are over then, or 0: more are to be timed. decoding: the batches of ranks that are
+    not empty.
     """
 
     def __init__(self, ranks: Ranks, sums: SummedSteps) -> None:
@@ -79,7 +79,7 @@ class FastForward:
     def find_event(self, seen_s: float, arrivals: ArrivalQueue | None = None) -> None:
         """Set `event_s`. seen_s: when something is seen after which the next step has to be formed.
 
-        arrivals: somebody comes then, who is noticed when his instance looks.
+        arrivals: a request arrives then, which is noticed when its instance looks.
         """
         ends_s = self.ends_s
         if seen_s < math.inf:
@@ -88,7 +88,7 @@ class FastForward:
             if ends_s[-1] >= seen_s:
                 over = bisect_left(ends_s, seen_s)
                 if arrivals is not None:
-                    # not before now: somebody may have come long ago for whom there was no room
+                    # not before now: a request may have come long ago for which there was no room
                     over = max(self.over, arrivals.noticed_at(over if seen_s > self.start_s else -1))
                     while len(ends_s) <= over and len(ends_s) < self.steps:
                         self.time_more()

@@ -74,7 +74,7 @@ class Instance(InstanceBase):
         self._tiered = bool(tiers)
         self._run = FastForward(self._ranks, sums) if sums is not None else None
         self._busy_s = 0.0
-        self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
+        self.trace: list[StepSpan] | None = None  # steps are written down here, if a trace is wanted
         self._forget()
 
     def _forget(self) -> None:
@@ -83,7 +83,7 @@ class Instance(InstanceBase):
         self._in_flight: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
         self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
         self._start_s = -math.inf  # when the next step may start
-        self._stalled = False  # nobody can be scheduled until something happens
+        self._stalled = False  # nothing can be scheduled until an event
 
     @property
     def fast_forward(self) -> bool:
@@ -221,7 +221,7 @@ class Instance(InstanceBase):
             self.next_event_s = min(event_s, max(self._arrivals.next_s, self._start_s))
 
     def _find_event(self, run: FastForward) -> None:
-        """Set the event of a run that something may change: somebody arrives, or KV has been loaded."""
+        """Set the event of a run that something may change: a request arrives, or KV has been loaded."""
         loaded_s = min([scheduler.kv.next_load_s for scheduler in self.schedulers]) if self._tiered else math.inf
         for seen_s, scheduler, _ in self._arrivals.entries:
             if scheduler.notices_arrivals:

@@ -1,7 +1,7 @@
 """Settings that hold prompts back though they could be computed, so that others decode, or prompts meet. Off by default.
 
-A gate looks at all ranks before a step is formed and says who holds its prompts (`Scheduler.holds_prompts`). Nobody holds
-them if nothing else is left to compute.
+A gate looks at all ranks before a step is formed and says which hold their prompts (`Scheduler.holds_prompts`). None does
+if nothing else is left to compute.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PromptGate(ABC):
         """That is the step."""
 
     def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count)
-        """So many steps were not formed: everybody decoded, and no prompt could be computed."""
+        """So many steps were not formed: all sequences decoded, and no prompt could be computed."""
 
     def _all_hold(self, hold: bool) -> None:
         for scheduler in self._schedulers:
@@ -77,7 +77,7 @@ class DecodesBetween(PromptGate):
 
     def _hold(self) -> None:
         if not any(self._decoding()):
-            self._left = 0  # steps without anybody take no time
+            self._left = 0  # empty steps take no time
         self._all_hold(self._left > 0)
         self.pass_steps(1)
 
@@ -92,8 +92,8 @@ class DecodesBetween(PromptGate):
 class EveryNthStep(PromptGate):
     """vLLM's prefill_schedule_interval with data parallelism: prompts in every n-th step since the ranks were idle.
 
-    A rank on which nobody decodes does not wait, nor one in whose queue somebody was left by the last step that did not hold
-    its prompts.
+    A rank that decodes nothing does not wait, nor one whose queue was not emptied by the last step that did not hold its
+    prompts.
     vllm/v1/engine/core.py: _should_throttle_prefills; core/sched/scheduler.py: defer_prefills, prefill_capacity_bound.
     """
 
@@ -122,7 +122,7 @@ class PromptsOnAllRanks(PromptGate):
     """TensorRT-LLM's attention_dp_config with enable_balance: prompts are computed when every rank has some.
 
     Where all have, and all decode, they wait for `batching_wait_iters` steps more, in which others may come. Where some have
-    none, the others wait for theirs up to `timeout_iters`. Nobody waits while a rank has nothing to decode.
+    none, the others wait for theirs up to `timeout_iters`. No rank waits while one has nothing to decode.
     _torch/pyexecutor/py_executor.py: _balance_adp_requests.
     """
 

@@ -55,7 +55,7 @@ class Ranks:
         return [scheduler.schedule(now) for scheduler in self.schedulers] if gate is None else gate.schedule(now)
 
     def first_tokens(self, steps: Iterable[Step]) -> list[Request]:
-        """Whose first tokens are shown as these steps begin, where somebody is told of single tokens."""
+        """The requests whose first tokens are shown as these steps begin, if single tokens are reported."""
         return [sequence.request for step in steps for sequence in step.joined] if self._shows_first else []
 
     def match(self, key: bytes) -> int:

@@ -28,7 +28,7 @@ class KVAdmission:
         self._rooms[target].waiting[request] = None
 
     def admit(self, target: int, now: float) -> Request | None:
-        """The next request whose KV may travel to an instance; None if nobody waits or there is no room for the first."""
+        """The next request whose KV may travel to an instance; None if none waits or there is no room for the first."""
         room, instance = self._rooms[target], self._instances[target]
         if not room.waiting:
             return None

@@ -1,6 +1,6 @@
 """The KV memory of one instance: what running sequences hold and what the radix tree remembers share one capacity.
 
-Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with whoever has the same
+Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with sequences of the same
 prefix; the rest are private blocks of its own. So the memory in use is exactly `tree.total_tokens + private_tokens`.
 
 A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
@@ -33,7 +33,7 @@ class KVCache:
     """Accounts for KV memory in tokens, in whole pages. Nothing here raises: what does not fit is answered with False.
 
     `tiered_cache.py` adds offload tiers: KV can then be on its way to the GPU. `now_s` is the time of the present step's
-    start or end, for their links; whoever calls sets it.
+    start or end, for their links; the caller sets it.
     """
 
     tiered = False  # is there KV that could be loaded?

@@ -7,13 +7,13 @@ The tokens lie in runs. A run is not cut where others leave it: they hang from n
 cost of an operation is that of the runs on its path, however many branches they have. A run that begins at the root keeps
 the key itself that was stored last, where there is one (`extend_to`): then it grows without a byte being copied.
 
-A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that nobody uses are evicted
+A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that are not in use are evicted
 from the tail, in the order in which they were last unlocked (the order of vLLM's free queue), never a locked one. Locks and
 dates are kept where they were given. A token is in use if a node at or beyond it is. What it was last used for is the latest
 of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
 only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
 
-Most requests share nothing with anybody: theirs is a run that begins at the root and that nobody left (`Run.plain`). Every
+Most requests share nothing: theirs is a run that begins at the root and has no branches (`Run.plain`). Every
 operation first asks whether that is so, and then does without the calls of the general case.
 """
 
@@ -185,7 +185,7 @@ class RadixTree:
         run, size = node.run, node.end + end - at
         keep = run.parent is self.root  # the key itself
         if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
-            # Nobody else is at the end of the run, nor beyond: the node goes on with it.
+            # No other sequence is at the end of the run, nor beyond: the node goes on with it.
             run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
             run.size = node.end = size
             self.total_tokens += (end - at) // TOKEN_BYTES

@@ -21,7 +21,7 @@ class KVLink:
     Transfers that share a link go one after the other, in the order in which their prefills end: each occupies it for its
     bytes / `bytes_per_s`, and arrives `latency_s` later.
 
-    scope: who shares a link: all that one instance sends ("sender": a network card each), or everybody ("cluster").
+    scope: what shares a link: all that one instance sends ("sender": a network card each), or all transfers ("cluster").
     layers: in how many equal parts the KV is sent while the prefill still computes, as layer by layer transfers do. The last
         part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the tail of
         a transfer that is slower than the prefill, and at least its last layer, delays the decode.

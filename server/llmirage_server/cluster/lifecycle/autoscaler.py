@@ -99,7 +99,7 @@ class Autoscaler:
         )
         wish = max(_instances(total / target, current) for total, target in totals if target is not None)
         if load.waiting or load.running:
-            wish = max(wish, 1)  # somebody must serve them
+            wish = max(wish, 1)  # at least one must serve them
         return min(max(wish, rule.least), rule.most)
 
 

@@ -31,8 +31,8 @@ class LifecycleEvent:
 class Lifecycle:
     """The states of all instances and the events still to come; at one instant they happen in the order given.
 
-    Somebody pays for an instance from when it begins to start until it is gone: while it starts up, serves, drains, and
-    comes back from a crash. Before a first `start` of the events, and after a crash or a stop without one, nobody does.
+    An instance is paid for from when it begins to start until it is gone: while it starts up, serves, drains, and comes
+    back from a crash; but not before a first `start` of the events, nor after a crash or a stop without one.
     """
 
     def __init__(self, instances: int, events: Sequence[LifecycleEvent] = (), absent: Collection[int] = ()) -> None:
@@ -147,7 +147,7 @@ class Lifecycle:
         self._pay_no_more(index, now)
 
     def paid_s(self, index: int, now: float) -> float:
-        """Seconds up to `now` that somebody pays for."""
+        """Seconds up to `now` that are paid for."""
         since = self._paid_since_s[index]
         return self._paid_s[index] + (0.0 if math.isnan(since) else max(0.0, now - since))
 

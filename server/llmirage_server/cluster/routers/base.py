@@ -48,7 +48,7 @@ class Rotation:
     def next(self, instances: Sequence[InstanceBase]) -> int:
         """The position of the one whose turn it is."""
         position = self._turn
-        if position >= len(instances) or instances[position].index != position:  # somebody is missing, or it is the first's
+        if position >= len(instances) or instances[position].index != position:  # one is missing, or it is the first's
             position = position_of(position, instances) if position <= instances[-1].index else 0
         self._turn = instances[position].index + 1
         return position
@@ -64,7 +64,7 @@ class Rotation:
 
 def position_of(index: int, instances: Sequence[InstanceBase]) -> int:
     """The position of the instance with that index, or of the next higher one; their number if there is none."""
-    if index < len(instances) and instances[index].index == index:  # nobody is missing before it
+    if index < len(instances) and instances[index].index == index:  # none is missing before it
         return index
     return bisect_left(instances, index, key=_INDEX)
 

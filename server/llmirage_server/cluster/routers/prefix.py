@@ -24,7 +24,7 @@ class Prefix(Router):
     more and over 1.5 times as many as another, the least load decides alone. SGLang says 64 here, meant for hundreds of
     requests a worker: up to that many sessions that share a system prompt would stay on one instance while others idle.
 
-    Replies are learnt with their prompts, when the request is sent: nobody can ask to go on from a reply before it exists.
+    Replies are learnt with their prompts, when the request is sent: no request can continue a reply before it exists.
     """
 
     reads_kv = False

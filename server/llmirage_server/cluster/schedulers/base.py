@@ -1,7 +1,7 @@
 """What the schedulers of all engines have in common: the queue, the batch, and what the end of a step brings.
 
 A scheduler forms one step after the other. `schedule` says which tokens the next forward pass computes and takes their KV
-memory; `complete` ends it: whoever has all its known tokens computed produces one more (or several, with speculation).
+memory; `complete` ends it: a sequence with all its known tokens computed produces one more (or several, with speculation).
 A sequence is waiting, loading (its KV comes from an offload tier), running, or handed over (an instance of a prefill pool
 has finished it, and its KV has not left yet). A running one is computing its prompt, or decodes in the batch. Preempting a
 running sequence puts it back into the queue, to recompute its prompt and what it had produced, except for what the prefix
@@ -45,7 +45,7 @@ class Scheduler(ABC):
     ) -> None:
         """stages: with more than one `schedule` may be called before the step that it returned last is completed.
 
-        summed: the decoding sequences are known by sums (summed_batch.py), and nobody is told of single tokens.
+        summed: the decoding sequences are known by sums (summed_batch.py), and single tokens are not reported.
         """
         self.kv = kv
         self.limits = limits
@@ -103,7 +103,7 @@ class Scheduler(ABC):
         """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
         self._received.add(sequence)
         if self._shows_first:
-            sequence.tokens += 1  # the prefill's, which nobody has seen
+            sequence.tokens += 1  # the prefill's, which was not shown
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -122,8 +122,8 @@ class Scheduler(ABC):
     def schedule(self, now: float) -> Step:
         """Form the step that starts at `now`.
 
-        Empty if nobody waits or runs, if all who run are in flight, or if those who wait find no room beside the KV that was
-        handed over or is being loaded.
+        Empty if no sequence waits or runs, if all running ones are in flight, or if waiting ones find no room beside the KV
+        that was handed over or is being loaded.
         """
         self.kv.now_s = now
         if self.kv.loading:
@@ -201,7 +201,7 @@ class Scheduler(ABC):
         return finished
 
     def _withhold(self, leaving: list[Sequence], emitted: list[Request]) -> None:
-        """Nobody learns here of the tokens of those who are handed over: the decode instance will show them."""
+        """Tokens of sequences that are handed over are not reported here: the decode instance will show them."""
         recomputed = self.limits.first_token == "decode"
         for sequence in leaving:
             if recomputed or sequence.tokens < sequence.max_tokens:
@@ -253,10 +253,10 @@ class Scheduler(ABC):
     # --- steps that need not be formed one by one ---
 
     def steady_steps(self, now: float) -> int:
-        """How many steps from now on only let the batch decode: nobody is admitted, preempted, or done before the last ends.
+        """How many steps from now on only let the batch decode: none is admitted, preempted, or done before the last ends.
 
-        0: the next step has to be formed. Without a batch it is a very large number. That nobody arrives meanwhile who might
-        be admitted (`notices_arrivals`), and that no load ends (`kv.next_load_s`), is for the caller to see to.
+        0: the next step has to be formed. Without a batch it is a very large number. The caller sees to it that no request
+        arrives meanwhile that might be admitted (`notices_arrivals`), and that no load ends (`kv.next_load_s`).
         """
         if self.prefilling or (self.waiting and self._may_admit()) or (self.kv.loading and self.kv.next_load_s <= now):
             return 0
@@ -267,7 +267,7 @@ class Scheduler(ABC):
 
     @property
     def notices_arrivals(self) -> bool:
-        """Whether somebody who arrives might be admitted, or change anything, before somebody leaves."""
+        """Whether a request that arrives might be admitted, or change anything, before another leaves."""
         return (not self.waiting or self._by_priority) and self.size < self.limits.max_num_seqs
 
     def _may_admit(self) -> bool:
@@ -281,7 +281,7 @@ class Scheduler(ABC):
     # --- parts of a step, for `_form` ---
 
     def _running(self, step: Step) -> list[Sequence]:
-        """`running` as it was when somebody first asked for it in this step: who gave way since then is still in it."""
+        """`running` as it was when it was first read in this step: sequences preempted since then are still in it."""
         if step.running is None:
             step.running = self.running
         return step.running

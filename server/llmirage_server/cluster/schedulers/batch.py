@@ -104,9 +104,9 @@ class DecodeBatch(ABC):
 
     @abstractmethod
     def decode_all(self, step: Step, budget: int = sys.maxsize, without: Collection[Sequence] = ()) -> int:
-        """All but `without` decode, if memory and the token budget allow, and take their KV; else nobody does.
+        """All but `without` decode, if memory and the token budget allow, and take their KV; else none does.
 
-        Returns the tokens that this computes; 0 if there is nobody, or too little room.
+        Returns the tokens that this computes; 0 if there is none, or too little room.
         """
 
     @abstractmethod
@@ -122,17 +122,17 @@ class DecodeBatch(ABC):
 
     @abstractmethod
     def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence] | None:
-        """A step ends now: everybody in it gains a token, and prompts that are done join the batch.
+        """A step ends now: every sequence in it gains a token, and prompts that are done join the batch.
 
-        Returns who leaves (None: nobody), in the order of running: those who have their last token; with `hands_over`,
-        everybody whose prompt is done. Whoever gained tokens is added to `emitted`, but not with sums, which tell of those
-        alone who have finished.
+        Returns the sequences that leave (None: no sequence), in the order of running: those that have their last token; with
+        `hands_over`, all whose prompts are done. Requests that gained tokens are added to `emitted`; with sums, only those
+        that have finished.
         """
 
     # --- runs of steps, which sums are for ---
 
     def steady_steps(self) -> int:
-        """How many of the next steps are alike: all decode and find memory, and nobody is done before the last one ends."""
+        """How many of the next steps are alike: all decode and find memory, and none is done before the last one ends."""
         return 0
 
     def pass_steps(self, begun: int, ends_s: list[float]) -> None:  # noqa: B027

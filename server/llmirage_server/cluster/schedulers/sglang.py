@@ -5,7 +5,7 @@ still (unless `enable_mixed_chunk`). A step takes up to chunked_prefill_size pro
 whole, a chunk, which goes on in the next step. A prompt is admitted when the memory has room for it, for its whole allowed
 output (at most 4,096 tokens of it), and for the share `new_token_ratio` of what the running ones may still produce. That
 share starts at 0.7 * schedule_conservativeness, falls with every decoding step to 0.14 of that within 600 steps, and starts
-anew when nobody is left. After a refusal nobody is admitted until someone has left the batch.
+anew when none is left. After a refusal none is admitted until one has left the batch.
 
 When decoding runs out of memory, sequences are retracted until it fits: those with the fewest output tokens first, of these
 the one with the longest prompt. They lose what they had generated KV for and join the end of the queue; the share is set to
@@ -14,7 +14,7 @@ what has been generated of all that was allowed (plus 20 tokens each).
 With `schedule_policy` lpm the queue is sorted by the prefix found in the cache, longest first, as long as it has at most 128
 requests; of several whose first 32 tokens are the same and not cached, the later ones go last.
 
-Where SGLang would abort or hang, this one goes on: a request too long for the estimate is admitted when nobody else runs,
+Where SGLang would abort or hang, this one goes on: a request too long for the estimate is admitted when no other runs,
 and a half-computed prompt is retracted when the last decoding sequence needs its memory.
 """
 
@@ -150,7 +150,7 @@ class SglangScheduler(Scheduler):
     # --- decode ---
 
     def _decode(self, step: Step) -> None:
-        """Everybody decodes, after as many were retracted as memory demands."""
+        """All sequences decode, after as many were retracted as memory demands."""
         batch = self.batch
         if batch.decode_all(step):
             self.pass_steps(1)

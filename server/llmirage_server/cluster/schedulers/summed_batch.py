@@ -7,7 +7,7 @@ its own fields stand still until it is refreshed or leaves.
 The context of a sequence at a step is the step's number less a number that never changes: its base. So what depends on
 contexts is kept by base, and does not move when steps go by.
 
-Nobody is told of single tokens: the batch keeps when its steps ended, and a request, when it leaves, gets the `spans` of
+Single tokens are not reported: the batch keeps when its steps ended, and a request, when it leaves, gets the `spans` of
 those that brought its tokens.
 """
 
@@ -42,7 +42,7 @@ class SummedBatch(DecodeBatch):
     """
 
     def __init__(self, kv: KVCache, *, reserves: bool) -> None:
-        """reserves: whether somebody will ask what is to come."""
+        """reserves: whether `tokens_to_come` will be called."""
         self.last_admission = 0
         self.gained = 0
         self.counts = StepCounts()
@@ -68,11 +68,11 @@ class SummedBatch(DecodeBatch):
     # --- what timing asks ---
 
     def longest(self) -> int:
-        """The longest context; 0 if nobody decodes."""
+        """The longest context; 0 if none decodes."""
         return self.step - self._lowest if self.decodes else 0
 
     def shortest(self) -> int:
-        """The shortest context; 0 if nobody decodes."""
+        """The shortest context; 0 if none decodes."""
         return self.step - max(self._bases) if self.decodes else 0
 
     def clipped(self, window: int, ahead: int, steps: int) -> list[int]:

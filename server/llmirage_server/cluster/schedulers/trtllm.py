@@ -3,8 +3,8 @@ microBatchScheduler.cpp, as of 1.0).
 
 The capacity scheduler decides who may run: those who have started, then waiting ones in order until the first that does not
 fit. With guaranteed_no_evict a request is started only if the memory holds the whole of its prompt and of its allowed
-output, beside what those who have started may still need: nobody is ever paused. With max_utilization its prompt must fit;
-when a started one finds no memory, the one started last is paused: it goes back to the head of the queue, and nobody is
+output, beside what those who have started may still need: none is ever paused. With max_utilization its prompt must fit;
+when a started one finds no memory, the one started last is paused: it goes back to the head of the queue, and none is
 started in that step. A waiting prompt whose next block is just being computed for another one is passed over: it can reuse
 that block soon.
 

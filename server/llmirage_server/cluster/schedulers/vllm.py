@@ -2,9 +2,9 @@
 
 Running sequences come first, in the order of their admission, each with the tokens it still has to compute: one for a
 decoding sequence (and its draft tokens), a prompt chunk for the others. Then waiting ones are admitted, first come first
-served, while `max_num_seqs`, the token budget and the KV memory allow; nobody overtakes. A prompt is admitted only when the
+served, while `max_num_seqs`, the token budget and the KV memory allow; none overtakes. A prompt is admitted only when the
 whole of it would fit (scheduler_reserve_full_isl). When a running sequence finds no room for its KV, the sequence admitted
-last is preempted: it returns to the head of the queue. No one is admitted in a step that preempts.
+last is preempted: it returns to the head of the queue. None is admitted in a step that preempts.
 
 With `schedule_policy` priority, the queue is ordered by priority (lower first), then arrival, and the victim is the one with
 the highest value of it, of these the last admitted, even if its tokens are already in the step.

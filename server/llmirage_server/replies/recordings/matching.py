@@ -164,7 +164,7 @@ def likeness(a: Any, b: Any) -> int:
 
 
 def last_text(body: Any) -> str:
-    """What a request asks, for the name of its file: the last text that a user, or nobody, says."""
+    """What a request asks, for the name of its file: the last text of a user, or of no role."""
     if not isinstance(body, Mapping):
         return ""
     for name in ("messages", "input", "prompt"):

@@ -140,7 +140,7 @@ def _event_form(data: bytes) -> dict[str, Any]:
 
 
 def _body_form(data: bytes) -> dict[str, Any]:
-    """Nobody reads a body of a megabyte, such as that of many embeddings, and as YAML it takes seconds."""
+    """A body of a megabyte, such as that of many embeddings, is not for reading, and as YAML it takes seconds."""
     if len(data) > _LONGEST_YAML or (found := json_style(data)) is None:
         return _text_form(data)
     value, style, newline = found

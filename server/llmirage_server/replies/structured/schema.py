@@ -163,7 +163,7 @@ def merged(left: Any, right: Any) -> Any:
         if key not in result:
             result[key] = value
         elif not equal(result[key], value):
-            # Of two demands that cannot be merged the second one wins: whoever uses the schema validates the result.
+            # Of two demands that cannot be merged the second one wins: the user of the schema validates the result.
             result[key] = _MERGE[key](result, key, value) if key in _MERGE else value
     return result
 
