@@ -29,6 +29,13 @@ def write(folder: Path, *rows: Any) -> str:
     return str(path)
 
 
+def write_whole(folder: Path, content: str | bytes) -> str:
+    """The content as it is, to the byte."""
+    path = folder / "workload"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
 def problems_of(path: str, format_name: str | None = None, **options: Any) -> list[str]:
     with pytest.raises(WorkloadError) as caught:
         load(path, format_name, options)

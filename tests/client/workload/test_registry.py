@@ -10,29 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_files import loads_or_is_refused, mutate
+from workload_files import loads_or_is_refused, mutate, problems_of, write_whole
 from workload_files import write as write_rows
 
 from llmirage_client.workload import formats, registry
 from llmirage_client.workload.first_keys import first_keys
-from llmirage_client.workload.session import WorkloadError
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 DAG = '{"session_id":"a","turns":[{"messages":[{"role":"user","content":"x"}]}]}\n'
 FLAT = '{"input_toks":3,"output_toks":2,"arrival_time_ns":0}\n'
 INPUTS = '{"data":[{"session_id":"a","payloads":[{}]}]}'
-
-
-def write(tmp_path: Path, content: str | bytes) -> str:
-    path = tmp_path / "workload"  # no suffix: the content decides
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
-
-
-def problems_of(path: str, format_name: str | None = None) -> list[str]:
-    with pytest.raises(WorkloadError) as caught:
-        registry.load(path, format_name)
-    return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +40,7 @@ def problems_of(path: str, format_name: str | None = None) -> list[str]:
     ],
 )
 def test_the_content_tells_the_format(content: str, name: str, tmp_path: Path) -> None:
-    assert registry.detect(write(tmp_path, content)) == name
+    assert registry.detect(write_whole(tmp_path, content)) == name
 
 
 EXAMPLES = [file for folder in ("aiperf", "evalscope") for file in sorted((DATA / folder).iterdir())]
@@ -83,7 +70,7 @@ def test_no_format_takes_the_files_of_another(file: Path) -> None:
 def test_an_unknown_file_gets_one_message_with_what_was_seen_and_what_each_format_needs(
     content: str, seen: str, tmp_path: Path
 ) -> None:
-    (problem,) = problems_of(write(tmp_path, content))
+    (problem,) = problems_of(write_whole(tmp_path, content))
     assert problem.startswith(seen)
     for name, declared in registry.FORMATS.items():
         assert f"{name} needs {declared.needs}" in problem
@@ -101,7 +88,7 @@ def test_an_unknown_file_gets_one_message_with_what_was_seen_and_what_each_forma
     ],
 )
 def test_a_file_that_cannot_be_read_gets_one_clear_line(content: str | bytes, problem: str, tmp_path: Path) -> None:
-    assert problems_of(write(tmp_path, content)) == [problem]
+    assert problems_of(write_whole(tmp_path, content)) == [problem]
 
 
 def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> None:
@@ -113,7 +100,7 @@ def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> No
 
 
 def test_the_format_may_be_forced_by_name_or_alias(tmp_path: Path) -> None:
-    path = write(tmp_path, FLAT)
+    path = write_whole(tmp_path, FLAT)
     assert registry.load(path, "llmservingsim").format == registry.load(path, "flat_jsonl").format == "agentic_jsonl"
     assert problems_of(path, "dag_jsonl")[0] == "line 1: input_toks: Extra inputs are not permitted"
     (problem,) = problems_of(path, "sharegpt")

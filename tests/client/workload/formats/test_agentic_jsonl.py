@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from workload_files import problems_of, write
 
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload, WorkloadError
@@ -20,20 +21,8 @@ CALL = {"input_toks": 4, "output_toks": 1, "tool_duration_ns": 250_000_000}
 SESSION = {"session_id": "s", "arrival_time_ns": 1_500_000_000, "sub_requests": [CALL, {"input_toks": 6, "output_toks": 2}]}
 
 
-def write(tmp_path: Path, *rows: Any) -> str:
-    path = tmp_path / "input.jsonl"
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
-    return str(path)
-
-
 def load_rows(tmp_path: Path, *rows: Any) -> Workload:
     return load(write(tmp_path, *rows))
-
-
-def problems_of(tmp_path: Path, *rows: Any) -> list[str]:
-    with pytest.raises(WorkloadError) as caught:
-        load(write(tmp_path, *rows), "agentic_jsonl")
-    return [str(problem) for problem in caught.value.problems]
 
 
 def without(row: dict[str, Any], key: str) -> dict[str, Any]:
@@ -156,27 +145,31 @@ def test_keys_that_are_not_used_are_noted_with_their_number(tmp_path: Path) -> N
     ],
 )
 def test_a_bad_line_is_refused_with_line_and_field(row: Any, problems: list[str], tmp_path: Path) -> None:
-    assert problems_of(tmp_path, FLAT, row) == [f"line 2: {problem}" for problem in problems]
+    assert problems_of(write(tmp_path, FLAT, row), "agentic_jsonl") == [f"line 2: {problem}" for problem in problems]
 
 
 def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     bad_call = {"input_toks": -1, "output_toks": 1, "input_tok_ids": [1]}
-    found = problems_of(tmp_path, "{", {**SESSION, "sub_requests": [bad_call]}, without(FLAT, "output_toks"))
+    found = problems_of(
+        write(tmp_path, "{", {**SESSION, "sub_requests": [bad_call]}, without(FLAT, "output_toks")), "agentic_jsonl"
+    )
     assert [problem.split(":")[0] for problem in found] == ["line 1", "line 2", "line 3"]
 
 
 def test_a_session_id_may_appear_once(tmp_path: Path) -> None:
-    assert problems_of(tmp_path, SESSION, FLAT, SESSION) == [
+    assert problems_of(write(tmp_path, SESSION, FLAT, SESSION), "agentic_jsonl") == [
         "line 3: session_id: duplicate session_id 's' (first on line 1)"
     ]
     taken = {**SESSION, "session_id": "request_1"}
-    assert problems_of(tmp_path, FLAT, taken) == ["line 2: session_id: duplicate session_id 'request_1' (first on line 1)"]
+    assert problems_of(write(tmp_path, FLAT, taken), "agentic_jsonl") == [
+        "line 2: session_id: duplicate session_id 'request_1' (first on line 1)"
+    ]
 
 
 def test_a_packed_file_reads_as_the_plain_one(tmp_path: Path) -> None:
     packed = tmp_path / "input.jsonl.gz"
     packed.write_bytes(gzip.compress(Path(write(tmp_path, FLAT, SESSION)).read_bytes()))
-    assert load(str(packed)).sessions == load(str(tmp_path / "input.jsonl")).sessions
+    assert load(str(packed)).sessions == load(str(tmp_path / "workload")).sessions
 
 
 def test_windows_line_ends_and_byte_order_mark_do_not_matter(tmp_path: Path) -> None:

@@ -7,19 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_files import loads_or_is_refused, problems_of
+from workload_files import loads_or_is_refused, problems_of, write_whole
 
 from llmirage_client.workload.registry import detect, load
 from llmirage_client.workload.session import SyntheticUser
 
 EXAMPLE = Path(__file__).parents[3] / "data" / "aiperf" / "burst_gpt_trace.csv"
 HEADER = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
-
-
-def write(folder: Path, text: str | bytes) -> str:
-    path = folder / "trace"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
 
 
 def rows(*lines: str) -> str:
@@ -55,14 +49,14 @@ def test_the_example_is_a_schedule_of_the_requests_that_succeeded() -> None:
     ],
 )
 def test_columns_may_stand_anywhere_and_others_are_not_looked_at(text: str, tmp_path: Path) -> None:
-    path = write(tmp_path, text)
+    path = write_whole(tmp_path, text)
     (session,) = load(path, "burst_gpt_trace").sessions.values()
     assert session.turns[0].synthetic is not None
     assert (session.arrival_s, session.turns[0].synthetic.tokens, session.turns[0].max_tokens) == (0.0, 3, 7)
 
 
 def test_the_rows_may_be_in_any_order(tmp_path: Path) -> None:
-    workload = load(write(tmp_path, rows("3,a,1,1,2,x", "1,a,1,1,2,x", "2,a,1,1,2,x")))
+    workload = load(write_whole(tmp_path, rows("3,a,1,1,2,x", "1,a,1,1,2,x", "2,a,1,1,2,x")))
     assert workload.roots == ("request_3", "request_4", "request_2")
 
 
@@ -91,26 +85,26 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "problem"), [pytest.param(*case[1:], id=case[0]) for case in BAD])
 def test_a_bad_file_is_refused_with_its_problem(text: str, problem: str, tmp_path: Path) -> None:
-    found = problems_of(write(tmp_path, text), "burst_gpt_trace")
+    found = problems_of(write_whole(tmp_path, text), "burst_gpt_trace")
     assert found[0].startswith(problem)
     assert len(found) == 1
 
 
 def test_all_problems_are_told_and_text_must_be_utf8(tmp_path: Path) -> None:
-    path = write(tmp_path, rows("x,a,0,5,5,x", "1,a,5,5,10,x", "1,a,,,10,x"))
+    path = write_whole(tmp_path, rows("x,a,0,5,5,x", "1,a,5,5,10,x", "1,a,,,10,x"))
     assert [problem.split(": ")[:2] for problem in problems_of(path)] == [
         ["line 2", "Timestamp"],
         ["line 2", "Request tokens"],
         ["line 4", "Request tokens"],
         ["line 4", "Response tokens"],
     ]
-    assert problems_of(write(tmp_path, HEADER.encode() + b"\n1,\xff,5,5,10,x"), "burst_gpt_trace") == [
+    assert problems_of(write_whole(tmp_path, HEADER.encode() + b"\n1,\xff,5,5,10,x"), "burst_gpt_trace") == [
         "line 2: not UTF-8 text: byte 0xff"
     ]
 
 
 def test_a_csv_file_of_another_kind_is_not_known(tmp_path: Path) -> None:
-    (problem,) = problems_of(write(tmp_path, "time,tokens\n1,2"))
+    (problem,) = problems_of(write_whole(tmp_path, "time,tokens\n1,2"))
     assert "burst_gpt_trace needs a header with the columns 'Timestamp', 'Request tokens' and 'Response tokens'" in problem
 
 
@@ -121,5 +115,5 @@ CELLS = st.sampled_from(["1", "0", "-1", "1e3", "nan", "", '"', "x", "1.5", "9" 
 @settings(max_examples=200, deadline=None)
 def test_any_text_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, lines: list[str], with_header: bool) -> None:
     text = "\n".join([HEADER, *lines] if with_header else lines)
-    path = write(tmp_path_factory.mktemp("csv"), text.encode("utf-8", "surrogatepass"))
+    path = write_whole(tmp_path_factory.mktemp("csv"), text.encode("utf-8", "surrogatepass"))
     loads_or_is_refused(path, "burst_gpt_trace")

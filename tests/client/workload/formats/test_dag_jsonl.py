@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from workload_files import problems_of, write_whole
 
 from llmirage_client.workload.dag.desugar import branches_of, group_spawns
 from llmirage_client.workload.dag.schema import ForkEntry, SpawnEntry
@@ -25,25 +26,13 @@ def cases(name: str) -> list[Any]:
     return [pytest.param(row, id=row["name"]) for row in rows]
 
 
-def write(tmp_path: Path, text: str | bytes) -> str:
-    path = tmp_path / "input.jsonl"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return str(path)
-
-
 def load_rows(tmp_path: Path, *rows: dict[str, Any]) -> Workload:
-    return load(write(tmp_path, "\n".join(json.dumps(row) for row in rows)), "dag_jsonl")
-
-
-def problems_of(path: str, format_name: str | None = "dag_jsonl") -> list[str]:
-    with pytest.raises(WorkloadError) as caught:
-        load(path, format_name)
-    return [str(problem) for problem in caught.value.problems]
+    return load(write_whole(tmp_path, "\n".join(json.dumps(row) for row in rows)), "dag_jsonl")
 
 
 @pytest.mark.parametrize("case", cases("dag_valid.jsonl"))
 def test_a_valid_file_has_the_documented_roots_and_number_of_requests(case: dict[str, Any], tmp_path: Path) -> None:
-    workload = load(write(tmp_path, case["file"]))
+    workload = load(write_whole(tmp_path, case["file"]))
     assert workload.format == "dag_jsonl"
     assert list(workload.roots) == case["roots"]
     assert summarise(workload).requests == case["requests"]
@@ -51,9 +40,9 @@ def test_a_valid_file_has_the_documented_roots_and_number_of_requests(case: dict
 
 @pytest.mark.parametrize("case", cases("dag_invalid.jsonl"))
 def test_an_invalid_file_is_refused_with_exactly_its_problems(case: dict[str, Any], tmp_path: Path) -> None:
-    path = write(tmp_path, case["file"])
-    assert problems_of(path) == case["problems"]
-    for first in problems_of(path, None):
+    path = write_whole(tmp_path, case["file"])
+    assert problems_of(path, "dag_jsonl") == case["problems"]
+    for first in problems_of(path):
         assert first.startswith(case["problems"][0].split(":")[0]) or first in case["problems"]
 
 
@@ -187,8 +176,8 @@ def test_rounds_by_number_and_by_list(tmp_path: Path) -> None:
 
 def test_rounds_of_a_list_have_children_of_their_own(tmp_path: Path) -> None:
     rounds = [{"spawns": ["a", "b"]}, {"spawns": ["c"]}, {"spawns": ["b"]}]
-    path = write(tmp_path, json.dumps({"session_id": "o", "orchestrator": True, "rounds": rounds}))
-    assert [problem for problem in problems_of(path) if "more than one" in problem] == [
+    path = write_whole(tmp_path, json.dumps({"session_id": "o", "orchestrator": True, "rounds": rounds}))
+    assert [problem for problem in problems_of(path, "dag_jsonl") if "more than one" in problem] == [
         "line 1: rounds.2.spawns: Value error, child session id 'b' is spawned by more than one round (rounds 0 and 2); "
         "each round of a list has children of its own"
     ]
@@ -208,14 +197,14 @@ def test_a_chain_of_five_thousand_forks_loads_and_its_cycle_is_found(tmp_path: P
 
 def test_a_pretty_printed_object_is_explained_in_one_line(tmp_path: Path) -> None:
     text = json.dumps({"session_id": "a", "turns": [USER]}, indent=2)
-    assert problems_of(write(tmp_path, text)) == [
+    assert problems_of(write_whole(tmp_path, text), "dag_jsonl") == [
         "line 1: the file is one JSON object over several lines; this format needs each on one line"
     ]
 
 
 def test_deep_nesting_is_a_problem_of_its_line(tmp_path: Path) -> None:
     text = '{"session_id":"a","turns":' + "[" * 200_000
-    assert problems_of(write(tmp_path, text)) == ["line 1: invalid JSON: nested too deeply"]
+    assert problems_of(write_whole(tmp_path, text), "dag_jsonl") == ["line 1: invalid JSON: nested too deeply"]
 
 
 def loads_or_is_refused(path: str, format_name: str | None = None) -> bool:
@@ -288,7 +277,7 @@ def test_a_mutated_file_loads_or_is_refused_but_never_breaks_the_loader(
         value = value[step]
     value[place[-1]] = data.draw(JSON_VALUES)
     text = "\n".join(json.dumps(row) for row in rows)
-    path = write(tmp_path_factory.mktemp("mutant"), text)
+    path = write_whole(tmp_path_factory.mktemp("mutant"), text)
     for format_name in ("dag_jsonl", None):
         assert loads_or_is_refused(path, format_name)
 
@@ -296,5 +285,7 @@ def test_a_mutated_file_loads_or_is_refused_but_never_breaks_the_loader(
 @given(st.binary(max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_after_a_good_line_load_or_are_refused(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
-    path = write(tmp_path_factory.mktemp("tail"), json.dumps({"session_id": "a", "turns": [USER]}).encode() + b"\n" + tail)
+    path = write_whole(
+        tmp_path_factory.mktemp("tail"), json.dumps({"session_id": "a", "turns": [USER]}).encode() + b"\n" + tail
+    )
     assert loads_or_is_refused(path)
