@@ -135,18 +135,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
         if len(rows) > _ROWS_SHOWN:
             place = f", in {folder / 'results.csv'}" if folder else ""
             yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more{place}"
-        gpus = {value(row, "gpus") for row in rows}
-        most = " at most" if scaled(rows) else ""
-        alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
-        ready = "ready: mean number of ready instances. " if most else ""
-        offered = any(not np.isnan(value(row, "offered_per_s")) for row in rows)
-        rates = "offered, delivered: requests/s. " if any(map(_short, rows)) else _ALL_DELIVERED if offered else ""
-        yield (
-            f"{alike}{ready}{rates}"
-            "TTFT, TPOT and latency (means unless stated otherwise) in ms; user: output tokens/s per user, "
-            "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
-            "user and GPU."
-        )
+        yield _legend(rows)
         yield from band_lines(rows)
         known = [row.point.config for row in rows if row.point.config is not None]
         texts = [assumed(config) for config in known]
@@ -157,6 +146,25 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
     reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""
     written = f" Written to {folder}: {', '.join(files)}" if files else ""
     yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}.{written}"
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    """What the columns mean, and what is said once because it is the same in all rows."""
+    most = " at most" if scaled(rows) else ""
+    alike = f"{plural(int(value(rows[0], 'gpus')), 'GPU')}{most} in every point. " if _equal_gpus(rows) else ""
+    ready = "ready: mean number of ready instances. " if most else ""
+    offered = any(not np.isnan(value(row, "offered_per_s")) for row in rows)
+    rates = "offered, delivered: requests/s. " if any(map(_short, rows)) else _ALL_DELIVERED if offered else ""
+    return (
+        f"{alike}{ready}{rates}"
+        "TTFT, TPOT and latency (means unless stated otherwise) in ms; user: output tokens/s per user, "
+        "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
+        "user and GPU."
+    )
+
+
+def _equal_gpus(rows: Sequence[Row]) -> bool:
+    return len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1
 
 
 def band_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -185,16 +193,7 @@ def _counts(sweep: Sweep) -> str:
 
 def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     varied = sweep.study.varied
-    columns = [entry for entry in (*_wanted(rows), *_COLUMNS) if any(not np.isnan(value(row, entry[0])) for row in rows)]
-    columns = [
-        entry for entry in columns if entry[0] != "cached_token_share" or any(value(row, entry[0]) > 0 for row in rows)
-    ]
-    if not any(map(_short, rows)):  # said below the table
-        columns = [entry for entry in columns if entry[0] not in ("offered_per_s", "delivered_per_s")]
-    if not scaled(rows):
-        columns = [entry for entry in columns if entry[0] != "instances_ready"]
-    if len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1:
-        columns = [entry for entry in columns if entry[0] != "gpus"]  # said below the table
+    columns = _columns(rows)
     judged = any("slo_met" in row.figures for row in rows)
     odd = any(row.status != "ok" or row.figures.get("saturated") for row in rows)
     heads = [heading for _, heading, _ in columns]
@@ -215,6 +214,21 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
             cells.append(note_of(row))
         table.add_row(*cells)
     return table
+
+
+def _columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Those that tell the rows apart; what all rows share is in the legend."""
+    hidden: set[str] = set()
+    if not any(value(row, "cached_token_share") > 0 for row in rows):
+        hidden.add("cached_token_share")
+    if not any(map(_short, rows)):
+        hidden |= {"offered_per_s", "delivered_per_s"}
+    if not scaled(rows):
+        hidden.add("instances_ready")
+    if _equal_gpus(rows):
+        hidden.add("gpus")
+    entries = [entry for entry in (*_wanted(rows), *_COLUMNS) if entry[0] not in hidden]
+    return [entry for entry in entries if any(not np.isnan(value(row, entry[0])) for row in rows)]
 
 
 def _wanted(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
