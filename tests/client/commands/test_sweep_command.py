@@ -173,6 +173,28 @@ def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workl
     assert [point["exit_status"] for point in points] == [0, 1]
 
 
+def test_a_sweep_can_end_at_the_first_saturated_load(workload: Path, tmp_path: Path) -> None:
+    arguments = ("--concurrency", "1,16,20", "--number", 16, "--vary", "--artifact-dir", tmp_path / "out")
+    with Endpoint(bears=1).started() as endpoint:
+        result = invoke(workload, endpoint, *arguments, "--stop-at-saturation")
+    points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
+    assert [point["concurrency"] for point in points] == [1, 16]
+    said = " ".join(result.output.split())
+    assert "Saturated from concurrency 16 on: 16 times the concurrency gave hardly more output." in said
+    assert "The points after concurrency 16 were not run." in said
+
+
+def test_a_search_ends_within_its_precision_and_goes_no_lower_than_its_bound(
+    endpoint: Endpoint, workload: Path, tmp_path: Path
+) -> None:
+    bounds = ("--find-max-precision", 0.5, "--find-max-lower-bound", 3)
+    arguments = ("--number", 32, "--vary", *bounds, "--artifact-dir", tmp_path / "out")
+    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", *arguments)
+    assert result.exit_code == 0, result.output
+    content = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [point["concurrency"] for point in content["points"]] == [3, 6, 4]
+
+
 def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--vary", "--artifact-dir", out)

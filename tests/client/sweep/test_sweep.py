@@ -223,6 +223,15 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == [row["status"] for row in rows]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_files_of_each_run_are_kept_if_asked_for(kept: bool, tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text("model: llama-3.1-8b\nisl: 100\nosl: 10\nrequests: 20\nrequest_rate: 5\n")
+    words = ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1", *["--keep-runs"] * kept]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert (out / "runs" / "point_0001" / "profile_export.jsonl").exists() == kept
+
+
 def test_a_bad_study_is_refused_with_status_2(tmp_path: Path) -> None:
     missing = CliRunner().invoke(main, ["sweep", str(tmp_path / "none.yaml")])
     assert missing.exit_code == 2

@@ -65,7 +65,7 @@ def search_of(settings: Mapping[str, Any]) -> Search | None:
     word = settings["find_max_variable"]
     by_rate = settings["request_rate"] is not None if word is None else word in ("rate", "request_rate")
     variable: Variable = "request_rate" if by_rate else "concurrency"
-    start = float((settings[variable] or (1,))[0])
+    start = float((settings[variable] or (settings["find_max_lower_bound"] or 1,))[0])
     lower = settings["find_max_lower_bound"] or (start / 100 if by_rate else 1)
     upper = settings["find_max_upper_bound"]
     if not by_rate:

@@ -32,7 +32,7 @@ class VllmScheduler(Scheduler):
         if self.preemptions == preemptions:
             self._schedule_waiting(step, budget, now)
         elif not step.decodes and not step.prefill:
-            return self._form(now)  # who came first gave way to those behind: they have not been asked yet
+            return self._form(now)  # the first was preempted for those behind, which were not scheduled yet
         return step
 
     def _schedule_running(self, step: Step) -> int:
@@ -50,7 +50,7 @@ class VllmScheduler(Scheduler):
             if not budget:
                 break
             if not sequence.admission or sequence in self._in_flight:
-                continue  # it gave way, or its step has not ended
+                continue  # it was preempted, or its step has not ended
             prompt = sequence in prefilling
             if prompt and self.holds_prompts:
                 continue
