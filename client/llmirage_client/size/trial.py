@@ -276,7 +276,8 @@ class Trials:
         if longer:
             first, count = first * _LONGER, min(count * _LONGER, most)
         looks = [count]
-        while source.tokens_alone and looks[-1] < most:
+        lasts = source.tokens_alone or (source.in_tokens and source.single_turns)
+        while lasts and looks[-1] < most:
             looks.append(min(looks[-1] * 2, most))
         if not source.tokens_alone and source.in_tokens and not source.single_turns:  # who misses by much need not go on
             looks = [count // 4, count // 2, count]

@@ -234,3 +234,13 @@ def test_what_a_few_lengths_say_of_all_is_no_more_than_a_bound() -> None:
 def _sizes(source: RequestSource) -> Ints:
     assert source.sizes is not None
     return source.sizes.prompt
+
+
+def test_a_trial_in_doubt_goes_on_with_a_shared_prefix_too() -> None:
+    source = synthetic_source("1000", "20", "1", "0", 500, 0)
+    assert not source.tokens_alone
+    traffic = Traffic(source, "request_rate", 20.0, RunOptions(seed=0))
+    value = Trials(traffic, parse_slo("ttft_p90<1s"), 60).run(BASE, 20.0).verdicts[0].value
+    assert value is not None
+    close = Trials(traffic, parse_slo(f"ttft_p90<{value * 1.01:.2f}ms"), 60).run(BASE, 20.0)
+    assert close.counted > 60
