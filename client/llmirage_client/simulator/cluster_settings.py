@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmirage_client.simulator.cluster_flags import NOT_HERE
-from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, canonical_name, did_you_mean
-from llmirage_server.config.effect import check_effect, without_effect
+from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, InstanceSettings, canonical_name, did_you_mean, effect
 from llmirage_server.config.file import (
     alone,
     cluster_path,
@@ -27,6 +26,16 @@ __all__ = [
 def setting_names() -> list[str]:
     """Every name that a setting goes by."""
     return [*SETTINGS, *ALIASES, "pools", "events", "kv_transfer", "kv_offload"]
+
+
+def check_effect(configs: Iterable[InstanceSettings]) -> None:
+    """As that of the server, for clusters without one."""
+    effect.check_effect(configs, simulated=True)
+
+
+def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
+    """As that of the server, for clusters without one."""
+    return effect.without_effect(configs, simulated=True)
 
 
 def cluster_config(settings: Mapping[str, Any], seed: int) -> ClusterConfig:

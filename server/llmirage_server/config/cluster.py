@@ -341,6 +341,9 @@ class ClusterConfig(InstanceSettings):
                     yield f"pool {pool.name!r} has role {role}, but no pool of role {other} serves {pool.model}"
         if self.kv_transfer is not None and not any(pool.role == "prefill" for pool in self.pools):
             yield "kv_transfer is between pools of role prefill and decode, and there are none"
+        link = self.kv_transfer
+        if link is not None and link.link == "gpu_link" and None not in (link.bandwidth_gb_per_s, link.latency_us):
+            yield "kv_transfer.link has no effect here: bandwidth_gb_per_s and latency_us say all that it stands for"
 
     def _event_problems(self) -> Iterator[str]:
         sizes = {pool.name: pool.instances for pool in self.pools}

@@ -6,6 +6,7 @@ has an effect in one of them, and a flag may switch off what settings of a file 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -115,6 +116,14 @@ def _cluster_rule(names: str, needs: str, met: Callable[[ClusterConfig], bool]) 
     return _rule(names, needs, lambda at: not isinstance(at, ClusterConfig) or met(at))
 
 
+def _chooses(cluster: ClusterConfig) -> bool:
+    """Whether a router has more than one instance for some request."""
+    choices = Counter[tuple[str, str]]()
+    for pool in cluster.all_pools:
+        choices[pool.model, pool.role] += pool.instances
+    return max(choices.values()) > 1
+
+
 # Of the whole cluster.
 CLUSTER_RULES = (
     _cluster_rule("kv_store_gb_per_s", "kv_store_gib", lambda all_: all_.kv_store_gib > 0),
@@ -125,22 +134,28 @@ CLUSTER_RULES = (
     ),
     _cluster_rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
     _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
+    _cluster_rule("router", "several instances to choose from", _chooses),
+)
+
+# Where the cluster is simulated without a server, whose faults may let instances crash.
+SIMULATED_RULES = (
+    _cluster_rule("on_crash", "`events` with a crash", lambda all_: any(event.action == "crash" for event in all_.events)),
 )
 
 
-def check_effect(configs: Iterable[InstanceSettings]) -> None:
+def check_effect(configs: Iterable[InstanceSettings], simulated: bool = False) -> None:
     """Raises ConfigError with the settings that do nothing wherever one of these gives them."""
-    if problems := list(without_effect(configs).values()):
+    if problems := list(without_effect(configs, simulated).values()):
         raise ConfigError(problems)
 
 
-def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
+def without_effect(configs: Iterable[InstanceSettings], simulated: bool = False) -> dict[str, str]:
     """A sentence for each setting that does nothing wherever one of these gives it, by its name (`pool NAME: ` before it
-    where a pool gives its own)."""
+    where a pool gives its own). simulated: without a server."""
     idle: dict[str, str] = {}
     useful: set[str] = set()
     for config in configs:
-        for place, name, needs in _given(config):
+        for place, name, needs in _given(config, simulated):
             if needs is None:
                 useful.add(place + name)
             else:
@@ -148,12 +163,13 @@ def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
     return {name: sentence for name, sentence in idle.items() if name not in useful}
 
 
-def _given(config: InstanceSettings) -> Iterator[tuple[str, str, str | None]]:
+def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str, str | None]]:
     """Whose each given setting is, its name, and what is missing for an effect."""
     if not isinstance(config, ClusterConfig):
         yield from (("", name, needs) for name, needs in _judged(config, RULES).items())
         return
-    yield from (("", name, needs) for name, needs in _judged(config, CLUSTER_RULES).items())
+    rules = (*CLUSTER_RULES, *SIMULATED_RULES) if simulated else CLUSTER_RULES
+    yield from (("", name, needs) for name, needs in _judged(config, rules).items())
     for pool in config.all_pools:
         for name, needs in _judged(pool, RULES).items():
             own = bool(config.pools) and getattr(pool, name) != getattr(config, name)

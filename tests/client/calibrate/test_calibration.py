@@ -253,3 +253,10 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outcome = CliRunner().invoke(main, ["calibrate", *given])
     assert outcome.exit_code == 2
     assert said in " ".join(outcome.stderr.split())
+
+
+def test_what_has_no_effect_is_refused_where_the_user_gave_it(folder: Path) -> None:
+    line = ["calibrate", str(folder / "run"), "-o", str(folder / "idle.yaml"), "--router", "session"]
+    refused = CliRunner().invoke(main, line)
+    assert refused.exit_code == 2
+    assert "router has no effect here: it needs several instances" in refused.stderr

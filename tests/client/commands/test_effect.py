@@ -46,6 +46,18 @@ def test_a_size_takes_what_has_an_effect_in_one_of_its_deployments() -> None:
     assert run_command(f"{asked} {given} --tps 1 --dps 1,8 --eps 1,8").exit_code == 0
 
 
+def test_a_router_counts_where_a_size_has_several_instances() -> None:
+    asked = f"size --model llama-3.1-8b --tps 1 {LOAD} --slo ttft_p99<9s --router session"
+    assert run_command(f"{asked} --request-rate 1").exit_code == 0
+    assert "router has no effect here" in run_command(f"{asked} --max-rate").stderr
+    assert run_command(f"{asked} --max-rate --instances 2").exit_code == 0
+
+
+def test_crashes_are_events_where_there_is_no_server() -> None:
+    for line in (f"simulate {LOAD} --request-rate 1", f"size {LOAD} --request-rate 1 --slo ttft_p99<9s"):
+        assert "on_crash has no effect here: it needs `events` with a crash" in run_command(f"{line} --on-crash fail").stderr
+
+
 def study(tmp_path: Path, text: str) -> str:
     path = tmp_path / "study.yaml"
     path.write_text("isl: 100\nosl: 4\nrequests: 20\nrequest_rate: 1\n" + text)

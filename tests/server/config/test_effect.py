@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
-from llmirage_server.config.effect import CLUSTER_RULES, RULES, without_effect
+from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, PoolConfig
+from llmirage_server.config.effect import CLUSTER_RULES, RULES, SIMULATED_RULES, without_effect
 from llmirage_server.config.file import make_config, read_cluster_file
 
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3", "gpu": "h200_sxm", "weights": "auto"}
@@ -67,6 +67,7 @@ IDLE = [
     ({"replay_ignore": ("x",)}, "replay", {"replay": "recordings"}),
     ({"on_miss": "generated"}, "replay", {"replay": "recordings"}),
     ({"upstream_key": "k"}, "upstream", {"upstream": "http://localhost:1"}),
+    (DENSE | {"router": "session"}, "several instances to choose from", {"instances": 2}),
     ({"ttft_ms": 20.0, "max_num_seqs": 4}, "fixed ones", None),
     ({"itl_ms": 20.0, "host_kv_gib": 4.0}, "fixed ones", None),
     ({"ttft_ms": 20.0, "kv_store_gib": 4.0}, "fixed ones", None),
@@ -85,6 +86,38 @@ def test_each_setting_without_effect_is_told_with_what_it_needs(given, needs, en
         assert without_effect([ClusterConfig(**(given | enough))]) == {}
 
 
+def test_a_router_needs_two_instances_of_a_kind():
+    plain = {"model": "Qwen/Qwen3-32B", "tensor_parallel_size": 2}
+    halves = [PoolConfig(name=role, role=role, **plain) for role in ("prefill", "decode")]
+    assert "router" in without_effect([ClusterConfig(router="session", pools=tuple(halves))])
+    more = PoolConfig(name="more", role="decode", **plain)
+    assert without_effect([ClusterConfig(router="session", pools=(*halves, more))]) == {}
+
+
+def test_only_a_server_lets_instances_crash_without_events():
+    fails = ClusterConfig(on_crash="fail", instances=2)
+    assert without_effect([fails]) == {}
+    assert without_effect([fails], simulated=True) == {
+        "on_crash": "on_crash has no effect here: it needs `events` with a crash"
+    }
+    stops, crashes = (
+        dataclasses.replace(fails, events=(EventConfig(at_s=1.0, action=action, instance=0),))
+        for action in ("stop", "crash")
+    )
+    assert without_effect([stops], simulated=True)
+    assert without_effect([crashes], simulated=True) == {}
+
+
+def test_a_link_is_nothing_beside_its_bandwidth_and_latency(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    text = "pools:\n  - {name: p, role: prefill}\n  - {name: d, role: decode}\nkv_transfer: {link: gpu_link, latency_us: 5"
+    path.write_text(f"{text}}}\n")
+    make_config(str(path), {})
+    path.write_text(f"{text}, bandwidth_gb_per_s: 50}}\n")
+    with pytest.raises(ConfigError, match=r"kv_transfer\.link has no effect here: bandwidth_gb_per_s and latency_us"):
+        make_config(str(path), {})
+
+
 def test_what_has_an_effect_in_one_of_several_clusters_needs_no_word():
     one, eight = ClusterConfig(**EIGHT, prefill_schedule_interval=4), ClusterConfig(**RANKS, prefill_schedule_interval=4)
     assert without_effect([one])
@@ -100,7 +133,7 @@ def test_the_defaults_and_fixed_times_alone_have_nothing_to_tell():
 def test_each_rule_is_about_settings_that_there_are():
     fields = {field.name for field in dataclasses.fields(ClusterConfig)}
     limits = {"recurrent_states"}  # of EngineLimits alone
-    assert {name for rule in (*RULES, *CLUSTER_RULES) for name in rule.names} - limits <= fields
+    assert {name for rule in (*RULES, *CLUSTER_RULES, *SIMULATED_RULES) for name in rule.names} - limits <= fields
 
 
 def pools(**own):

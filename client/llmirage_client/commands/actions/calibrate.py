@@ -19,7 +19,7 @@ from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError
 from llmirage_client.calibrate.table import as_json, calibration_blocks, factor_line
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.simulator.cluster_settings import cluster_configs
+from llmirage_client.simulator.cluster_settings import cluster_configs, without_effect
 from llmirage_client.simulator.engine import plan_of
 from llmirage_client.simulator.replay import engine_fields, named_fields
 from llmirage_shared.settings import ConfigError
@@ -57,7 +57,12 @@ def fitted(runs: tuple[str, ...], settings: dict[str, Any]) -> EngineFit:
             problems.append(str(error))
     if problems:
         _refuse("\n".join(problems))
-    config, *_ = cluster_configs(with_measured(with_log(settings, settings["engine_log"]), found), 0)
+    config, *alone = cluster_configs(with_measured(with_log(settings, settings["engine_log"]), found), 0)
+    idle = without_effect([config, *alone])
+    given = {name for name, value in settings.items() if value is not None and value != ()}
+    in_file = settings["cluster_file"] is not None  # runs and logs, too, name settings: a router of one instance
+    if problems := [sentence for name, sentence in idle.items() if in_file or name in given]:
+        _refuse("\n".join(problems))
     profile = engine_fields(config)
     if problems := mismatches(config, found):
         _refuse("\n".join(problems))

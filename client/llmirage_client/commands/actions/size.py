@@ -184,7 +184,8 @@ def _asked(
     if problems:
         _refuse("\n".join(problems))
     plans = [shape.config(base, base.instances) for shape in possible] or [base]
-    check_effect([*asked, *plans])
+    several = (settings["instances"] or base.instances) if settings["max_rate"] else 2  # size looks for their number
+    check_effect([*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)])
     varied = () if base.pools else ("tensor_parallel_size", *([] if settings["max_rate"] else ["instances"]))
     given = [name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if settings[flag]]
     notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
