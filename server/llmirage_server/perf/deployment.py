@@ -294,6 +294,7 @@ class Deployment:
         return budget(
             gpu_bytes=self.gpu.memory_bytes,
             engine=self.engine,
+            gpus=self.gpus,
             utilization=self.gpu_memory_utilization,
             weights_bytes=weights,
             activation_bytes=activation_bytes_per_rank(

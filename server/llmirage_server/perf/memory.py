@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.engines import EngineProfile
@@ -89,6 +90,7 @@ def budget(
     *,
     gpu_bytes: int,
     engine: EngineProfile,
+    gpus: int,
     utilization: float,
     weights_bytes: int,
     activation_bytes: int,
@@ -97,8 +99,8 @@ def budget(
     max_num_seqs: int,
     tokens_override: int | None,
 ) -> MemoryBudget:
-    """Share one GPU's memory as the engine does; see EngineProfile for the three rules."""
-    reserve = int(engine.reserve_gib * GIB)
+    """Share the memory of one of an instance's GPUs as the engine does; see EngineProfile for the three rules."""
+    reserve = int((engine.reserve_gib + engine.reserve_doubling_gib * log2(gpus)) * GIB)
     if engine.kv_pool == "share_of_all":
         unused = gpu_bytes - int(gpu_bytes * utilization)
     elif engine.kv_pool == "share_of_free_at_start":

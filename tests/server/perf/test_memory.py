@@ -27,10 +27,11 @@ GIB = 2**30
 H100 = 81_559 * 2**20
 
 
-def share(engine: str, utilization: float, per_sequence: int = 0, seqs: int = 100) -> MemoryBudget:
+def share(engine: str, utilization: float, per_sequence: int = 0, seqs: int = 100, gpus: int = 1) -> MemoryBudget:
     return budget(
         gpu_bytes=100 * GIB,
         engine=find_engine(engine),
+        gpus=gpus,
         utilization=utilization,
         weights_bytes=40 * GIB,
         activation_bytes=5 * GIB,
@@ -56,6 +57,12 @@ def test_sglang_leaves_activations_what_its_share_does_not_take() -> None:
 
 def test_tensorrt_llm_takes_a_share_of_what_is_free() -> None:
     assert share("trtllm", 0.9).kv_bytes == int(0.9 * (100 - 2 - 45) * GIB)
+
+
+def test_communicators_take_memory_with_each_doubling_of_the_gpus() -> None:
+    """NVIDIA's tests expect 4.4 to 6.5 GiB beside weights and activations on eight GPUs (test_e2e.py)."""
+    assert share("trtllm", 0.9, gpus=8).reserve_bytes == int((2.0 + 3 * 1.2) * GIB)
+    assert share("vllm", 0.9, gpus=8).reserve_bytes == share("vllm", 0.9).reserve_bytes
 
 
 @given(st.sampled_from(["vllm", "sglang", "trtllm"]), st.floats(0.05, 1.0), st.integers(0, 10**8))

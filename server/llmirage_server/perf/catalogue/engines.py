@@ -60,6 +60,7 @@ class EngineProfile:
     whole_windows: bool  # layers of sliding windows keep the whole context in the KV cache
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
+    reserve_doubling_gib: float = 0.0  # more of them with each doubling of an instance's GPUs
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
     kv_overlap: Overlap = "none"  # what of a prompt's KV goes to a decode instance while the rest is computed
     handoff_ms: float = 0.0  # from a prefill to its decode instance, beside the transfer and the waiting for steps
