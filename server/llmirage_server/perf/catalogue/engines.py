@@ -54,7 +54,8 @@ class EngineProfile:
     dp_sync_ms: float  # attention data parallelism: agreeing on the next step
     front_end_ms: float  # HTTP, tokenizer, detokenizer: once a request, before the first token
     moe_dispatch: Dispatch  # how tokens get to experts under attention data parallelism
-    fused_all_reduce_norm: bool  # the norm after an all-reduce is no kernel of its own
+    # From so many ranks on: MiB of an all-reduce up to which the norm after it is no kernel of its own; {}: it always is one
+    fused_norm_mib: Mapping[str, Mapping[int, float]]  # by "hopper" and "blackwell"
     mxfp4_activations: Activations  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit activations
     async_scheduling: bool  # a step is formed while the one before it runs
     whole_windows: bool  # layers of sliding windows keep the whole context in the KV cache
@@ -109,6 +110,12 @@ class EngineProfile:
         """Of a step, for all requests that run, `rows` in each of a pipeline's steps: hidden like a step's own."""
         step_ms = self.hidden_pipeline_ms if stages > 1 else 0.0
         return step_ms * 1e-3 + self.hidden_request_us * 1e-6 * rows * stages
+
+    def fused_norm_bytes(self, gpu: GpuSpec, ranks: int) -> float:
+        """The largest all-reduce over NVLink whose kernel does the norm after it, too."""
+        by_ranks = self.fused_norm_mib.get("blackwell" if "fp4" in gpu.rates else "hopper" if "fp8" in gpu.rates else "", {})
+        least = max((each for each in by_ranks if each <= ranks), default=None)
+        return 0.0 if least is None else by_ranks[least] * 2**20
 
     def launching_s(self, layers: int, linear_layers: int) -> float:
         """Of a step with prompts through so many layers, some of them of linear attention, without graphs."""
@@ -247,7 +254,7 @@ def _keys() -> dict[str, Key]:
         **dict.fromkeys(own, Key(_not_negative)),
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
         **dict.fromkeys(_TIERS, Key(_tiers)),
-        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling", "whole_windows"), Key(truth)),
+        **dict.fromkeys(("mixed_attention", "async_scheduling", "whole_windows"), Key(truth)),
         **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
         **dict.fromkeys(("prefill_in_place", "prefill_in_place_pcie", "prefill_in_place_fp4"), Key(positive)),
         "base": Key(_unknown_base),
@@ -270,5 +277,7 @@ def _from_file(file: Path) -> EngineProfile:
         raise DeploymentError([f"{file}: base is missing; choices: {names}"])
     base = find_engine(values.pop("base"))
     tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
+    if "fused_norm_mib" in values:  # one number there, whatever the GPU and its ranks
+        values["fused_norm_mib"] = {key: {2: values["fused_norm_mib"]} for key in ("hopper", "blackwell")}
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return replace(base, **{"name": file.stem, **values, **tiers, **lists})

@@ -20,17 +20,29 @@ class _Elementwise:
     floor: float
     bytes_per_token: float
     bandwidth: float
+    fused_tokens: float
 
     def seconds(self, tokens: float) -> float:
-        return self.slope * tokens + self.floor
+        return (self.slope * tokens + self.floor) * self._alone(tokens)
 
     def work(self, tokens: float) -> Work:
-        moved = self.bytes_per_token * tokens
-        ideal = moved / self.bandwidth
-        return explain(self.seconds(tokens), 0.0, moved, 0.0, ideal, memory=self.slope * tokens, launch=self.floor)
+        alone = self._alone(tokens)
+        moved = self.bytes_per_token * tokens * alone
+        memory, launch = self.slope * tokens * alone, self.floor * alone
+        return explain(self.seconds(tokens), 0.0, moved, 0.0, moved / self.bandwidth, memory=memory, launch=launch)
+
+    def _alone(self, tokens: float) -> float:
+        """Which part is not done by another kernel. Grows with the tokens, so that no user more makes all of them slower."""
+        if not self.fused_tokens:
+            return 1.0
+        return min(1.0, max(0.0, tokens / self.fused_tokens - 1.0))
 
 
-def elementwise(gpu: GpuSpec, bytes_per_token: float, launches: int = 1) -> TokenKernel:
-    """Time to read and write `bytes_per_token` for each token: bytes / (0.8 BW) + 3 us a launch."""
+def elementwise(gpu: GpuSpec, bytes_per_token: float, launches: int = 1, fused_tokens: float = 0.0) -> TokenKernel:
+    """Time to read and write `bytes_per_token` for each token: bytes / (0.8 BW) + 3 us a launch.
+
+    fused_tokens: up to so many it is part of another kernel, and takes no time; from twice so many on it takes all of it.
+    """
     bandwidth = gpu.bandwidth_bytes_per_s
-    return _Elementwise(bytes_per_token / (_EFFICIENCY * bandwidth), launches * _LAUNCH_S, bytes_per_token, bandwidth)
+    slope = bytes_per_token / (_EFFICIENCY * bandwidth)
+    return _Elementwise(slope, launches * _LAUNCH_S, bytes_per_token, bandwidth, fused_tokens)

@@ -23,9 +23,8 @@ def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
             mlp[group.mlp] = mlp.get(group.mlp, 0) + group.count
     blocks = sum(attention.values()) + sum(mlp.values())
     ops: list[Op] = []
-    if not _fused_norms(s):
-        # the output of a block and the residual are read, both sums written, bf16
-        ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden))
+    # the output of a block and the residual are read, both sums written, bf16
+    ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden, fused_tokens=_fused_norm_tokens(s)))
     for block, calls in attention.items():
         ops += [*attention_ops(replace(s, matrices=s.formats.attention), block, calls), *all_reduce(s, calls)]
     for block_, calls in mlp.items():
@@ -33,10 +32,14 @@ def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
     return ops
 
 
-def _fused_norms(s: Setting) -> bool:
-    """Whether norms are part of the all-reduce before them: kernels for NVLink from Hopper on (flashinfer, TensorRT-LLM)."""
-    hopper = s.gpu.link_kind == "nvlink" and "fp8" in s.gpu.rates
-    return s.engine.fused_all_reduce_norm and hopper and s.parallel.tp > 1 and s.parallel.dp == 1
+def _fused_norm_tokens(s: Setting) -> float:
+    """Up to how many tokens the norm is part of the all-reduce before it: kernels for NVLink from Hopper on.
+
+    Larger messages go through other kernels (NCCL's, for the largest), and the norm is a kernel of its own.
+    """
+    if s.parallel.tp == 1 or s.parallel.dp > 1 or s.gpu.link_kind != "nvlink":
+        return 0.0
+    return s.engine.fused_norm_bytes(s.gpu, s.parallel.tp) / (2.0 * s.hidden)
 
 
 def embedding_ops(s: Setting) -> list[Op]:

@@ -88,6 +88,9 @@ class Setting:
         fused_cast = dtype.kernel_dtype == "fp8"
         return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast), count)
 
-    def elementwise(self, name: str, calls: int, bytes_per_token: float, count: Count = "tokens") -> TokenOp:
-        """A kernel that reads and writes so many bytes for each token."""
-        return TokenOp(name, calls, elementwise.elementwise(self.gpu, bytes_per_token), count)
+    def elementwise(
+        self, name: str, calls: int, bytes_per_token: float, count: Count = "tokens", fused_tokens: float = 0.0
+    ) -> TokenOp:
+        """A kernel that reads and writes so many bytes for each token; up to `fused_tokens` another kernel does it."""
+        kernel = elementwise.elementwise(self.gpu, bytes_per_token, fused_tokens=fused_tokens)
+        return TokenOp(name, calls, kernel, count)

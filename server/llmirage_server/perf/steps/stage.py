@@ -172,6 +172,8 @@ class Stage:
         times = []
         for op, arguments, slowed in self._calls(load, decoding, group):
             work, calls = op.kernel.work(*arguments), op.calls
+            if not work.seconds:
+                continue
             seconds = calls * work.seconds * slowed * scale
             amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
             times.append(OperationTime(op.name, calls, seconds, *amounts, work.bound))
@@ -180,8 +182,9 @@ class Stage:
     def times(self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float) -> list[OperationTime]:
         """`explain` without amounts and bounds, in half the time."""
         return [
-            OperationTime(op.name, op.calls, op.calls * op.kernel.seconds(*arguments) * slowed * scale)
+            OperationTime(op.name, op.calls, op.calls * seconds * slowed * scale)
             for op, arguments, slowed in self._calls(load, decoding, group)
+            if (seconds := op.kernel.seconds(*arguments))
         ]
 
     def _calls(
@@ -211,7 +214,8 @@ class Stage:
         """By how much a kernel is slower for `count` tokens, some of them of prompts, in a step with `new` prompt tokens."""
         if not prompts or not self._slower or not op.slowed:
             return 1.0
-        alone = 1.0 if prompts == count else op.kernel.seconds(prompts) / op.kernel.seconds(count)
+        whole = op.kernel.seconds(count)
+        alone = 1.0 if prompts == count or not whole else op.kernel.seconds(prompts) / whole
         return 1.0 + self._slowed(new) * alone
 
 
