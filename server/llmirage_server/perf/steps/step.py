@@ -115,7 +115,7 @@ class RooflineStep:
         graphs = captured(engine.graph_batches, most_decodes)
         self._stages = [Stage(each, self._windows, self._queries, in_place, graphs) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
-        launching_s = engine.launching_s(model.layers, model.linear_layers) / parallel.pp
+        launching_s = engine.launching_s(model.layers, model.linear_layers, model.dense_layers) / parallel.pp
         self._overhead = EngineOverhead(engine, launching_s, parallel, captured_tokens)
         self._known_loads, self._known_drafts = rank_counts(self._queries, graphs), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.

@@ -79,7 +79,18 @@ def test_layers_of_linear_attention_take_longer_to_launch() -> None:
     hybrid = Deployment.create("Qwen/Qwen3.5-35B-A3B", "h100_pcie", weights="nvfp4", max_num_seqs=32)
     assert (hybrid.model.linear_layers, hybrid.model.layers) == (30, 40)
     assert hybrid.ttft_s(65) == hybrid.ttft_s(900) == pytest.approx(30 * 1.9e-3 + 10 * 0.5e-3 + 0.5e-3, abs=1e-5)
-    assert find_engine("trtllm@1.0").launching_s(40, 30) == pytest.approx(40 * 900e-6)
+    assert find_engine("trtllm@1.0").launching_s(40, 30, 0) == pytest.approx(40 * 900e-6)
+
+
+def test_layers_without_experts_launch_fewer_kernels() -> None:
+    old = find_engine("trtllm@1.0")
+    dense, mixed = (
+        Deployment.create(name, "h100", tp=8, engine="trtllm@1.0").model for name in ("Llama-3.1-8B", "DeepSeek-R1")
+    )
+    assert (dense.layers, dense.dense_layers, mixed.dense_layers) == (32, 32, 3)
+    assert old.launching_s(32, 0, 32) == pytest.approx(32 * 560e-6)
+    assert old.launching_s(61, 0, 3) == pytest.approx((58 * 900 + 3 * 560) * 1e-6)
+    assert find_engine("sglang").launching_s(32, 0, 32) == pytest.approx(32 * find_engine("sglang").eager_layer_us * 1e-6)
 
 
 def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:
