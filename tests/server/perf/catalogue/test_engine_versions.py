@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmirage_server.perf.catalogue.engines import find_engine
-from llmirage_server.perf.catalogue.lookup import find_gpu
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 
