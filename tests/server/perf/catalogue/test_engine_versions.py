@@ -84,9 +84,7 @@ def test_layers_of_linear_attention_take_longer_to_launch() -> None:
 
 def test_layers_without_experts_launch_fewer_kernels() -> None:
     old = find_engine("trtllm@1.0")
-    dense, mixed = (
-        Deployment.create(name, "h100", tp=8, engine="trtllm@1.0").model for name in ("Llama-3.1-8B", "DeepSeek-R1")
-    )
+    dense, mixed = find_model("Llama-3.1-8B"), find_model("DeepSeek-R1")
     assert (dense.layers, dense.dense_layers, mixed.dense_layers) == (32, 32, 3)
     assert old.launching_s(32, 0, 32) == pytest.approx(32 * 560e-6)
     assert old.launching_s(61, 0, 3) == pytest.approx((58 * 900 + 3 * 560) * 1e-6)
