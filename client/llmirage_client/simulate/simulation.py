@@ -25,6 +25,7 @@ from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.garbage import few_collections
+from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import idle_models, saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
@@ -182,6 +183,8 @@ def simulate(
     if window is None:
         found = [idle_models(pools, series), start_burst(columns, options)]
         result.notes += [note for note in found if note is not None]
+    if (alike := in_step(workload, options.concurrency)) is not None:
+        result.notes.append(alike)
     rates = rates_of_run(workload, options, columns, kept_on=window is not None)
     if rates is not None and rates.shortfall is not None:
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")

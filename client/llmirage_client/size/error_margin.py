@@ -23,6 +23,7 @@ from llmirage_client.size.trial import Trial
 Confidence = Literal["safe", "marginal", "not proven"]
 _RANK: dict[Confidence, int] = {"safe": 0, "marginal": 1, "not proven": 2}
 
+_UNKNOWN = 10.0  # a factor: figures that may be ten times as high, or a tenth, are far from all that was measured
 # The measured quantity whose band applies to a metric.
 _COMPARED: dict[str, Quantity] = {
     "time_to_first_token": "ttft",
@@ -69,6 +70,8 @@ def error_margin(
     noise = noise or Interval(verdict.value, verdict.value)
     if not math.isfinite(noise.high - noise.low):
         return ErrorMargin("not proven", f"Band: too few requests to know the noise of {verdict.objective.name}.")
+    if band.factors[quantity][90] > _UNKNOWN:
+        return ErrorMargin("not proven", f"Band: not known of {verdict.objective.name}, {band.about}.", of=band.of)
     half, most = (_widened(noise, band, quantity, share) for share in SHARES)
     confidence: Confidence = "not proven"
     if _holds(verdict, most):

@@ -71,6 +71,11 @@ class RequestSource:
         return all(len(session.turns) == 1 for session in self.workload(1).sessions.values())
 
     @cached_property
+    def forks(self) -> bool:
+        """Whether a conversation may have several requests in progress at a time."""
+        return any(turn.branches for session in self.workload(1).sessions.values() for turn in session.turns)
+
+    @cached_property
     def mean_turns(self) -> float:
         """Turns of a root conversation."""
         return float(root_turns(self.workload(1)).mean())

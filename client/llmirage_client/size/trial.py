@@ -257,7 +257,10 @@ class Trials:
                 again = self._run(config, traffic, to_the_end, self._plan(config, traffic, True))
                 return replace(again, requests=again.requests + len(columns))
         prompts = simulation.metrics.per_request.get("input_sequence_length")
-        about = {"users": _users(columns), "isl": prompts and prompts.avg}
+        users = _users(columns)
+        if traffic.kind == "concurrency" and not source.forks:
+            users = min(users, traffic.amount)
+        about = {"users": users, "isl": prompts and prompts.avg}
         figures = simulation.summary | rates_json(rates) | about
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 

@@ -19,6 +19,7 @@ from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options, with_distinct_conversations
+from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
@@ -86,7 +87,7 @@ def _row(task: Task) -> dict[str, Any]:
         return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
     repeats = simulation.repeats
     burst = None if window is not None else start_burst(simulation.columns, options)
-    found = idle_models(plan_of(task.config), simulation.series), burst
+    found = idle_models(plan_of(task.config), simulation.series), burst, in_step(workload, options.concurrency)
     about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, found)])
     figures = figures_of(simulation, task.load.get("slo")) | {"steady_state": window is not None}
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures}

@@ -103,3 +103,24 @@ def test_studies_say_it_too(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "out" / "results.jsonl").read_text())
     assert "No request was for Qwen/Qwen3-32B: 1 GPU of the cluster" in row["reason"]
+
+
+@pytest.mark.parametrize(("think", "users", "said"), [("9", 8, True), ("5:13", 8, False), ("9", 1, False)])
+def test_users_who_are_all_alike_are_said_to_come_in_bursts(tmp_path: Path, think: str, users: int, said: bool) -> None:
+    asked = ["--turns", 2, "--think-time", think, "--requests", 40, "--concurrency", users]
+    found = notes(tmp_path / "run", *CLUSTER, *asked)
+    assert any("stay in step and come as bursts" in note for note in found) is said
+    sized = invoke("size", "--slo", "ttft_p50<9s", "--isl", 500, "--osl", 20, "--tps", 1, "--model", "llama-3.1-8b", *asked)
+    assert sized.exit_code == 0, sized.output
+    assert ("come as bursts" in sized.stdout.replace("\n", " ")) is said
+
+
+def test_the_number_of_users_that_a_search_for_it_is_given_is_said_to_be_none_of_it() -> None:
+    asked = ["size", "--max-rate", "--slo", "tpot_p50<9ms", "--isl", 500, "--osl", 20, "--tps", 1, "--model", "llama-3.1-8b"]
+    assert "with --max-rate the number itself says nothing" in invoke(*asked, "--concurrency", 50).stdout.replace("\n", " ")
+    assert "says nothing" not in invoke(*asked, "--concurrency", 1).stdout
+
+
+def test_no_more_requests_are_in_flight_than_there_are_users() -> None:
+    asked = ["--slo", "tpot_p50<60ms", "--isl", 200, "--osl", 40, "--tps", 1, "--model", "llama-3.1-8b"]
+    assert "In-flight requests: 3,000, or " in invoke("size", *asked, "--concurrency", 3000).stdout

@@ -98,3 +98,11 @@ def test_an_answer_that_may_need_one_more_instance_is_not_safe(most: int, confid
     trial = Trial(config, "concurrency", 60, (verdict,), None, 1000, 800, {"users": 60.0}, (None,), None)
     capacity = Capacity(InstanceShape("h100_sxm", "trtllm", "bf16"), 6, trial, 6, most)
     assert [margin.confidence for margin in margins_of_answer(capacity)] == [confidence]
+
+
+def test_far_from_all_that_was_measured_no_band_is_known() -> None:
+    objective = parse_slo("ttft_p99<2s")[0]
+    near, far = (error_margin(Verdict(objective, 400.0), LLAMA, concurrency) for concurrency in (8, 2000))
+    assert near.most is not None
+    assert (far.confidence, far.most, far.band_text) == ("not proven", None, "not known")
+    assert "2,000 requests in flight, measured were at most" in far.about

@@ -18,6 +18,7 @@ from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.run import run_options
 from llmirage_client.simulate.garbage import own_process
+from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
@@ -81,7 +82,7 @@ def _size(file: str | Workload | None, settings: dict[str, Any], progress: Simul
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
-    notes += _of_workload(source)
+    notes += _of_workload(source, settings["concurrency"])
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
@@ -111,6 +112,7 @@ _OF_THE_RATE = (
 )
 _OF_LENGTHS = ("input_sequence_length", "output_sequence_length", "total_isl", "total_osl")
 _BETWEEN_TOKENS = ("inter_token_latency", "inter_chunk_latency", "time_to_second_token")
+_MANY = 2  # users, or more: --max-rate looks for their number
 _LOOKED_AT = 50  # requests of the workload
 
 
@@ -134,9 +136,11 @@ def _max_rate(file: str | Workload | None, settings: dict[str, Any], progress: S
         _refuse(
             "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
         )
+    if (users := settings["concurrency"]) is not None and users > 1:
+        notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     source = _source(file, settings)
     shapes = _with_room(base, shapes, refused, source, objectives)
-    notes += _of_workload(source)
+    notes += _of_workload(source, settings["concurrency"] and _MANY)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
     traffic = _traffic(source, settings)
     trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _on_trial(progress))
@@ -257,14 +261,16 @@ def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
     return []
 
 
-def _of_workload(source: RequestSource) -> list[str]:
-    """Notes where the workload's own times are not used."""
-    if not source.workload(1).timed:
-        return []
-    return [
-        "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
-        "with `slo:` judges clusters under the file's own times."
-    ]
+def _of_workload(source: RequestSource, users: int | None) -> list[str]:
+    """Notes where the workload's own times are not used, and where its users are all alike."""
+    alike = in_step(source.workload(1), users)
+    notes = [] if alike is None else [alike]
+    if source.workload(1).timed:
+        notes.append(
+            "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
+            "with `slo:` judges clusters under the file's own times."
+        )
+    return notes
 
 
 def _source(file: str | Workload | None, settings: dict[str, Any]) -> RequestSource:
