@@ -97,6 +97,8 @@ def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]
     seen = [name.split() for name in groups if len(name.split()) == 4]
     if not any(parts[3] == gpu for parts in seen):
         yield f"no measured runs of {deployment.gpu.name}; band from all others"
+    elif deployment.gpu.confidence != FITTED_GPU and not any(parts[1] == kind and parts[3] == gpu for parts in seen):
+        yield f"no measured runs of {_CLASSES[kind]} on {deployment.gpu.name}, whose kernels were fitted on others alone"
     if not any(parts[1:3] == [kind, engine] for parts in seen):
         yield f"no measured runs of {_CLASSES[kind]} under {deployment.engine.title}"
     if deployment.perf_model == "silicon":

@@ -96,6 +96,13 @@ def test_the_committed_data_have_a_band_for_every_quantity() -> None:
         assert 1 < band.factors[quantity][50] < band.factors[quantity][90] < 100
 
 
+def test_a_gpu_whose_kernels_were_fitted_on_mixtures_of_experts_says_so_of_dense_models() -> None:
+    band = band_of(deployment("mi300x"))
+    assert not band.measured
+    assert "no measured runs of dense models on MI300X, whose kernels were fitted on others alone" in band.caution
+    assert band_of(deployment("h100_sxm")).measured
+
+
 def test_data_are_read_when_a_figure_is_asked_for() -> None:
     code = "import llmirage_server.commands.step_report, llmirage_client.simulate.report; "
     code += "from llmirage_server.perf.bands import _data; print(_data.cache_info().currsize)"
