@@ -78,13 +78,13 @@ def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
     assert scale_at(scales, (*given[0].strata[:4], "measured dense vllm c")) == scales["measured dense vllm"]
 
 
-def test_a_band_is_that_of_servers_without_drafts() -> None:
+def test_a_band_is_that_of_warm_servers_without_drafts() -> None:
     measured = [
         replace(run(str(i)), model="deepseek-ai/DeepSeek-R1", gpu="b200_sxm", tpot_ms=t) for i, t in enumerate((10, 7))
     ]
-    known = replace(run("known"), speculation="mtp")
+    known, cold = replace(run("known"), speculation="mtp"), replace(run("cold"), cold_start=1)
     assert (
-        len(points_of([Prediction(each, 100.0, 10.0, 1.0) for each in [*measured, known]])) == 1
+        len(points_of([Prediction(each, 100.0, 10.0, 1.0) for each in [*measured, known, cold]])) == 1
     )  # not the faster of two equals
 
 

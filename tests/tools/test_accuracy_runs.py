@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
 
+from accuracy.closed_loop import Prediction  # noqa: E402
+from accuracy.errors import Spread  # noqa: E402
 from accuracy.reduce import longest_prefix  # noqa: E402
 from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs  # noqa: E402
 from accuracy.truth import find_outliers, find_suspects, read_truth  # noqa: E402
@@ -157,6 +160,46 @@ def test_the_faster_of_two_equal_deepseek_runs_is_suspect() -> None:
     same = {"model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm"}
     assert find_suspects([run(id="a", tpot_ms=8.8, **same), run(id="b", tpot_ms=6.7, **same)]) == {"b"}
     assert find_suspects([run(id="a"), run(id="b", tpot_ms=5.0)]) == set()
+
+
+def test_another_version_is_no_repeat_of_a_run() -> None:
+    same = {"model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm"}
+    older = run(id="a", tpot_ms=16.0, engine_version="0.5.5", **same)
+    assert find_suspects([older, run(id="b", tpot_ms=10.0, engine_version="0.5.9", **same)]) == set()
+    assert find_outliers([older, run(id="b", tpot_ms=10.0, engine_version="0.5.9", **same)]) == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "isl", "clients", "speculation", "max_num_seqs"),
+    [
+        ("0.5.9", 8192, 4, "", 128),
+        ("0.5.9", 8192, 8, "mtp", 512),
+        ("0.5.9", 1024, 64, "", 128),
+        ("0.5.6", 8192, 64, "", 128),
+    ],
+)
+def test_points_that_ran_with_drafts_alone_are_known_by_their_clients(
+    tmp_path: Path, version: str, isl: int, clients: int, speculation: str, max_num_seqs: int
+) -> None:
+    row = f"2026_a,x,sglang,{version},deepseek-ai/DeepSeek-R1,b200_sxm,fp8,{isl},1024,{clients},8,1,1,8,1,600,10"
+    ((only,), _) = read_truth(truth(tmp_path, row))
+    assert (only.speculation, only.max_num_seqs) == (speculation, max_num_seqs)
+
+
+def test_sglang_until_the_end_of_2025_split_experts_in_fp4_over_all_gpus(tmp_path: Path) -> None:
+    old = "2026_a,x,sglang,,deepseek-ai/DeepSeek-R1,b200_sxm,fp4,1024,1024,4,4,1,1,4,1,300,9"
+    newer = "2026_b,x,sglang,0.5.12,deepseek-ai/DeepSeek-R1,b200_sxm,fp4,1024,1024,4,8,1,1,8,1,200,8"
+    runs, _ = read_truth(truth(tmp_path, old, newer))
+    assert {r.id: (r.engine_version, r.ep) for r in runs} == {"2026_a": ("0.5.3", 4), "2026_b": ("0.5.12", 1)}
+
+
+def test_of_a_run_that_started_cold_tpot_alone_is_judged() -> None:
+    cold = Prediction(run(cold_start=1), ttft_ms=60.0, tpot_ms=11.0)
+    assert [math.isnan(cold.error(name)) for name in ("ttft", "latency", "throughput")] == [True, True, True]
+    warm = Prediction(run(), ttft_ms=60.0, tpot_ms=10.0)
+    assert cold.error("tpot") == pytest.approx(0.1)
+    assert [Spread.of(p.error("ttft") for p in group).n for group in ([cold], [cold, warm])] == [0, 1]
+    assert str(Spread.of([math.nan])) == "-"
 
 
 def test_the_longest_prefix_is_found_among_all_earlier_requests() -> None:

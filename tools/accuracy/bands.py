@@ -53,9 +53,11 @@ class Point:
 
 
 def points_of(predictions: Collection[Prediction]) -> list[Point]:
-    """The runs that say something about the model: predicted, and without drafts, as far as the measurements show."""
+    """The runs that say something about the model: predicted, and without drafts or a cold start, as far as the
+    measurements show.
+    """
     drafted = find_drafted([p.run for p in predictions])
-    return [_point(p) for p in predictions if not p.problem and p.run.id not in drafted]
+    return [_point(p) for p in predictions if not (p.problem or p.run.cold_start or p.run.id in drafted)]
 
 
 def _point(p: Prediction) -> Point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -48,7 +49,10 @@ class Prediction:
         """Relative error of `ttft`, `tpot`, `latency` or `throughput`: 0.1 is 10 % too much, for the times too slow.
 
         Where throughput was not measured, the one that Little's law gives for the clients and their latency stands for it.
+        Of a run that started cold, only TPOT is judged: the others are NaN.
         """
+        if self.run.cold_start and metric != "tpot":
+            return math.nan
         if metric == "throughput":
             if not self.run.output_tokens_per_s:
                 return self.run.latency_ms / self.latency_ms - 1

@@ -62,7 +62,9 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _whole_runs(runs, predictions),
         _bands(load_predictions(LEFT_OUT, runs), predictions, figures or FIGURES),
         _repeats(data),
-        "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), _usable(predictions))]),
+        "\n\n".join(
+            [_text("plots"), write_plots(out.with_suffix(""), [p for p in _usable(predictions) if not p.run.cold_start])]
+        ),
         *([speculative_section(data, processes)] if (data / SPECULATIVE).exists() else []),
         *([agents_section(data, processes)] if (data / AGENTS).exists() else []),
         max_throughput_section(PREDICTIONS.with_name(MAX_THROUGHPUT), processes),

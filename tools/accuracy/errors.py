@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,12 +23,18 @@ class Spread:
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Spread:
-        """Return the figures of relative errors (0.1 is 10 %), of which there must be at least one."""
-        e = np.array(list(errors)) * 100
+        """Return the figures of relative errors (0.1 is 10 %); NaN is none."""
+        e = np.array([error for error in errors if not math.isnan(error)]) * 100
+        if not len(e):
+            return cls(0, math.nan, math.nan, math.nan)
         return cls(len(e), float(np.median(abs(e))), float(np.percentile(abs(e), 90)), float(np.median(e)))
 
+    @property
+    def signed(self) -> str:
+        return f"{self.bias:+.1f}" if self.n else "-"
+
     def __str__(self) -> str:
-        return f"{self.median:.1f} / {self.p90:.1f}"
+        return f"{self.median:.1f} / {self.p90:.1f}" if self.n else "-"
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], tuple[str, ...]]) -> dict[tuple[str, ...], list[Item]]:

@@ -2,13 +2,18 @@
 
 A point that ran every night is one run here, with the medians over its nights; how far the nights lie apart is a figure of
 the page. What stands in silicon_dev.csv as well is left to it.
+
+Until WARMED nothing warmed a server up before a run, so that the means over its requests hold what the first ones waited
+for: 2 to 75 s each. Medians stand for the means of those runs, and of any run whose TTFT has a p99 above ten medians.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,6 +24,8 @@ from accuracy.truth import with_settings
 
 Row = dict[str, str]
 
+WARMED = "2026-01-21"  # --num-warmups came with commit d053ae2 of SemiAnalysisAI/InferenceX
+_LONG_TAIL = "ttft_tail_10x"  # p99 of TTFT above ten medians
 _GPUS = {"b200": "b200_sxm", "h200": "h200_sxm"}
 _ENGINES = {"sglang": "sglang", "trt": "trtllm"}
 _FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
@@ -42,10 +49,10 @@ _SGLANG: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
     ("b200", "fp8"): (
         ("2026-05-17", "0.5.12"), ("2026-05-14", "0.5.11"), ("2026-03-25", "0.5.9"), ("2025-12-31", "0.5.6"),
-        ("2025-11-10", "0.5.5"), ("", "0.5.3"),
+        ("2025-11-11", "0.5.5"), ("", "0.5.3"),
     ),
     ("b200", "fp4"): (
-        ("2026-05-17", "0.5.12"), ("2026-03-25", "0.5.9"), ("2025-12-31", "0.5.6"), ("2025-11-10", "0.5.5"), ("", "0.5.3"),
+        ("2026-05-17", "0.5.12"), ("2026-03-25", "0.5.9"), ("2025-12-31", "0.5.6"), ("2025-11-11", "0.5.5"), ("", "0.5.3"),
     ),
     ("h200", "fp8"): (
         ("2026-05-17", "0.5.12"), ("2026-05-12", "0.5.11"), ("2026-03-07", "0.5.9"), ("2026-01-22", "0.5.7"),
@@ -71,6 +78,49 @@ def read_inferencex(path: Path) -> list[MeasuredRun]:
     """
     points = grouped((row for row in _rows(path) if _simulated(row) and not row["overlap_how"]), _point)
     return [_run(rows) for rows in points.values()]
+
+
+def with_records(runs: Iterable[MeasuredRun], path: Path) -> list[MeasuredRun]:
+    """The runs of silicon_dev.csv, with medians where the file has the very run and means do not stand for it.
+
+    Those without a record are marked where the records of their deployment's nights show a cold start.
+    """
+    rows = [row for row in _rows(path) if _simulated(row)]
+    records = [row for row in rows if row["ttft_mean_ms"]]
+    cold = {_deployment(row) for row in rows if row["date"] < WARMED and _LONG_TAIL in row["flags"]}
+    return [_as_recorded(run, next((row for row in records if _is_of(row, run)), None), cold) for run in runs]
+
+
+def _as_recorded(run: MeasuredRun, row: Row | None, cold: set[tuple[str, ...]]) -> MeasuredRun:
+    if row is None:
+        return replace(run, cold_start=1) if (run.engine, run.gpu, run.weights, run.engine_version) in cold else run
+    if not _started_cold(row):
+        return run
+    medians = {f"{name}_ms": float(row[f"{name}_median_ms"]) for name in ("ttft", "tpot")}
+    return replace(run, **medians, statistic="median", engine_version=_version(row))  # type: ignore[arg-type]
+
+
+def _is_of(row: Row, run: MeasuredRun) -> bool:
+    """By its two means, which the file has with seven digits: they agree in no two runs."""
+    return math.isclose(float(row["ttft_mean_ms"]), run.ttft_ms, rel_tol=1e-6) and math.isclose(
+        float(row["tpot_mean_ms"]), run.tpot_ms, rel_tol=1e-6
+    )
+
+
+def _deployment(row: Row) -> tuple[str, ...]:
+    return _ENGINES[row["framework"]], _gpu(row), _weights(row), _version(row)
+
+
+def _started_cold(row: Row) -> bool:
+    return row["date"] < WARMED or _LONG_TAIL in row["flags"]
+
+
+def _gpu(row: Row) -> str:
+    return _GPUS.get(row["hardware"], row["hardware"])
+
+
+def _weights(row: Row) -> str:
+    return "fp8_block" if row["precision"] == "fp8" else _FOUR_BITS[_gpu(row)]
 
 
 def repeats_of(path: Path) -> Repeats:
@@ -113,14 +163,14 @@ def _version(row: Row) -> str:
 
 def _run(rows: list[Row]) -> MeasuredRun:
     row = rows[0]
-    statistic = "mean" if all(each["ttft_mean_ms"] for each in rows) else "median"
-    gpu = _GPUS.get(row["hardware"], row["hardware"])
+    means = all(each["ttft_mean_ms"] and not _started_cold(each) for each in rows)
+    statistic = "mean" if means else "median"
     ranks, ep = int(row["decode_tp"]), int(row["decode_ep"])
     dp = ranks if row["decode_dp_attention"] == "1" else 1
     run = MeasuredRun(
         engine=_ENGINES[row["framework"]],
         model="deepseek-ai/DeepSeek-R1",
-        gpu=gpu,
+        gpu=_gpu(row),
         isl=int(row["isl"]),
         osl=int(row["osl"]),
         concurrency=int(row["concurrency"]),
@@ -130,7 +180,7 @@ def _run(rows: list[Row]) -> MeasuredRun:
         statistic=statistic,
         id=f"inferencex_dsr1 row {row['row']}" + (f" and {len(rows) - 1} repeats" if len(rows) > 1 else ""),
         engine_version=_version(row),
-        weights="fp8_block" if row["precision"] == "fp8" else _FOUR_BITS[gpu],
+        weights=_weights(row),
         tp=ranks // dp,
         dp=dp,
         ep=ep,

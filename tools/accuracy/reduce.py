@@ -10,7 +10,7 @@ from typing import Any
 
 from accuracy.agents import read_agents, save_agents
 from accuracy.disaggregated import read_disaggregated
-from accuracy.inferencex import read_inferencex, repeats_of
+from accuracy.inferencex import read_inferencex, repeats_of, with_records
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
 from accuracy.speculative import read_speculative
@@ -52,7 +52,7 @@ def reduce_truth(source: Path, target: Path) -> None:
     runs, dropped = read_truth(source / "silicon_dev.csv", source / "runs" / "silicon_annotations_dev.csv")
     records = source / "runs" / "inferencex_dsr1.csv"
     if records.exists():
-        runs += read_inferencex(records)
+        runs = with_records(runs, records) + read_inferencex(records)
         (target / "repeats.json").write_text(json.dumps(asdict(repeats_of(records))) + "\n")
     save_runs(target / "runs.csv.gz", runs)
     if records.exists():

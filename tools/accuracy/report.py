@@ -35,7 +35,7 @@ def named_table(name: str, groups: Mapping[str, Sequence[Prediction]], metrics: 
     for group, members in groups.items():
         if members:
             spreads = [Spread.of(p.error(metric) for p in members) for metric in metrics]
-            rows.append([group, len(members), *(cell for s in spreads for cell in (str(s), f"{s.bias:+.1f}"))])
+            rows.append([group, len(members), *(cell for s in spreads for cell in (str(s), s.signed))])
     names = [metric.upper() if metric in ("tpot", "ttft") else metric for metric in metrics]
     header = [name, "n" if name == "runs" else "runs", *(cell for each in names for cell in (each, "bias"))]
     return table(header, rows)
@@ -62,7 +62,8 @@ def group_of(prediction: Prediction) -> tuple[str, ...]:
 
 def worst(predictions: Sequence[Prediction], causes: Sequence[tuple[str, str]], count: int = 10) -> str:
     """The deployments of at least three runs with the largest median error, and why: causes by the beginning of a name."""
-    groups = [(name, members) for name, members in grouped(predictions, group_of).items() if len(members) >= 3]
+    judged = [p for p in predictions if not p.run.cold_start]
+    groups = [(name, members) for name, members in grouped(judged, group_of).items() if len(members) >= 3]
     ranked = sorted(groups, key=lambda item: -Spread.of(p.error("latency") for p in item[1]).median)[:count]
     rows = []
     for parts, members in ranked:

@@ -14,7 +14,7 @@ from typing import get_args
 from llmirage_server.perf.deployment import MoeBackend
 
 MAY_BE_ZERO = (
-    "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling",
+    "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling", "cold_start",
 )  # fmt: skip
 REQUIRED = ("engine", "model", "gpu", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 
@@ -57,6 +57,7 @@ class MeasuredRun:
     shortest: float = 1.0  # lengths are uniform between this share of isl (osl) and all of it
     requests: int = 0  # requests of the whole run; 0: ten for each client
     warmup: int = 0  # requests of each client before those that count
+    cold_start: int = 0  # 1: the mean of TTFT holds what first requests waited for a server that nothing had warmed up
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None

@@ -68,7 +68,8 @@ def read_truth(path: Path, annotations: Path | None = None) -> tuple[list[Measur
             dropped.append(Dropped(row["id"], GPT_OSS_512))
         else:
             run = _run(row, found.get("tp_or_dp_is_tp_x_ep", ""))
-            runs.append(with_settings(replace(run, speculation="mtp") if "speculative_mtp" in found else run))
+            drafted = "speculative_mtp" in found or _beyond_the_points_without_drafts(run)
+            runs.append(with_settings(replace(run, speculation="mtp") if drafted else run))
     outliers = find_outliers(runs)
     dropped += [Dropped(id, OUTLIER) for id in sorted(outliers)]
     return [run for run in runs if run.id not in outliers], dropped
@@ -88,8 +89,8 @@ def find_outliers(runs: Iterable[MeasuredRun]) -> set[str]:
     """Return ids of runs that are out of order among the runs of the same deployment and lengths; see OUTLIER."""
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
-        deployment = (run.engine, run.model, run.gpu, run.weights, run.tp, run.dp, run.ep, run.isl, run.osl)
-        groups.setdefault(deployment, []).append(run)
+        where = (run.model, run.gpu, run.weights, run.tp, run.dp, run.ep, run.isl, run.osl)
+        groups.setdefault((run.engine, run.engine_version, *where), []).append(run)
     outliers = set()
     for group in groups.values():
         for slow in group:
@@ -110,8 +111,8 @@ def find_suspects(runs: Iterable[MeasuredRun]) -> set[str]:
     """Return ids of runs that probably drafted tokens (MTP), which no column tells. They stay in the errors of all runs.
 
     Noticed after a first comparison, so they are not dropped: DeepSeek-R1 on H200 under TensorRT-LLM 1.1.0rc2.post2 is up to
-    1.6 times faster per token than the same GPUs without expert parallelism, and of two runs of one B200 deployment one is
-    10 to 50 % faster than the other. InferenceMAX has scripts with and without MTP for both.
+    1.6 times faster per token than the same GPUs without expert parallelism, and of two runs of one B200 deployment and
+    version one is 10 to 50 % faster than the other. InferenceMAX has scripts with and without MTP for both.
     """
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
     suspects = set()
@@ -120,11 +121,23 @@ def find_suspects(runs: Iterable[MeasuredRun]) -> set[str]:
             continue
         if (run.gpu, run.engine_version) == ("h200_sxm", "1.1.0rc2.post2"):
             suspects.add(run.id)
-        groups.setdefault((run.gpu, run.weights, run.tp, run.dp, run.ep, run.isl, run.osl, run.concurrency), []).append(run)
+        where = (run.gpu, run.weights, run.tp, run.dp, run.ep, run.engine_version)
+        groups.setdefault((*where, run.isl, run.osl, run.concurrency), []).append(run)
     for group in groups.values():
         slowest = max(run.tpot_ms for run in group)
         suspects |= {run.id for run in group if run.gpu == "b200_sxm" and run.tpot_ms < 0.92 * slowest}
     return suspects
+
+
+# Points of DeepSeek-R1 in fp8 on eight B200 that SGLang 0.5.9 served without drafts: up to so many clients, by length of the
+# prompts; with drafts up to 512 (.github/configs/nvidia-master.yaml of SemiAnalysisAI/InferenceX, 2026-01-13 to 2026-04-06).
+_WITHOUT_DRAFTS = {1024: 64, 8192: 4}
+
+
+def _beyond_the_points_without_drafts(run: MeasuredRun) -> bool:
+    same = (run.family, run.gpu, run.weights, run.tp, run.engine_version[:5])
+    known = same == ("DeepSeek-R1", "b200_sxm", "fp8_block", 8, "0.5.9")
+    return known and run.concurrency > _WITHOUT_DRAFTS.get(run.isl, run.concurrency)
 
 
 def _running(run: MeasuredRun) -> float:
@@ -179,7 +192,7 @@ def _true_gpus(detail: str) -> int:
 
 def _version(row: Row) -> str:
     """InferenceMAX wrote versions down from early 2026 on; rows without one are runs of 2025."""
-    before = {"vllm": "0.11", "sglang": "0.5.3", "trtllm": "1.1"}
+    before = {"vllm": "0.11", "sglang": "0.5.3" if row["precision"] == "fp4" else "0.5.5", "trtllm": "1.1"}
     return row["backend_version"] or before[row["backend"]]
 
 
@@ -268,19 +281,35 @@ def _deepseek_h200(run: MeasuredRun) -> MeasuredRun:
 
 
 def _deepseek_b200_fp8(run: MeasuredRun) -> MeasuredRun:
+    if run.speculation:
+        return _deepseek_b200_mtp(run)
     return replace(
         run,
         kv_cache_dtype="fp8",
         gpu_memory_utilization=0.82 if run.tp == 8 else 0.95,
         max_num_batched_tokens=32768 if run.tp == 8 else 8192,
+        max_num_seqs=128 if run.tp == 8 else 32,
         scheduler_recv_interval=30 if run.tp == 8 and run.concurrency >= 16 else 10,
         settings="single_node/dsr1_fp8_b200.sh",
+    )
+
+
+def _deepseek_b200_mtp(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.82,
+        max_num_batched_tokens=16384,
+        max_num_seqs=512,
+        scheduler_recv_interval=30 if run.concurrency >= 16 else 10,
+        settings="single_node/dsr1_fp8_b200_mtp.sh",
     )
 
 
 def _deepseek_b200_fp4(run: MeasuredRun) -> MeasuredRun:
     return replace(
         run,
+        ep=run.tp if run.engine_version == "0.5.3" else run.ep,  # --enable-ep-moe, which the labels do not have
         kv_cache_dtype="fp8",
         gpu_memory_utilization=0.85,
         max_num_batched_tokens=16384,
