@@ -71,7 +71,7 @@ class EngineProfile:
     prefill_in_place_fp4: float | None = None  # the same of GPUs that multiply in fp4, PCIe cards too; None: as the others
     eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
     eager_linear_us: float = 0.0  # the same of linear attention, whose chunked kernels are many; 0: as any other layer
-    eager_dense_us: float = 0.0  # the same of a layer without experts, whose kernels are fewer; 0: as any other layer
+    eager_dense_share: float = 1.0  # of it, a layer without experts: its kernels are fewer
     hidden_request_us: float = 0.0  # more than a step's own: for each request that runs, in any step of a pipeline
     hidden_pipeline_ms: float = 0.0  # the same of a step of a pipeline: messages between the stages
     grace_host: float = 1.0  # hidden times on a Grace CPU / on x86
@@ -121,7 +121,7 @@ class EngineProfile:
     def launching_s(self, layers: int, linear_layers: int, dense_layers: int) -> float:
         """Of a step with prompts through so many layers, some of linear attention, some without experts, without graphs."""
         linear_us = self.eager_linear_us or self.eager_layer_us
-        dense_us = self.eager_dense_us or self.eager_layer_us
+        dense_us = self.eager_dense_share * self.eager_layer_us
         others = layers - linear_layers - dense_layers
         return 1e-6 * (self.eager_layer_us * others + linear_us * linear_layers + dense_us * dense_layers)
 
@@ -152,7 +152,6 @@ class EngineProfile:
 
 _HIDDEN = (
     "hidden_step_ms", "hidden_sequence_us", "hidden_request_us", "hidden_pipeline_ms", "eager_layer_us", "eager_linear_us",
-    "eager_dense_us",
 )  # fmt: skip
 
 
