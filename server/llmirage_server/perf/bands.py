@@ -68,6 +68,8 @@ def strata_of(deployment: Deployment) -> list[str]:
 def band_of(deployment: Deployment, concurrency: float | None = None, isl: float | None = None) -> Band:
     """The band of the narrowest group with measured runs, wider beyond the measured loads.
 
+    A GPU without runs whose kernels are another's has at least the band that the catalogue gives these.
+
     concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
     """
     data, names = _data(), strata_of(deployment)
@@ -81,24 +83,34 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
             what = "requests in flight" if name == "concurrency" else "tokens of a prompt"
             why.append(f"{value:,.0f} {what}, measured were at most {most:,.0f}")
     doublings = min(doublings, _DOUBLINGS)
+    gpu = _unmeasured_gpu(deployment, data["groups"])
+    least = math.log1p(deployment.gpu.within) if gpu else 0.0
     factors: dict[Quantity, dict[Share, float]] = {}
     for quantity in QUANTITIES:
-        width = group["scale"][quantity] * data["beyond"][quantity] ** doublings
         by_engine = data["levels"][quantity]
         levels = by_engine.get(deployment.engine.base, by_engine[""])
+        width = max(group["scale"][quantity], least / levels[-1]) * data["beyond"][quantity] ** doublings
         factors[quantity] = {share: math.exp(width * level) for share, level in zip(SHARES, levels, strict=True)}
-    unmeasured = list(_unmeasured(deployment, data["groups"]))
+    unmeasured = [*filter(None, [gpu]), *_unmeasured(deployment, data["groups"])]
     return Band(factors, _about(data["groups"], known), "; ".join([*unmeasured, *why]), not unmeasured)
 
 
+def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:
+    """Whether no measured run tells of the GPU, in words; "": some do."""
+    _, _, kind, _, gpu = (name.rpartition(" ")[2] for name in strata_of(deployment))
+    kinds = {parts[1] for parts in map(str.split, groups) if len(parts) == 4 and parts[3] == gpu}
+    if not kinds:
+        least = f", at least the {100 * within:.0f} % of its kernels" if (within := deployment.gpu.within) else ""
+        return f"no measured runs of {deployment.gpu.name}; band from all others{least}"
+    if deployment.gpu.confidence != FITTED_GPU and kind not in kinds:
+        return f"no measured runs of {_CLASSES[kind]} on {deployment.gpu.name}, whose kernels were fitted on others alone"
+    return ""
+
+
 def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]:
-    """What of the deployment no measured run had."""
-    _, _, kind, engine, gpu = (name.rpartition(" ")[2] for name in strata_of(deployment))
+    """What else of the deployment no measured run had."""
+    kind, engine = strata_of(deployment)[3].split()[1:]
     seen = [name.split() for name in groups if len(name.split()) == 4]
-    if not any(parts[3] == gpu for parts in seen):
-        yield f"no measured runs of {deployment.gpu.name}; band from all others"
-    elif deployment.gpu.confidence != FITTED_GPU and not any(parts[1] == kind and parts[3] == gpu for parts in seen):
-        yield f"no measured runs of {_CLASSES[kind]} on {deployment.gpu.name}, whose kernels were fitted on others alone"
     if not any(parts[1:3] == [kind, engine] for parts in seen):
         yield f"no measured runs of {_CLASSES[kind]} under {deployment.engine.title}"
     if deployment.perf_model == "silicon":

@@ -68,6 +68,16 @@ def test_kernels_of_another_gpu_have_the_band_of_such_gpus(data: dict[str, Any])
     assert "no measured runs of MI300X" in band.caution
 
 
+def test_a_gpu_that_nobody_measured_has_at_least_the_band_of_its_kernels(data: dict[str, Any]) -> None:
+    data["groups"]["transferred"] = group(0.01)
+    tpu = band_of(deployment("tpu_v6e"))
+    assert tpu.interval("tpot", 10.0, 90) == pytest.approx((10 / 1.6, 16))
+    assert tpu.interval("tpot", 10.0, 50) == pytest.approx((10 / 1.6 ** (1 / 3), 10 * 1.6 ** (1 / 3)))
+    assert tpu.caution == "no measured runs of TPU v6e; band from all others, at least the 60 % of its kernels"
+    data["groups"]["transferred dense vllm mi300x"] = group(0.01)
+    assert half_width(band_of(deployment("mi300x"))) == pytest.approx(2.718281828**0.01)  # it has runs of its own
+
+
 def test_beyond_the_measured_loads_a_band_is_wider(data: dict[str, Any]) -> None:
     assert half_width(band_of(deployment(), concurrency=32, isl=8192)) == pytest.approx(2.718281828**0.1)
     twice = band_of(deployment(), concurrency=64, isl=9000)

@@ -47,6 +47,7 @@ class GpuSpec:
     node_link_latency_s: float = NODE_LINK_LATENCY_US / 1e6
     price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
+    within: float = 0.0  # of kernels that are not its own: the share by which steps may be off
     reached: Reached | None = None  # what its kernels do against those fits; None: the same
     arch: str = ""  # of the vendor, where engines treat GPUs by it
     peer_to_peer: bool = True  # GPUs copy to each other directly; False: through the host's memory
@@ -58,6 +59,11 @@ class GpuSpec:
     def rates(self) -> frozenset[str]:
         """The compute classes this GPU's tensor cores have."""
         return frozenset(self.flops)
+
+
+def transferred(whose: str, within_percent: int) -> str:
+    """The confidence of a GPU whose kernels were not measured."""
+    return f"transferred: {whose}; about {within_percent} % band"
 
 
 def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSpec:
@@ -81,6 +87,7 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
         price_usd_per_h=(price[0], price[1]) if price else None,
         constants_of=entry.get("constants_of"),
+        within=entry.get("within_percent", 0) / 100,
         reached=Reached(**entry["reached"]) if "reached" in entry else None,
         arch=entry.get("arch", ""),
         peer_to_peer=entry.get("peer_to_peer", True),

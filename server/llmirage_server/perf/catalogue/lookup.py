@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from llmirage_server.perf.catalogue.data_file import DataFile, data_file
-from llmirage_server.perf.catalogue.gpus import FITTED, GpuSpec, gpu_from_entry
+from llmirage_server.perf.catalogue.gpus import FITTED, GpuSpec, gpu_from_entry, transferred
 from llmirage_server.perf.catalogue.model_entry import model_from_entry
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.catalogue.own_yaml import is_yaml_path
@@ -159,4 +159,4 @@ def _checkpoint(name: str) -> ModelSpec:
 def _gpu(key: str) -> GpuSpec:
     entry = _gpus().entry(key)
     fitted = entry.get("constants_of") == key
-    return gpu_from_entry(key, entry, FITTED if fitted else f"transferred: {entry['transferred']}")
+    return gpu_from_entry(key, entry, FITTED if fitted else transferred(entry["transferred"], entry["within_percent"]))
