@@ -134,7 +134,8 @@ def _comings(series: ClusterSeries, totals: Totals) -> str:
 
 
 def _bill(bill: Bill, changes: bool) -> str:
-    parts = [f"{bill.gpus} GPUs{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
+    gpus = "1 GPU" if bill.gpus == 1 else f"{bill.gpus} GPUs"
+    parts = [f"{gpus}{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
     if bill.usd_per_m_output_tokens is not None:
         low, high = bill.usd_per_m_output_tokens
         parts.append(f"{low:.3g} to {high:.3g} USD per million output tokens (on-demand prices of the catalogue)")

@@ -32,7 +32,9 @@ def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
         told = {"file": output, "format": converted.format, "conversations": len(workload.roots), "notes": _notes(converted)}
         click.echo(dumps(told))
         return
-    click.echo(f"{output or 'standard output'}: {len(workload.roots):,} conversations as {converted.format}", err=True)
+    count = len(workload.roots)
+    what = f"{count:,} conversation{'' if count == 1 else 's'} as {converted.format}"
+    click.echo(f"{output or 'standard output'}: {what}", err=True)
     for note in _notes(converted):
         click.echo(f"note: {note}", err=True)
 
