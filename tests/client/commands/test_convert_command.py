@@ -34,7 +34,7 @@ def test_a_conversation_becomes_a_multi_turn_line(tmp_path: Path) -> None:
     result = run(write(tmp_path, TALK), "--to", "multi_turn")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"session_id": "a", "turns": [{"text": "hi"}, {"text": "on", "delay": 250}]}
-    assert result.stderr == "standard output: 1 conversations as multi_turn\n"
+    assert result.stderr == "standard output: 1 conversation as multi_turn\n"
 
 
 def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> None:
