@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from socket import gethostname
 
 from llmirage_server.api.exchange import Guard, Header, HttpExchange
 from llmirage_shared.virtual_time import precise_clock
@@ -40,11 +40,11 @@ def own_pages_only(guard: Guard | None, is_open: bool) -> Guard:
 
     def check(exchange: HttpExchange) -> None:
         origin = exchange.header(b"origin")
-        if origin is not None and urlsplit(origin).netloc != exchange.header(b"host"):
+        if origin is not None and origin.partition("://")[2] != exchange.header(b"host"):
             raise errors.foreign_page(exchange.scope["path"], errors.shorten(origin))
         if guard is not None:
             guard(exchange)
-        elif not is_open and not _is_local(exchange.scope.get("client")):
+        elif not is_open and (not _is_local(exchange.scope.get("client")) or _is_public(exchange.header(b"host") or "")):
             raise errors.not_local(exchange.scope["path"])
 
     return check
@@ -58,6 +58,19 @@ def _is_local(client: Sequence[object] | None) -> bool:
         return ip_address(str(client[0]).removeprefix("::ffff:")).is_loopback
     except ValueError:  # a name that a transport in this process made up
         return True
+
+
+def _is_public(host: str) -> bool:
+    """Whether the name may be that of a page from elsewhere that resolves to this machine, or of a proxy for others."""
+    name = host.partition(":")[0].rstrip(".").lower()  # "" or a bracket of an address of IPv6
+    own = (gethostname().lower(), "localhost", "local", "internal", "test", "localdomain", "home.arpa")
+    if "." not in name or name.endswith(tuple(f".{end}" for end in own)) or name == own[0]:
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def given_key(exchange: HttpExchange) -> str:

@@ -282,6 +282,26 @@ def test_keys_may_stand_in_a_file(make_api: Any, tmp_path: Path) -> None:
         make_api(api_key_file=str(tmp_path / "keys"))
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8000", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("app.localhost", 200), ("llmirage", 200),
+     ("evil.example:8000", 403), ("evil.example.", 403), ("127.0.0.1.evil.example", 403)],
+)  # fmt: skip
+def test_a_public_name_of_this_machine_does_not_open_it(make_api: Any, host: str, status: int) -> None:
+    for path in ("/llmirage/journal", "/llmirage/faults"):
+        answer = make_api().request("GET", path, headers={"host": host})
+        assert answer.status_code == status
+        assert status == 200 or answer.json()["error"]["code"] == "not_local"
+    assert make_api(open_admin=True).request("GET", "/llmirage/journal", headers={"host": host}).status_code == 200
+    keyed = make_api(api_key=("k",)).request("GET", "/llmirage/journal", headers={"host": host, **bearer("k")})
+    assert keyed.status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "evil"])
+def test_an_origin_that_is_no_address_is_foreign(make_api: Any, origin: str) -> None:
+    assert make_api().request("GET", "/llmirage/journal", headers={"origin": origin}).status_code == 403
+
+
 @pytest.mark.parametrize(("address", "is_local"), [("127.0.0.1", True), ("::1", True), ("10.0.0.9", False)])
 def test_other_machines_do_not_change_the_server_without_a_key(
     runner: asyncio.Runner, make_api: Any, address: str, is_local: bool
