@@ -18,7 +18,6 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative, rate_of_length
 from llmirage_server.perf.steps.step_model import StepModel
 
-PCIE_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
 PCIE_LATENCY_S = 20e-6
 DISK_GB_PER_S = 5.0  # sequential reads of one PCIe 4.0 NVMe drive
 DISK_LATENCY_S = 100e-6
@@ -94,7 +93,8 @@ class ServedPool:
         """Where KV goes that leaves the GPUs of an instance, the nearest first."""
         config, tiers = self.config, []
         if config.host_kv_gib:
-            rate = (config.host_kv_gb_per_s or PCIE_GB_PER_S * self.deployment.gpus) * 1e9
+            own = config.host_kv_gb_per_s
+            rate = own * 1e9 if own else self.deployment.gpu.host_bytes_per_s * self.deployment.gpus
             tiers.append(TierSpec("host", config.host_kv_gib * GIB, rate, rate, PCIE_LATENCY_S))
         if config.disk_kv_gib:
             rate = (config.disk_kv_gb_per_s or DISK_GB_PER_S) * 1e9

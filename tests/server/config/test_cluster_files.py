@@ -299,3 +299,13 @@ def test_the_bundled_files_are_those_of_the_documentation() -> None:
 def test_an_unknown_bundled_file_is_told_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no cluster file 'failovr' is bundled \(did you mean 'failover'\?\); there are"):
         make_config("bundled:failovr", {})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tp", "gb_per_s"), [("h100_sxm", 1, 50), ("h100_sxm", 2, 100), ("a100_sxm", 1, 25), ("l4", 2, 50)]
+)
+def test_each_gpu_loads_kv_from_the_host_over_pcie_of_its_generation(gpu: str, tp: int, gb_per_s: float) -> None:
+    settings = {"model": "llama-3.1-8b", "gpu": gpu, "tensor_parallel_size": tp, "host_kv_gib": 64.0}
+    [pool] = plan(make_config(None, settings))
+    [tier] = pool.tiers
+    assert (tier.read_bytes_per_s, tier.write_bytes_per_s) == (gb_per_s * 1e9, gb_per_s * 1e9)

@@ -12,6 +12,7 @@ MIB = 1024**2
 FITTED = "fitted on silicon"
 LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "ici")
 NODE_LINK_GB_PER_S = 50.0  # a 400 Gb/s network card per GPU, as in NVIDIA's HGX H100 reference systems
+HOST_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
 NODE_LINK_LATENCY_US = 5.0  # "typical for InfiniBand between racks": aiconfigurator-core 0.12.0 systems/gb200.yaml
 
 
@@ -45,6 +46,7 @@ class GpuSpec:
     aliases: tuple[str, ...] = ()
     node_link_bytes_per_s: float = NODE_LINK_GB_PER_S * 1e9  # from one GPU to those beyond its domain
     node_link_latency_s: float = NODE_LINK_LATENCY_US / 1e6
+    host_bytes_per_s: float = HOST_GB_PER_S * 1e9  # of copies from host memory
     price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
     within: float = 0.0  # of kernels that are not its own: the share by which steps may be off
@@ -85,6 +87,7 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         aliases=tuple(entry.get("aliases", ())),
         node_link_bytes_per_s=entry.get("node_link_gb_per_s", NODE_LINK_GB_PER_S) * 1e9,
         node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
+        host_bytes_per_s=entry.get("host_gb_per_s", HOST_GB_PER_S) * 1e9,
         price_usd_per_h=(price[0], price[1]) if price else None,
         constants_of=entry.get("constants_of"),
         within=entry.get("within_percent", 0) / 100,

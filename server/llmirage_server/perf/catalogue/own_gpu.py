@@ -34,6 +34,7 @@ GPU_KEYS: dict[str, Key] = {
     "peer_to_peer": Key(truth),  # false: copies between GPUs go through the host's memory
     "node_link_gb_per_s": Key(positive),  # one direction, to GPUs beyond them
     "node_link_latency_us": Key(positive),
+    "host_gb_per_s": Key(positive),  # of copies from host memory
     "tdp_w": Key(positive),
     "price_usd_per_h": Key(_price),
     "constants_of": Key(text),  # a GPU of the catalogue whose measured kernels resemble this one's
