@@ -153,6 +153,8 @@ def slo_problem(text: str) -> str | None:
 def headline(verdicts: Sequence[Verdict]) -> str:
     """Whether all objectives are met, in a few words."""
     missed = sum(not verdict.met for verdict in verdicts)
+    if len(verdicts) == 1:
+        return "SLO missed" if missed else "SLO met"
     return f"SLO missed: {missed} of {len(verdicts)} objectives" if missed else f"SLO met: all {len(verdicts)} objectives"
 
 

@@ -21,6 +21,11 @@ def invoke(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_a_single_objective_is_not_counted(tmp_path: Path) -> None:
+    _, output = invoke("simulate", *SMALL, "--slo", "ttft_p99<5s", "--artifact-dir", tmp_path)
+    assert output.splitlines()[1] == "SLO met"
+
+
 @pytest.mark.parametrize(("slo", "status"), [("ttft_p99<5s,error_rate<1%", 0), ("ttft_p99<5s,tpot_p50<1us", 3)])
 def test_the_verdict_comes_first_and_is_the_exit_status(slo: str, status: int, tmp_path: Path) -> None:
     found, output = invoke("simulate", *SMALL, "--slo", slo, "--artifact-dir", tmp_path, "--records")
