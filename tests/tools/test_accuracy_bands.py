@@ -78,6 +78,18 @@ def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
     assert scale_at(scales, (*given[0].strata[:4], "measured dense vllm c")) == scales["measured dense vllm"]
 
 
+def test_kernels_that_were_not_measured_never_narrow_a_band() -> None:
+    measured = [point("one", 0.2), point("two", 0.4, "b")]
+    names = ("", "transferred", "transferred dense", "transferred dense vllm", "transferred dense vllm c")
+    less = replace(point("three", 0.01, "c"), strata=names)
+    scales = scales_of([*measured, less], "tpot")
+    for name in names[1:4]:
+        assert scales[name] == scales[name.replace("transferred", "measured")]
+    assert scales[names[4]] == scales["measured dense vllm"]  # its own GPU has no measured kernels
+    more = scales_of([*measured, replace(less, errors=dict.fromkeys(QUANTITIES, 0.9))], "tpot")
+    assert more[names[4]] > more["measured dense vllm"]
+
+
 def test_a_band_is_that_of_warm_servers_without_drafts() -> None:
     measured = [
         replace(run(str(i)), model="deepseek-ai/DeepSeek-R1", gpu="b200_sxm", tpot_ms=t) for i, t in enumerate((10, 7))

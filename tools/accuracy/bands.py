@@ -3,11 +3,11 @@
 The error of a run is the logarithm of measured / predicted. Runs of one model, GPU and engine have much in common: such a
 group has one typical error, the mean over its deployments of the logarithm of their median absolute error. Every stratum of
 groups (all, by kernels, class of model, engine, GPU) has a scale: the mean of the typical errors, drawn towards that of the
-next wider stratum as if that were three more groups. An error over the scale of its stratum, fitted without any run of the
-same model, GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by
-the root of their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups
-left out. An engine's own quantiles, drawn towards those of all as if these were one and a half more groups, stand for all:
-tails of one engine are heavier than those of another.
+next wider stratum as if that were three more groups; kernels that were not measured never narrow it. An error over the scale
+of its stratum, fitted without any run of the same model, GPU and engine, is a score. The quantiles of the scores over all
+runs (deployments with many runs count less, by the root of their number) times a scale are the half-widths of a band:
+conformal prediction with normalised scores and groups left out. An engine's own quantiles, drawn towards those of all as if
+these were one and a half more groups, stand for all: tails of one engine are heavier than those of another.
 """
 
 from __future__ import annotations
@@ -96,7 +96,15 @@ def scales_of(points: Sequence[Point], quantity: Quantity) -> Scales:
         for names in sorted({names[: depth + 1] for names, _ in logs}):
             own = [log for others, log in logs if others[depth] == names[depth]]
             found[names[depth]] = (sum(own) + _DRAWN * found[names[depth - 1]]) / (len(own) + _DRAWN)
-    return {name: math.exp(log) for name, log in found.items()}
+    return {name: math.exp(max(log, found[_measured_like(name, found)])) for name, log in found.items()}
+
+
+def _measured_like(name: str, found: Collection[str]) -> str:
+    """The stratum that has measured kernels and is otherwise the same, or the next wider one that there is."""
+    parts = ["measured", *name.split()[1:]]
+    while parts and " ".join(parts) not in found:
+        parts.pop()
+    return " ".join(parts) if name else ""
 
 
 def scale_at(scales: Scales, names: Sequence[str]) -> float:
