@@ -42,7 +42,7 @@ class EngineRun(AnyRunner):
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
         self._queue: EventQueue | None = None
-        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+        self.waited_s: list[float] = []  # of requests that are over, in that order: see Request.waited_s
 
     @property
     def requests_over(self) -> int:

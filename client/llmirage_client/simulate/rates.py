@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,18 +23,23 @@ class LoadRates:
     """Turns of root conversations per second. offered: as asked for. sent: how many there were to send, of a load that comes
     to an end. delivered: answered.
 
-    allowed: share of `offered` that may be missing, as the noise of so few conversations explains it.
+    allowed: share of `offered` that may be missing, as the noise of so few conversations explains it. held: how many
+    conversations may run at a time, where others waited for these.
     """
 
     offered: float
     sent: float
     delivered: float
     allowed: float
+    held: int | None = None
 
     @property
     def shortfall(self) -> str | None:
         """The end of a sentence, if less was sent or answered than was offered, by more than the allowed share."""
         least = self.offered * (1 - self.allowed)
+        if self.held is not None and min(self.sent, self.delivered) < least:
+            told = f"{min(self.sent, self.delivered):.3g} of {self.offered:.4g} turns/s were sent"
+            return f"{told}, as only {self.held:,} conversations may be in progress at a time (--concurrency)"
         if self.sent < least:
             told = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
             return f"{told} were there to send: more requests keep new conversations coming"
@@ -68,11 +73,12 @@ def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept
     rate = options.request_rate_per_s
     if rate is None or options.request_rate_ramp_s or int((columns.measured & (columns.agent_depth == 0)).sum()) < _FEWEST:
         return None
-    burst = max(1.0, 1.0 / options.arrival_smoothness) if options.arrival_pattern == "gamma" else 1.0
-    if options.request_rate_of == "turns":
-        return rates_of(columns, rate, burst, kept_on)
-    turns = root_turns(workload)
-    return rates_of(columns, rate * float(turns.mean()), clumping_of(turns) * burst, kept_on)
+    clumping = max(1.0, 1.0 / options.arrival_smoothness) if options.arrival_pattern == "gamma" else 1.0
+    if options.request_rate_of != "turns":
+        turns = root_turns(workload)
+        rate, clumping = rate * float(turns.mean()), clumping_of(turns) * clumping
+    held = options.concurrency if _others_waited(columns, options.concurrency) else None
+    return replace(rates_of(columns, rate, clumping, kept_on), held=held)
 
 
 def rates_text(rates: LoadRates) -> str:
@@ -100,6 +106,21 @@ def root_turns(workload: Workload) -> Floats:
 def clumping_of(turns: Floats) -> float:
     """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
     return float((turns**2).mean() / turns.mean())
+
+
+def _others_waited(columns: Columns, concurrency: int | None) -> bool:
+    """Whether so many root conversations were in progress at a time, and there were more of them."""
+    rows = columns.agent_depth == 0
+    places = np.unique(columns.conversation[rows], return_inverse=True)[1]
+    roots = int(places.max(initial=-1)) + 1
+    if concurrency is None or roots <= concurrency:
+        return False
+    begin_s, end_s = np.full(roots, np.inf), np.full(roots, -np.inf)
+    np.minimum.at(begin_s, places, columns.start_s[rows])
+    np.maximum.at(end_s, places, columns.end_s[rows])
+    changes = np.repeat([1, -1], roots)
+    order = np.lexsort((changes, np.concatenate([begin_s, end_s])))  # one that is over makes room for the next
+    return bool(np.cumsum(changes[order]).max() >= concurrency)
 
 
 def _within(times_s: Floats, begin_s: float, end_s: float) -> int:

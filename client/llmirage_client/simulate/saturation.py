@@ -14,7 +14,7 @@ from llmirage_client.measure.columns import Columns
 from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import ServedPool
 
-LONG_WAIT_S = 5.0  # from arrival to the first step; the same limit as the server's own warning (drivers/saturation.py)
+LONG_WAIT_S = 5.0  # see Request.waited_s; the same limit as the server's own warning (drivers/saturation.py)
 _LAST_SHARE = 0.1  # of the requests: those that tell whether many wait in the end
 _START_SHARE = 0.25  # of the requests, which fill the cluster and tell nothing of a queue
 _BATCHES = 12  # of the others, in which a queue grows
@@ -27,9 +27,10 @@ _FEW_REQUESTS = 100
 
 
 def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
-    """A sentence if the last requests waited long for their first step, or if waits grow through the run.
+    """A sentence if the last requests waited long, or if waits grow through the run.
 
-    waited_s: of requests in the order in which they were over; those that never began count until they were given up.
+    waited_s: of requests in the order in which they were over (Request.waited_s); those that never began count until they
+        were given up.
     users: of a closed loop, whose first requests wait for each other.
     """
     waits = np.array(waited_s, dtype=np.float64)
@@ -38,7 +39,7 @@ def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
         return None
     last_s = _median(waits[-max(1, int(waits.size * _LAST_SHARE)) :])
     if last_s > LONG_WAIT_S:
-        return f"the last requests waited {last_s:,.0f} s for their first step (median)"
+        return f"the last requests waited {last_s:,.0f} s in queues (median)"
     waits = waits[max(int(waits.size * _START_SHARE), 2 * users) :]
     if waits.size < _BATCHES * _FEWEST:
         return None
@@ -48,7 +49,7 @@ def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
     ordered = [math.copysign(later != sooner, later - sooner) for sooner, later in combinations(means, 2)]
     if late_s < max(_GROWTH * early_s, early_s + _GROWTH_S) or sum(ordered) < _ORDERED * len(ordered):
         return None
-    return f"the queue grows, requests waited {early_s:,.2f} s for their first step at first and {late_s:,.2f} s at last"
+    return f"the queue grows, requests waited {early_s:,.2f} s at first and {late_s:,.2f} s at last"
 
 
 def start_burst(columns: Columns, options: RunOptions) -> str | None:

@@ -269,18 +269,18 @@ class Cluster(ClusterReadings):
 
     def _deliver(self, request: Request) -> bool:
         """Choose a decode instance for a request that was handed over, or let it wait; False if it fails."""
-        source = request.instance
+        request.handed_s, request.joined_s = self._now, math.nan
         fronts = self._pools.serving(request.model).decode
         front = accepting_front(fronts)
         if front is None:
-            return self._wait(request, fronts, self._undelivered) or self._abandon(source, request)
+            return self._wait(request, fronts, self._undelivered) or self._abandon(request)
         if front.router.reads_kv:
             self._sync()
         try:
             target = front.choose(request)
         except RouterError as error:
             self.router_errors.append(str(error))
-            return self._abandon(source, request)
+            return self._abandon(request)
         self._admission.wait(request, target.index)
         self._send(target.index)
         return True
@@ -303,9 +303,9 @@ class Cluster(ClusterReadings):
             if decodes:
                 self._send(target)
 
-    def _abandon(self, source: int, request: Request) -> bool:
+    def _abandon(self, request: Request) -> bool:
         """A request that was handed over fails, and its KV is free."""
-        request.failed = True
+        request.failed, source = True, request.instance
         self._instances[source].cancel(request, self._now)
         self._look_again(source)
         return False

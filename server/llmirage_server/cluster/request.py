@@ -46,6 +46,8 @@ class Request:
     produced: int  # output tokens generated so far
     preemptions: int
     admitted_s: float
+    handed_s: float  # when a prefill instance was done with it
+    joined_s: float  # when a decode instance then took it into its batch
     first_token_s: float
     finished_s: float
     cancelled: bool
@@ -61,8 +63,10 @@ class Request:
         "failed",
         "finished_s",
         "first_token_s",
+        "handed_s",
         "id",
         "instance",
+        "joined_s",
         "key",
         "max_tokens",
         "model",
@@ -109,6 +113,7 @@ class Request:
         self.age_s = 0.0
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
+        self.handed_s = self.joined_s = _NOT_YET
         self.cached_tokens = self.produced = self.preemptions = 0
         self.stream = None
         self.cancelled = self.failed = False
@@ -129,6 +134,13 @@ class Request:
     def output(self) -> TokenIds:
         """Read-only, shape (output_tokens,)."""
         return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
+
+    def waited_s(self, now: float) -> float:
+        """From arrival to the first step, and from the end of the prefill to a decode instance's batch; so far, at `now`."""
+        waited = (now if math.isnan(self.admitted_s) else self.admitted_s) - self.arrival_s
+        if not math.isnan(self.handed_s):
+            waited += (now if math.isnan(self.joined_s) else self.joined_s) - self.handed_s
+        return waited
 
     def note_first_token(self, now: float) -> None:
         """A token came at `now`, which is the first if none came before."""

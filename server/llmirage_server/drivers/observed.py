@@ -16,7 +16,7 @@ from llmirage_shared.virtual_time import VirtualTimeLoop
 class ObservedDriver(PacedDriver):
     """What ClusterRun tells of a simulation, for one that goes through the whole protocol. Make it on the loop.
 
-    waited_s: of requests that are over, in that order: from arrival to the first step.
+    waited_s: of requests that are over, in that order: see Request.waited_s.
     """
 
     def __init__(self, cluster: Cluster, observer: Observer) -> None:
@@ -34,8 +34,7 @@ class ObservedDriver(PacedDriver):
         waits = [request for request in waits if not request.cancelled]
         super().cancel(given)
         now = self.cluster.reached_s
-        for request in waits:
-            self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
+        self.waited_s += [request.waited_s(now) for request in waits]
 
     def _observe(self, to: float) -> float:
         """Nothing happens before `to`, when the next timer is due: those of the cluster's events are among them."""
@@ -50,5 +49,5 @@ class ObservedDriver(PacedDriver):
     def _deliver(self, events: list[StepEnd]) -> None:
         super()._deliver(events)
         told = [(request, event.time_s) for event in events for request in event.emitted]
-        over = dict.fromkeys([request for request, now in told if request.finished_s <= now or request.failed])
-        self.waited_s += [request.admitted_s - request.arrival_s for request in over]
+        over = {request: now for request, now in told if request.finished_s <= now or request.failed}
+        self.waited_s += [request.waited_s(now) for request, now in over.items()]

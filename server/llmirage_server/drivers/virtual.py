@@ -75,7 +75,7 @@ class ClusterRun:
     def __init__(self, cluster: Cluster, observer: Observer = _NOBODY) -> None:
         self.cluster = cluster
         self.under_way = 0
-        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+        self.waited_s: list[float] = []  # of requests that are over, in that order: see Request.waited_s
         self._observer = observer
 
     def submit(self, flight: Flight, now: float) -> None:
@@ -96,7 +96,7 @@ class ClusterRun:
         if not (request.failed or request.cancelled or not math.isnan(request.finished_s)):
             self.under_way -= 1
             self.cluster.cancel(request, now)
-            self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
+            self.waited_s.append(request.waited_s(now))
 
     def run(self, to: float) -> float:
         """Let the cluster run until `to`, or until requests are over: all that are so at the first such instant.
@@ -140,6 +140,6 @@ class ClusterRun:
                     any_over = True
                     request.tag = None
                     self.under_way -= 1
-                    self.waited_s.append(request.admitted_s - request.arrival_s)
+                    self.waited_s.append(request.waited_s(now))
                     flight.over()
         return any_over

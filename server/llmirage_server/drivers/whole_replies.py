@@ -58,7 +58,7 @@ class WholeReplyDriver(Driver):
 
     @property
     def waited_s(self) -> list[float]:
-        """Of requests that are over, in that order: from arrival to the first step."""
+        """Of requests that are over, in that order: see Request.waited_s."""
         return self._run.waited_s
 
     def submit(self, requests: Iterable[Request], arrived_s: float = math.inf, *, last: bool = True) -> None:

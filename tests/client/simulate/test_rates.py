@@ -46,6 +46,20 @@ def test_too_few_conversations_for_the_rate_are_said() -> None:
     assert "Offered: 20 requests/s. Delivered: 1." in str(cluster_blocks(short))
 
 
+@pytest.mark.parametrize("turns", ["1", "4"])
+def test_a_rate_beyond_what_the_concurrency_lets_through_is_said(turns: str) -> None:
+    """More requests would not help: conversations wait for each other."""
+    notes = at_rate(50.0, turns, concurrency=4).result.notes
+    assert [note for note in notes if "as only 4 conversations may be in progress at a time (--concurrency)" in note]
+    assert not [note for note in notes if "more requests" in note]
+
+
+def test_a_concurrency_that_was_never_reached_is_not_to_blame() -> None:
+    """40 conversations of ten turns, and room for all of them."""
+    notes = at_rate(20.0, "10", concurrency=40).result.notes
+    assert [note for note in notes if "of 20 turns/s were there to send: more requests" in note]
+
+
 def test_a_rate_of_conversations_offers_all_their_turns() -> None:
     rates = at_rate(0.2, "10", request_rate_of="conversations").rates
     assert rates is not None

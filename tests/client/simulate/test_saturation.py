@@ -10,6 +10,7 @@ from llmirage_client.simulate.saturation import saturation
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_server.config import PoolConfig
 
 CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16", instances=1)
 
@@ -21,7 +22,7 @@ def closed_loop(users: int, **more: float) -> Simulation:
 
 def test_waits_that_grow_are_a_queue_that_grows() -> None:
     grow = np.linspace(0, 4, 400).tolist()
-    assert saturation(grow) == "the queue grows, requests waited 1.50 s for their first step at first and 3.50 s at last"
+    assert saturation(grow) == "the queue grows, requests waited 1.50 s at first and 3.50 s at last"
     assert saturation(grow[::-1]) is None
     assert saturation([1.0] * 400) is None
     assert saturation([0.001 * wait for wait in grow]) is None  # milliseconds
@@ -45,6 +46,24 @@ def test_an_open_loop_beyond_capacity_is_saturated_before_anyone_waits_for_long(
     assert heavy.summary["saturated"] is True
     assert heavy.saturation is not None
     assert heavy.saturation.startswith("the queue grows")
+
+
+def test_waiting_for_a_decode_instance_is_waiting() -> None:
+    """One decode instance with room for a quarter of the replies that come; prompts start at once."""
+    cluster = ClusterConfig(
+        model="meta-llama/Llama-3.1-8B",
+        gpu="h100_sxm",
+        weights="bf16",
+        pools=(
+            PoolConfig(name="prefill", role="prefill", instances=2),
+            PoolConfig(name="decode", role="decode", max_num_seqs=8),
+        ),
+    )
+    workload = synthetic_load("100", "200", 400, seed=1)
+    kept_up, starved = (simulate(cluster, workload, RunOptions(request_rate_per_s=rate, seed=1)) for rate in (2.0, 20.0))
+    assert kept_up.summary["saturated"] is False
+    assert starved.summary["saturated"] is True
+    assert starved.summary["ttft_ms"]["p50"] > 5000
 
 
 @pytest.mark.parametrize(("users", "ramp_s", "said"), [(64, 0.0, True), (64, 8.0, False), (2, 0.0, False)])

@@ -117,7 +117,7 @@ def test_a_cluster_that_cannot_be_is_refused_with_the_arithmetic() -> None:
 def test_saturation_is_seen_in_the_last_requests() -> None:
     assert saturation([]) is None
     assert saturation([9.0] * 10 + [0.1] * 90) is None
-    assert saturation([0.1] * 90 + [9.0] * 10) == "the last requests waited 9 s for their first step (median)"
+    assert saturation([0.1] * 90 + [9.0] * 10) == "the last requests waited 9 s in queues (median)"
     overloaded = simulate(CLUSTER, synthetic_load(4000, 400, 600, seed=1), RunOptions(request_rate_per_s=60.0, seed=1))
     assert overloaded.summary["saturated"] is True
 

@@ -327,6 +327,7 @@ class Scheduler(ABC):
 
     def _join(self, step: Step, sequence: Sequence, now: float) -> None:
         """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
+        sequence.request.joined_s = now
         if self.limits.first_token != "prefill":
             step.joined.append(sequence)
         if self._shows_first:
