@@ -279,7 +279,7 @@ StepOptions = TypedDict("StepOptions", {
     "pipeline_parallel_size": "int | None", "dp": "int | None", "data_parallel_size": "int | None", "ep": "int | None",
     "expert_parallel_size": "int | None", "weights": "str | None", "moe_backend": "Literal['auto', 'marlin', 'cutlass', 'trtllm'] | None",
     "kv_cache_dtype": "str | None", "kv": "str | None", "decode": "str | Sequence[str | tuple[int, int]] | None",
-    "prefill": "str | Sequence[str | tuple[int, int]] | None", "peer_to_peer": "bool | None", "speculate": "int | None", "draft_model": "str | None",
-    "max_num_seqs": "int | None", "max_num_batched_tokens": "int | None", "gpu_memory_utilization": "float | None",
+    "prefill": "str | Sequence[str | tuple[int, int]] | None", "peer_to_peer": "bool | None", "num_speculative_tokens": "int | None",
+    "draft_model": "str | None", "max_num_seqs": "int | None", "max_num_batched_tokens": "int | None", "gpu_memory_utilization": "float | None",
     "perf_model": "Literal['roofline', 'silicon'] | None",
 }, total=False)

@@ -119,7 +119,13 @@ class StepSettings:
         "Whether GPUs copy to each other directly, or through the host's memory.",
         unset="as the catalogue has the GPU",
     )
-    speculate: int | None = setting(None, OPTIONS, "Draft tokens per decoding sequence.", metavar="K", least=1)
+    num_speculative_tokens: int | None = setting(
+        None,
+        OPTIONS,
+        "Draft tokens per decoding sequence.",
+        hidden=("speculate", "speculative_num_steps", "max_draft_len"),
+        least=1,
+    )
     draft_model: str | None = setting(
         None, OPTIONS, "The draft model.", unset="the model's own multi-token prediction layer"
     )

@@ -30,17 +30,17 @@ def step(**settings: Any) -> None:
 
 
 def explained_step(
-    decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str | None, **settings: Any
+    decode: Pairs, prefill: Pairs, num_speculative_tokens: int | None, draft_model: str | None, **settings: Any
 ) -> tuple[Deployment, dict[str, Any]]:
     """What the command prints, as data. Raises ConfigError."""
     if not decode and not prefill:
         raise ConfigError(["give at least one --decode N@CONTEXT or --prefill TOKENS@CONTEXT"])
-    if draft_model is not None and speculate is None:
-        raise ConfigError(["--draft-model needs --speculate K"])
+    if draft_model is not None and num_speculative_tokens is None:
+        raise ConfigError(["--draft-model needs --num-speculative-tokens N"])
     given = {name: value for name, value in settings.items() if value is not None}
     speculative = None
-    if speculate is not None:
-        speculative = Speculative(speculate, "draft_model" if draft_model else "mtp", draft_model)
+    if num_speculative_tokens is not None:
+        speculative = Speculative(num_speculative_tokens, "draft_model" if draft_model else "mtp", draft_model)
     check_effect([InstanceSettings(**{_SETTINGS.get(name, name): value for name, value in given.items()})])
     batch = StepBatch(prefill, [context for sequences, context in decode for _ in range(sequences)])
     try:

@@ -105,7 +105,7 @@ def test_every_attention_rank_gets_the_batch_and_every_stage_its_time() -> None:
 
 
 def test_speculation_shows_who_drafts() -> None:
-    mtp = explained("--model DeepSeek-V3 --gpu h200 --tp 8 --decode 8@1000 --speculate 2")
+    mtp = explained("--model DeepSeek-V3 --gpu h200 --tp 8 --decode 8@1000 --num-speculative-tokens 2")
     assert any(op["name"] == "draft joining projection" for op in mtp["ops"])
     small = explained("--model Llama-3.1-70B --gpu h100 --tp 4 --decode 8@1000 --speculate 3 --draft-model Llama-3.1-8B")
     assert next(op["calls"] for op in small["ops"] if op["name"] == "draft mlp down") == 3 * 32
@@ -140,7 +140,10 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ("--model Qwen3-8B --gpu h100 --decode 64", "'64' is not of the form N@CONTEXT, two whole numbers"),
         ("--model Qwen3-8B --gpu h100 --decode 0@5", "'0@5': 0 is not between 1 and 10,000,000"),
         ("--model Qwen3-8B --gpu h100 --prefill 5@x", "'5@x' is not of the form TOKENS@CONTEXT"),
-        ("--model Qwen3-8B --gpu h100 --decode 1@1 --draft-model Qwen3-0.6B", "--draft-model needs --speculate K"),
+        (
+            "--model Qwen3-8B --gpu h100 --decode 1@1 --draft-model Qwen3-0.6B",
+            "--draft-model needs --num-speculative-tokens N",
+        ),
         (
             "--model Qwen3-8C --gpu h100 --decode 1@1",
             "llmirage step: model: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B",
