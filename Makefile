@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md cluster-files.md metrics.md server-metrics.md)
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled lint lint-deploy types format bench soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
+.PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -114,8 +114,13 @@ build: .venv/.dev  ## sdist and wheel in dist/; LLMIRAGE_COMPILE=1: with compile
 	@$(PIP) install -c constraints.txt build
 	@$(BIN)/python -m build
 
-test-wheel: .venv/.dev  ## the wheels in dist/ in fresh environments: README's pytest example, times, size, results
-	@for wheel in dist/*.whl; do $(BIN)/python tools/wheel_tests.py $$wheel || exit 1; done
+test-wheel: .venv/.dev  ## the wheels in dist/ in fresh environments: README's commands and pytest example, size, results
+	@for wheel in dist/*.whl; do PYTHONPATH=tests/support $(BIN)/python tools/wheel_tests.py $$wheel || exit 1; done
+
+test-core: .venv/.core  ## a wheel alone in a fresh environment: README's commands, a chat model's tokenizer (a package index)
+	@rm -rf build/core build/lib
+	@$(PIP) wheel --no-deps -w build/core .
+	@PYTHONPATH=tests/support $(BIN)/python tools/wheel_tests.py --core build/core/*.whl
 
 clean:  ## remove .venv and everything generated
 	rm -rf .venv build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

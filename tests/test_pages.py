@@ -15,32 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import ELSEWHERE, NEEDS_A_PORT, PAGES, ROOT, TYPED_PAGES, Block, blocks, commands
+from pages import (
+    BEFORE,
+    ELSEWHERE,
+    FILES,
+    NEEDS_A_PORT,
+    PAGES,
+    ROOT,
+    TYPED_PAGES,
+    Block,
+    blocks,
+    commands,
+    give_files,
+    name_of,
+)
 from played_pages import Machine
 
-WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
-FILES = {
-    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER, "recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
-    "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
-    "docs/faults.md": {"faults.yaml": "yaml"},
-    "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"}
-    | {
-        name: f"tests/data/recordings/{Path(name).name}"
-        for name in ("cassettes/test_agent.yaml", "pairs.jsonl", "batch_input.jsonl", "batch_output.jsonl")
-    },
-    "docs/routers.md": {"my_routers.py": "python"},
-    "docs/scripts.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
-    "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
-    "docs/studies.md": {"study.yaml": "yaml"},
-}
-"""By page and name: a file of the repository, or a language: the page's first block of YAML, all of Python."""
-_RUN = "run bundled:dag-example --artifact-dir"
-BEFORE = {
-    "README.md": ["run bundled:chat --concurrency 8 --artifact-dir artifacts/RUN"],
-    "docs/calibrate.md": ["serve --model llama-3.1-8b --gpu h100_sxm --instances 1 --weights bf16"],
-    "docs/report.md": [f"{_RUN} {folder}" for folder in ("artifacts/RUN", "artifacts/SWEEP/1", "runs/a", "runs/b", "runs/c")]
-    + ["run bundled:dag-example"],
-}
 AFTER = {
     "docs/routers.md": [f"simulate bundled:dag-example --instances 3 --router my_routers:{it}" for it in ("pick", "Canary")]
 }
@@ -48,10 +38,6 @@ AFTER = {
 
 
 _typed: set[str] = set()  # studies of the package, which are the same on every page
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def elsewhere(command: str) -> bool:
@@ -64,16 +50,6 @@ def shown(page: Path) -> list[tuple[Block, str]]:
 
 def to_type() -> list[Path]:
     return [page for page in PAGES if any(commands(block) or block.language == "python" for block in blocks(page))]
-
-
-def give_files(folder: Path, page: Path) -> None:
-    texts = {found[1]: block.text for block in blocks(page) if (found := re.match(r"# (\S+\.\w+)\n", block.text))}
-    for name, source in FILES.get(name_of(page), {}).items():
-        of_page = [block.text for block in blocks(page) if block.language == source]
-        texts[name] = "\n".join(of_page if source == "python" else of_page[:1]) or (ROOT / source).read_text()
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
 
 
 def problem_of(machine: Machine, line: str) -> str | None:

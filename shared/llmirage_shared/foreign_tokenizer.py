@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +43,6 @@ def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
     eos: str | None = hugging_face.eos_token
     template: ChatTemplate = PlainTemplate(eos or "")
     if hugging_face.chat_template:
-        _require_jinja(name_or_path)
         template = JinjaTemplate(hugging_face)
         eos = _end_of_turn(template, backend) or eos
     return Tokenizer(backend, name_or_path, eos, segment_wise=encodes_by_segments(backend)), template
@@ -100,13 +98,6 @@ def _end_of_turn(template: ChatTemplate, backend: tokenizers.Tokenizer) -> str |
     specials = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
     found = [(after.find(content), -len(content), content) for content in specials if content and content in after]
     return min(found)[2] if found else None
-
-
-def _require_jinja(name_or_path: str) -> None:
-    if find_spec("jinja2") is None:
-        raise TokenizerError(
-            f"tokenizer {name_or_path}: its chat template needs the package jinja2: pip install 'llmirage[templates]'"
-        )
 
 
 def _from_transformers(name_or_path: str) -> Any:

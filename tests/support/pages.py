@@ -32,6 +32,29 @@ NEEDS_A_PORT = {
     " --executor process ": "processes, which share a port: tests/client/workers",
 }
 """Parts of commands that cannot run in one process without a port."""
+WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
+FILES = {
+    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER, "recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
+    "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
+    "docs/faults.md": {"faults.yaml": "yaml"},
+    "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"}
+    | {
+        name: f"tests/data/recordings/{Path(name).name}"
+        for name in ("cassettes/test_agent.yaml", "pairs.jsonl", "batch_input.jsonl", "batch_output.jsonl")
+    },
+    "docs/routers.md": {"my_routers.py": "python"},
+    "docs/scripts.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
+    "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
+    "docs/studies.md": {"study.yaml": "yaml"},
+}
+"""By page and name: a file of the repository, or a language: the page's first block of YAML, all of Python."""
+_RUN = "run bundled:dag-example --artifact-dir"
+BEFORE = {
+    "README.md": ["run bundled:chat --concurrency 8 --artifact-dir artifacts/RUN"],
+    "docs/calibrate.md": ["serve --model llama-3.1-8b --gpu h100_sxm --instances 1 --weights bf16"],
+    "docs/report.md": [f"{_RUN} {folder}" for folder in ("artifacts/RUN", "artifacts/SWEEP/1", "runs/a", "runs/b", "runs/c")]
+    + ["run bundled:dag-example"],
+}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "")
 
@@ -60,3 +83,17 @@ def commands(block: Block) -> list[str]:
     if any(line.startswith("$ ") for line in lines):
         return [line[2:].strip() for line in lines if line.startswith("$ ")]
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")] if block.language in _SHELL else []
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def give_files(folder: Path, page: Path) -> None:
+    texts = {found[1]: block.text for block in blocks(page) if (found := re.match(r"# (\S+\.\w+)\n", block.text))}
+    for name, source in FILES.get(name_of(page), {}).items():
+        of_page = [block.text for block in blocks(page) if block.language == source]
+        texts[name] = "\n".join(of_page if source == "python" else of_page[:1]) or (ROOT / source).read_text()
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)

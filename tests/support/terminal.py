@@ -23,7 +23,14 @@ class Terminal:
     """Commands are typed one after the other. `llmirage serve` and programs named in `staying` go on until the next of the
     same port, or the end. Ports of the text stand for free ports, the same one each time."""
 
-    def __init__(self, folder: Path, staying: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        staying: dict[str, str] | None = None,
+        programs: Path = Path(sys.executable).parent,
+        variables: dict[str, str] | None = None,
+    ) -> None:
+        """programs: the folder with `llmirage` and `python`. variables: of the environment."""
         self.folder = folder
         self._staying = {"llmirage serve": _DEFAULT_PORT, **(staying or {})}
         self._ports: dict[str, str] = {}
@@ -32,9 +39,9 @@ class Terminal:
         tools.mkdir()
         (tools / "xdg-open").write_text("#!/bin/sh\n")
         (tools / "xdg-open").chmod(0o755)
-        path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(tools), str(programs), os.environ["PATH"]])
         own = {"PATH": path, "COLUMNS": "100", "LLMIRAGE_PORT": self._free(_DEFAULT_PORT), "HF_HUB_OFFLINE": "1"}
-        self._environment = {**os.environ, **own}
+        self._environment = {**os.environ, **own, **(variables or {})}
 
     def __enter__(self) -> Self:
         return self
