@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from llmirage_shared.wire.chat import calls_since_user, last_user_text, with_calls
 
 
@@ -47,6 +49,28 @@ def test_calls_and_results_in_words() -> None:
     heard = with_calls(messages)
     assert calls_since_user(heard) == [("f", "sunny")]
     assert last_user_text(heard) == "What is it?"
+
+
+def test_code_that_calls_functions_and_its_results() -> None:
+    code = "Thought: I look.\n```\nfound = look_up(place='Paris')\nprint(found)\n```"
+    messages = [user("Where?"), {"role": "assistant", "content": code}, user("Observation: here")]
+    assert calls_since_user(with_calls(messages)) == [("look_up", "here"), ("print", "here")]
+
+
+@pytest.mark.parametrize("heading", ["New task:", "Request 1 of the user:"])
+def test_what_follows_an_observation_under_the_first_heading_is_a_new_message(heading: str) -> None:
+    observed = f"Observation:\nsunny\n{heading}\nAnd in Rome?"
+    messages = [user(f"{heading}\nAnd in Paris?"), {"role": "assistant", "content": CALLING}, user(observed)]
+    heard = with_calls(messages)
+    assert last_user_text(heard) == f"{heading}\nAnd in Rome?"
+    assert calls_since_user(heard) == []
+    assert calls_since_user(with_calls([*messages[:2], user("Observation:\nsunny: warm")])) == [("f", "sunny: warm")]
+
+
+def test_calls_of_the_api_stay_as_they_are_whatever_is_said_beside_them() -> None:
+    called = {**assistant(("a", "f")), "content": "I call g(1)."}
+    messages = [user("x"), called, tool("a", "1"), user("Observation: y")]
+    assert with_calls(messages) == messages
 
 
 def test_an_observation_of_nothing_is_a_message() -> None:

@@ -21,6 +21,7 @@ from llmirage_server.replies.reply import (
     ReplyRequest,
     ReplySource,
 )
+from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
@@ -45,17 +46,30 @@ class ComposedReplies:
 
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
-        reply = self._composed(with_prompted_form(request))
+        shown = self._shown(request)
+        reply = self._composed(with_prompted_form(request) if shown is None else request, shown)
         if request.stop_token_ids:
             reply = stopped_at_token(reply, request.stop_token_ids, request.include_stop_str, request.min_tokens)
         return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
 
-    def _composed(self, request: ReplyRequest) -> Reply:
+    def _shown(self, request: ReplyRequest) -> str | None:
+        """The text of a reply in a form that the instructions show, where the request's fields ask for none."""
+        if not self._converses or not request.instructions or request.tools or request.grammar is not None:
+            return None
+        free = request.json_schema is None and not request.ignore_eos
+        form = shown_form(request.instructions) if free else None
+        return None if form is None else filled(form, request, conversation_key(request))
+
+    def _composed(self, request: ReplyRequest, shown: str | None) -> Reply:
         refuse = request.may_refuse and self._converses and is_refused(request.last_user_text)
         calls = calls_now(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
-        quote = "" if calls or shaped or refuse or request.ignore_eos or not self._converses else _results_quoted(request)
-        if not (calls or shaped or request.reasoning_tokens or refuse or quote):
+        quote = (
+            ""
+            if calls or shaped or shown or refuse or request.ignore_eos or not self._converses
+            else _results_quoted(request)
+        )
+        if not (calls or shaped or request.reasoning_tokens or refuse or quote or shown):
             return self._texts.reply(request)
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
@@ -68,6 +82,9 @@ class ComposedReplies:
         if refuse:
             draft.write("refusal", refusal_text(key))
             return draft.reply("stop")
+        if shown is not None:
+            draft.write("text", shown)
+            return draft.stopped(*_stops(request)) or draft.reply("stop")
         request, calls = self._call_hosted(draft, request, calls, key)
         if calls:
             for place, call in enumerate(calls):

@@ -71,11 +71,11 @@ def object_form(texts: Sequence[str]) -> Any:
         if not names and (listed := _LISTED_KEYS.search(text)) is not None:
             names = [name for name in re.split(r",? and |, ?", listed.group(1)) if name]
         if names := [name for name in dict.fromkeys(names) if name.lower() != "json"]:
-            return _object(names, _typed(text))
+            return _object(names, typed_keys(text))
     return _object(["answer", "explanation"])
 
 
-def _typed(text: str) -> dict[str, Any]:
+def typed_keys(text: str) -> dict[str, Any]:
     """Schemas of the keys whose types the text tells, as DSPy does: "`score` (must be formatted as a valid Python int)"."""
     found: dict[str, Any] = {}
     for name, kind in _TYPED_KEY.findall(text):
@@ -87,11 +87,11 @@ def _typed(text: str) -> dict[str, Any]:
 
 
 def _object(names: list[str], known: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    properties = {name: known.get(name) or _schema(name) for name in names}
+    properties = {name: known.get(name) or key_schema(name) for name in names}
     return {"type": "object", "properties": properties, "required": names}
 
 
-def _schema(name: str) -> dict[str, Any]:
+def key_schema(name: str) -> dict[str, Any]:
     """What a key of this name is likely to hold: tags are a list, an age is a number."""
     kind = _type(name)
     if kind == "string" and _PLURAL.search(name):

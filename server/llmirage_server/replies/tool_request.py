@@ -93,7 +93,8 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
         if best is not None and (forced or _points(best, words) >= THRESHOLD):
             calls = [_matched(best, said)]
     if not calls and forced:
-        calls = [_matched((candidates or fresh or allowed)[-1], said)]
+        last, results = (candidates or fresh or allowed)[-1], "\n".join(request.results).strip()
+        calls = [PlannedCall(last, f"{results}\n{said}", "", results) if results else _matched(last, said)]
     return calls[: MOST_CALLS if request.parallel_tool_calls else 1]
 
 

@@ -20,6 +20,8 @@ _RESULT = ("tool", "function")
 # How smolagents writes calls and results as text.
 _CALLING = "Calling tools:"
 _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
+_CALLED_FUNCTION = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
+_HEADING = re.compile(r"[^\n:]{1,40}:\n")
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
 
 
@@ -186,21 +188,28 @@ def _text(content: Any) -> str:
 def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The messages with calls and results that an agent wrote as text (smolagents does) as calls and results.
 
-    That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]" and a user's "Observation: ..." after it.
+    That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]", or code that calls functions, and a user's
+    "Observation: ..." after it. What follows there under the heading of the first message is a new message of the user.
     """
     if not messages or messages[-1].get("role") != "user" or not _OBSERVATION.match(_text(messages[-1].get("content"))):
         return messages
     rewritten: list[Mapping[str, Any]] = []
     calls: list[dict[str, Any]] = []
+    first = next(_text(message.get("content")) for message in messages if message.get("role") == "user")
+    heading = _HEADING.match(first)
     for message in messages:
         role, text = message.get("role"), _text(message.get("content"))
-        if role == "assistant" and _CALLING in text:
-            names = _CALLED_NAME.findall(text)
+        in_words = role == "assistant" and not message.get("tool_calls")
+        names = (_CALLED_NAME if _CALLING in text else _CALLED_FUNCTION).findall(text) if in_words else []
+        if names:
             calls = [{"id": f"{len(rewritten)}.{place}", "function": {"name": name}} for place, name in enumerate(names)]
             rewritten.append({"role": "assistant", "tool_calls": calls})
         elif role == "user" and calls and (observation := _OBSERVATION.match(text)) is not None:
-            result = text[observation.end() :]
+            result, new, more = text[observation.end() :], "", ""
+            if heading is not None:
+                result, new, more = result.partition(f"\n{heading[0]}")
             rewritten += [{"role": "tool", "tool_call_id": call["id"], "content": result} for call in calls]
+            rewritten += [{"role": "user", "content": f"{heading[0]}{more}"}] if heading is not None and new else []
         else:
             rewritten.append(message)
             calls = []
