@@ -50,6 +50,9 @@ servers with `--replies echo`, never get a refusal.
 Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
 `output_config.format`), the same in each API.
 
+The same API is at Azure's paths (`/openai/deployments/NAME/...`, `/openai/v1/...`) and OpenRouter's (`/api/v1/...`), in
+their forms: [Dialects](dialects.md#azure-and-openrouter).
+
 Log probabilities have the real form, but their values are invented from the seed: no model computes them.
 
 What replies say and which tools they call: [Replies](replies.md). The API's own tools: [Built-in tools](tools.md). Responses
@@ -62,8 +65,8 @@ path but `/health`, `/livez`, `/ping` and `/metrics` needs a key; without it, wh
 generate, and embeddings.
 """
 
-_ABSENT = """A request gets status 404 and an error, in its API's own form, that says so. Its code is `unknown_url`,
-as for any other path without an endpoint."""
+_ABSENT = """A request gets status 404 and an error, in its API's own form, that says so and what to use instead. `*` stands
+for any text; all below a path is meant too, unless it ends with `!`."""
 
 
 class Server:
@@ -130,8 +133,10 @@ async def document() -> str:
         lines.append("")
     lines += ["## Everything else", "", "| operation | |", "|---|---|"]
     lines += [f"| {each.method.upper()} {each.path} | {each.summary} |" for each in OPERATIONS if each.path not in BASES]
-    lines += ["", "## Not simulated", "", _ABSENT, "", "| path, and all below it | |", "|---|---|"]
-    lines += [f"| {path} | {what} |" for path, what in ABSENT.items()]
+    lines += ["", "## Not simulated", "", _ABSENT, "", "| paths | whose | what | instead |", "|---|---|---|---|"]
+    lines += [
+        f"| {' '.join(f'`{path}`' for path in each.paths)} | {each.api} | {each.what} | {each.instead} |" for each in ABSENT
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

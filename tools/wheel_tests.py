@@ -1,4 +1,4 @@
-"""A built wheel as a stranger meets it: alone in a fresh environment. README's commands, its pytest example, size, results.
+"""Tests of a built wheel in a fresh environment: README's commands and its pytest example, size, results.
 
     python tools/wheel_tests.py dist/llmirage-*.whl
     python tools/wheel_tests.py --core dist/llmirage-*.whl    only what needs nothing but the wheel: README's commands
@@ -68,7 +68,7 @@ class Stranger:
         return int(self.run("python", "-c", code)) / 1e6
 
     def type_readme(self) -> Iterator[str]:
-        """Type README's commands, and two with a tokenizer; yields what fails. Loads and servers run sixty times faster."""
+        """Type README's commands, and two with a tokenizer, with a clock sixty times faster; yield what fails."""
         folder = self.folder / "readme"
         folder.mkdir()
         give_files(folder, README)
@@ -87,7 +87,7 @@ class Stranger:
 
 
 def _here(line: str) -> str:
-    """The line with this machine for an endpoint of the reader's, the port that the page says, and a fast clock."""
+    """Return the line with this machine as the reader's endpoint, the port that the page names, and a fast clock."""
     line = line.replace("https://my-endpoint/v1", "http://localhost:8000/v1").replace("curl ", "curl --fail-with-body ")
     return re.sub(r"^llmirage (record|run|serve)\b", lambda found: f"{found[0]} {_MORE[found[1]]}", line)
 
@@ -118,7 +118,7 @@ def main(wheel: Path, core_only: bool) -> int:
 
 
 def _with_tools(stranger: Stranger, wheel: Path, installed_s: float) -> Iterator[str]:
-    """README's example of pytest and, of a wheel with compiled modules, their results; yields what takes too long."""
+    """Run README's example of pytest and, with compiled modules, the tests of their results; yield what takes too long."""
     (stranger.folder / "test_weather.py").write_text(example())
     began_s = time.perf_counter()
     stranger.run("python", "-m", "pip", "install", "-q", "pytest", "openai")

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmirage_server.api.absent import in_callers_form
 from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.dialect import DIALECTS, Dialect
 from llmirage_server.api.exchange import EndpointApp
@@ -157,7 +158,7 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
     first = pools[0]
     named: Any = first.deployment.engine.base if first.config.engine else "openai"
     dialect = DIALECTS[config.dialect or named]
-    return replace(dialect, strict=False) if config.lenient else dialect
+    return replace(dialect, strict=dialect.strict and not config.lenient, error=in_callers_form(dialect.error))
 
 
 def _cache_settings(pool: ServedPool) -> CacheSettings:

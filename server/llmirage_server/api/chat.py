@@ -23,6 +23,7 @@ from llmirage_server.api.writers import ChatWriter
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest, chat_completion, parse_chat
+from llmirage_shared.wire.content_filters import filtered, filtered_frame, filtered_opening
 from llmirage_shared.wire.output import (
     CHAT_FORM,
     FinishedChoice,
@@ -59,7 +60,7 @@ class ChatHandler(ServiceHandler):
         tokenizer = await service.tokenizer()
         tier = "default" if body.service_tier in (None, "auto") else body.service_tier
         head = ResponseHead(new_id("chatcmpl-"), int(time.time()), body.model, service.system_fingerprint, tier)
-        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state, service.dialect)
+        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state, exchange.dialect)
         if sampling.stream:
             return answer.stream(exchange)
         await finish(generation, exchange)
@@ -85,6 +86,8 @@ class _ChatAnswer:
         """The whole completion; stored, if the request asks for it."""
         choices = [self._finished(choice) for choice in self.generation.choices]
         completion = chat_completion(self.head, choices, self.generation.shown_usage())
+        if self.dialect.vendor.content_filters:
+            completion = filtered(completion)
         if self.request.body.store:
             store_completion(self.state, self.request, completion)
         return completion
@@ -99,7 +102,9 @@ class _ChatAnswer:
             self.completion()
             return end()
 
-        return TokenStream(self.generation, exchange, writers, stored_end if self.request.body.store else end).start()
+        opening = filtered_opening() if self.dialect.vendor.content_filters else b""
+        closing = stored_end if self.request.body.store else end
+        return TokenStream(self.generation, exchange, writers, closing, opening=opening).start()
 
     @property
     def _obfuscated(self) -> bool:
@@ -109,6 +114,8 @@ class _ChatAnswer:
     def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
         sampling, reply = self.request.sampling, choice.reply
         frame = chunk_frame(self.head, "chat.completion.chunk", index, sampling.include_usage, self._obfuscated)
+        if self.dialect.vendor.content_filters:
+            frame = filtered_frame(frame)
         if not (reply.parts or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
             return PlainWriter(
                 frame,

@@ -12,6 +12,7 @@ import numpy as np
 
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import completion_constraints
+from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
@@ -22,6 +23,7 @@ from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
+from llmirage_shared.wire.content_filters import filtered, filtered_frame, filtered_opening
 from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, chunk_frame, new_id, stream_end
 
 _MANY_ECHOED = 8_000  # characters or token ids
@@ -43,7 +45,7 @@ class CompletionsHandler(ServiceHandler):
         constraints = completion_constraints(request)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
         head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, service.system_fingerprint)
-        answer = _TextAnswer(request, generation, head, tokenizer)
+        answer = _TextAnswer(request, generation, head, tokenizer, exchange.dialect)
         if sampling.stream:
             writers = await exchange.apart(lambda: list(map(answer.writer, range(len(answer.generation.choices)))))
             return answer.stream(exchange, writers)
@@ -52,9 +54,10 @@ class CompletionsHandler(ServiceHandler):
         choices = await exchange.apart(lambda: list(map(answer.finished, kept)))
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
             finished.more = await prompt_fields(choice, sampling, tokenizer)
-        return await exchange.large_json(
-            text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
-        )
+        completion = text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
+        if exchange.dialect.vendor.content_filters:
+            completion = filtered(completion, len(prompts))
+        return await exchange.large_json(completion)
 
     async def _prompts(
         self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None, exchange: HttpExchange
@@ -87,6 +90,7 @@ class _TextAnswer:
     generation: Generation
     head: ResponseHead
     tokenizer: Tokenizer
+    dialect: Dialect
 
     def usage(self) -> dict[str, Any]:
         usage = self.generation.shown_usage()
@@ -108,14 +112,17 @@ class _TextAnswer:
 
     def stream(self, exchange: HttpExchange, writers: Sequence[ChoiceWriter]) -> TokenStream:
         usage = self.usage if self.request.sampling.include_usage else None
-        more = partial(cached_details, self.generation, exchange) if exchange.dialect.sglext else dict
+        more = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
         end = partial(stream_end, self.head, "text_completion", usage, more)
-        return TokenStream(self.generation, exchange, writers, end).start()
+        opening = filtered_opening(len(self.request.prompts)) if self.dialect.vendor.content_filters else b""
+        return TokenStream(self.generation, exchange, writers, end, opening=opening).start()
 
     def writer(self, index: int) -> ChoiceWriter:
         choice = self.generation.choices[index]
         sampling, reply, silent = self.request.sampling, choice.reply, self.request.silent
         frame = chunk_frame(self.head, "text_completion", index, sampling.include_usage)
+        if self.dialect.vendor.content_filters:
+            frame = filtered_frame(frame)
         if not (silent or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
             return PlainWriter(
                 frame,

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
 
+from starlette.types import Scope
+
 from llmirage_shared.wire.errors import ApiError
 
 DialectName = Literal["openai", "vllm", "sglang", "trtllm"]
 ErrorForm = Callable[[ApiError, str], dict[str, Any]]  # by the path of the request
+
+# Keys in the scope of a request that came to another vendor's path: its dialect, and the path.
+DIALECT, ASKED_PATH = "llmirage.dialect", "llmirage.asked_path"
 
 # Codes of errors that an engine's web framework finds, before its own code has the request.
 _FRAMEWORK_CODES = frozenset(("missing_required_parameter", "invalid_type"))
@@ -63,6 +68,24 @@ def _enveloped(error: ApiError) -> dict[str, Any]:
 
 
 @dataclass(slots=True, frozen=True)
+class Vendor:
+    """What the API of a vendor with paths of its own has otherwise (vendors.py).
+
+    refused: the error for a request that its URL alone rules out. own_body: the body of a request in OpenAI's fields; raises
+    ApiError. content_filters: chat and completions have verdicts of filters. model_card: an entry of the list of models, by
+    name, time of creation and context length.
+    """
+
+    refused: Callable[[Scope], ApiError | None] | None = None
+    own_body: Callable[[dict[str, Any], Scope], dict[str, Any]] | None = None
+    content_filters: bool = False
+    model_card: Callable[[str, int, int], dict[str, Any]] | None = None
+
+
+OF_OPENAI = Vendor()
+
+
+@dataclass(slots=True, frozen=True)
 class Dialect:
     """What one server does differently from others that speak the same API."""
 
@@ -78,6 +101,7 @@ class Dialect:
     reasoning_in_usage: bool  # `reasoning_tokens` stands in the usage itself, too
     sglext: bool  # answers `return_cached_tokens_details`
     obfuscation: bool = False  # pads the events of chat and Responses unless `include_obfuscation` is false
+    vendor: Vendor = OF_OPENAI
 
 
 _CARD = ("root", "parent", "max_model_len")

@@ -17,8 +17,9 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api import bodies, json_pieces
+from llmirage_server.api.absent import absent_at
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
-from llmirage_server.api.dialect import OPENAI, Dialect
+from llmirage_server.api.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.api.large_response import response_of
 from llmirage_server.api.response import Response
@@ -84,14 +85,15 @@ class HttpExchange:
         """in_thread: where long work is done. None: at once."""
         self.most_bytes = most_bytes
         self._in_thread = in_thread
-        self.dialect = dialect
+        self.dialect: Dialect = scope.get(DIALECT, dialect)
         self._clock = precise_clock()
         self.scope = scope
         self.receive = receive
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body: Mapping[str, Any] = {}
-        self.entry = entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
+        path = scope.get(ASKED_PATH, scope["path"])
+        self.entry = entry = JournalEntry(scope["method"], path, scope.get("client"), scope["headers"])
         entry.arrived_s = self.arrived_s
         entry.connection = scope.get("state", {}).get(CONNECTION)
         self.fault: FaultOfRequest | None = None
@@ -112,6 +114,8 @@ class HttpExchange:
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
         """The body, of so many bytes, is this JSON object. Raises ApiError for a fault that refuses it."""
+        if self.dialect.vendor.own_body is not None:
+            value = self.dialect.vendor.own_body(value, self.scope)
         self.body = value
         self.is_large = size > LARGE_BYTES
         if self.fault is not None:
@@ -353,6 +357,9 @@ class EndpointApp:
         try:
             if self.guard is not None and method != "OPTIONS":
                 self.guard(exchange)
+            url_refused = exchange.dialect.vendor.refused
+            if url_refused is not None and method != "OPTIONS" and (of_url := url_refused(exchange.scope)) is not None:
+                raise of_url
             faults = self.faults
             if (
                 faults is not None
@@ -364,7 +371,10 @@ class EndpointApp:
                 return await handler(exchange)
             if method == "OPTIONS":
                 return preflight(exchange.headers, exchange.request_id)
-            refused = errors.method_not_supported(method, exchange.scope["path"], list(self.handlers))
+            path = exchange.scope["path"]
+            if (absent := absent_at(path)) is not None:  # another API has something else at this path
+                raise absent.error(method, path)
+            refused = errors.method_not_supported(method, path, list(self.handlers))
             if exchange.headers.get(b"upgrade", b"").lower() == b"websocket":
                 refused = errors.no_websocket()
             response = exchange.error(refused)

@@ -69,6 +69,14 @@ class ServedModels:
                 self._warn(name)
         return found
 
+    def serves(self, name: str) -> bool:
+        """Whether `find` takes the name."""
+        try:
+            self.find(name)
+        except errors.ApiError:
+            return False
+        return True
+
     def meant(self, name: str) -> ServedModel:
         """The served model of that name; for any other name the first one."""
         return self._found.get(name) or self._catalogue().get(name.lower()) or self._found[self.served[0]]
@@ -90,6 +98,9 @@ class ServedModels:
             cards = [self._anthropic_card(name) for name in self.served]
             ends = {"first_id": self.served[0], "last_id": self.served[-1]}
             return exchange.json({"data": cards, "has_more": False, **ends})
+        if (card := exchange.dialect.vendor.model_card) is not None:
+            cards = [card(name, self._created, self.find(name).max_model_len) for name in self.served]
+            return exchange.json({"data": cards})
         return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:

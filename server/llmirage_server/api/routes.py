@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llmirage_server.api.absent import absent_part
+from llmirage_server.api.absent import absent_at
 from llmirage_server.api.access import own_pages_only
+from llmirage_server.api.dialect import ASKED_PATH
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
@@ -82,12 +83,13 @@ def routes(
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
-    from starlette.routing import Route, WebSocketRoute
+    from starlette.routing import Mount, Route, WebSocketRoute
 
     from llmirage_server.api.batches.lines import ENDPOINTS
     from llmirage_server.api.batches.runner import LineExchange
     from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
     from llmirage_server.api.responses.websocket import ResponsesSocket
+    from llmirage_server.api.vendors import vendor_paths
 
     messages = MessagesHandler(service)
     endpoint = partial(
@@ -114,6 +116,7 @@ def routes(
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
+        *[Mount(prefix, at) for prefix, at in vendor_paths(service.dialect, service.models).items()],
     ]
 
 
@@ -289,9 +292,15 @@ def _methods(**handlers: Handler) -> Methods:
 
 async def _unknown_url(exchange: HttpExchange) -> Response:
     """Answers on every path that is not an endpoint."""
-    path = exchange.scope["path"]
-    error = errors.unknown_url(exchange.scope["method"], path, absent_part(path))
-    return exchange.refusal(error, exchange.error_body(error))
+    method, asked = exchange.scope["method"], exchange.scope.get(ASKED_PATH, exchange.scope["path"])
+    absent = absent_at(exchange.scope["path"])
+    error = errors.unknown_url(method, asked) if absent is None else absent.error(method, asked)
+    body = exchange.error_body(error)
+    if absent is not None and absent.api in ("Anthropic", "OpenAI") and exchange.header(b"anthropic-version") is not None:
+        from llmirage_server.api.messages.endpoint import messages_error
+
+        body = {**messages_error(error), "request_id": exchange.request_id.decode()}
+    return exchange.refusal(error, body)
 
 
 UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)

@@ -42,7 +42,9 @@ class _ChoiceWriter:
 
     def _chunk(self, event: _ChoiceEvent, more: bytes = b"") -> bytes:
         usage = None if self._usage is None else encoded(self._usage(event.after))
-        return self._frame.chunk(encoded(event.choice), usage, more)
+        choice = event.choice
+        says = bool(choice["delta"].get("content") if "delta" in choice else choice["text"])
+        return self._frame.chunk(encoded(choice), usage, more, says)
 
 
 class ChatWriter(_ChoiceWriter):

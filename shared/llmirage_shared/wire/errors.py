@@ -186,10 +186,10 @@ def no_rule(endpoint: str, user: str) -> ApiError:
     )
 
 
-def unknown_url(method: str, path: str, absent: str | None = None) -> ApiError:
+def unknown_url(method: str, path: str, absent: str | None = None, headers: Sequence[tuple[bytes, bytes]] = ()) -> ApiError:
     """404. absent: what is at that URL of the real API, where this server has none of it."""
-    why = "" if absent is None else f": {absent}: not simulated by llmirage."
-    return ApiError(f"Invalid URL ({method} {shorten(path)}){why}", status=404, code="unknown_url")
+    why = "" if absent is None else f": {absent}"
+    return ApiError(f"Invalid URL ({method} {shorten(path)}){why}", status=404, code="unknown_url", headers=headers)
 
 
 def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiError:

@@ -12,7 +12,7 @@ import os
 import re
 import string
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -160,25 +160,33 @@ def without_padding(event: bytes) -> bytes:
 
 @dataclass(slots=True, frozen=True)
 class ChunkFrame:
-    """The bytes around the object of one choice in its chunks."""
+    """The bytes around the object of one choice in its chunks.
+
+    said, silent: more keys of the choice, each after a comma, in chunks that bring text and in all others.
+    """
 
     start: bytes  # up to and including the choice's index
     end: bytes  # after the choice
     obfuscated: bool = False
+    said: bytes = b""
+    silent: bytes = b""
+
+    def with_keys(self, said: bytes, silent: bytes) -> ChunkFrame:
+        return replace(self, said=said, silent=silent)
 
     def finished(self, chunk: bytes) -> bytes:
         """The chunk, with padding if it is to have one."""
         return padded(chunk) if self.obfuscated else chunk
 
-    def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"") -> bytes:
+    def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"", says: bool = True) -> bytes:
         """A chunk around the JSON object of a choice without its index.
 
-        usage: the usage object of this chunk; more: other keys of the chunk, each after a comma.
+        usage: the usage object of this chunk; more: other keys of the chunk, each after a comma. says: it brings text.
         """
         end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
         if more:
             end = b"]" + more + end[1:]
-        return self.finished(self.start + b"," + choice[1:] + end)
+        return self.finished(self.start + (self.said if says else self.silent) + b"," + choice[1:] + end)
 
 
 def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool, obfuscated: bool = False) -> ChunkFrame:
@@ -301,17 +309,17 @@ class PlainWriter:
         self._pieces = pieces
         self._echo = echo
         self._joined = joined
-        self._head = frame.start + form.text
+        self._head = frame.start + frame.said + form.text
         self._frame = frame
         self._ends = _chunk_ends(self._head, form.text_close + b'"finish_reason":null}' + frame.end, frame.obfuscated)
-        self._opening = frame.finished(frame.start + form.opening + frame.end) if form.opening else b""
+        self._opening = frame.finished(frame.start + frame.silent + form.opening + frame.end) if form.opening else b""
         reasons = b'"finish_reason":' + escape(finish_reason)
         if stop_reason is not None:
             reasons += b',"stop_reason":' + _encode(stop_reason).encode()
         self._total = len(pieces) if ends_with_token else -1
         self._held = b'""'  # the text of the last chunk, which waits for the finish reason
         self._close = form.text_close + reasons + b"}" + frame.end
-        self._ending = frame.finished(frame.start + form.ending + reasons + b"}" + frame.end)
+        self._ending = frame.finished(frame.start + frame.silent + form.ending + reasons + b"}" + frame.end)
 
     def tokens(self, start: int, end: int) -> bytes:
         """The chunks of tokens [start, end)."""

@@ -112,7 +112,7 @@ class LineChecker:
         self._ids.add(custom_id)
         if method != "POST":
             yield "invalid_method", f"Invalid method: '{errors.shorten(method)}'. Supported values are: 'POST'.", "method"
-        if url != self.endpoint:
+        if url not in (self.endpoint, self.endpoint.removeprefix("/v1")):  # the latter as Azure has it
             yield "invalid_url", "The URL provided for this request does not match the batch endpoint.", "url"
         yield from self._wrong_body(body)
 
