@@ -1,4 +1,4 @@
-"""litellm against the server: as an OpenAI, a vLLM and an Anthropic endpoint."""
+"""litellm against the server: as an OpenAI, a vLLM, an Anthropic, an Azure and an OpenRouter endpoint."""
 
 from __future__ import annotations
 
@@ -107,3 +107,61 @@ def test_the_router_and_async(wait: Any, endpoint: dict[str, Any]) -> None:
     router = litellm.Router(model_list=[{"model_name": "m", "litellm_params": {"model": f"openai/{MODEL}", **options}}])
     assert wait(router.acompletion(model="m", messages=HELLO)).choices[0].finish_reason == "stop"
     assert len(wait(litellm.acompletion(model=f"openai/{MODEL}", messages=HELLO, n=3, max_tokens=4, **options)).choices) == 3
+
+
+@pytest.fixture(params=["azure", "openrouter"])
+def vendor(request: pytest.FixtureRequest, endpoint: dict[str, Any], server_url: str) -> dict[str, Any]:
+    """The options of a call to a vendor's path."""
+    url = server_url.removesuffix("/v1")
+    own = {
+        "azure": {"model": f"azure/{MODEL}", "api_base": url, "api_version": "2024-10-21"},
+        "openrouter": {"model": f"openrouter/{MODEL}", "api_base": f"{url}/api/v1"},
+    }[request.param]
+    return {**endpoint, **own}
+
+
+def test_a_vendors_text_streamed_and_whole(vendor: dict[str, Any]) -> None:
+    whole = ask(vendor)
+    assert whole.choices[0].finish_reason == "stop"
+    chunks = list(ask(vendor, stream=True, stream_options={"include_usage": True}))
+    built = litellm.stream_chunk_builder(chunks, messages=HELLO)
+    assert built.choices[0].message.content == whole.choices[0].message.content
+    assert built.usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_a_vendors_tools_and_structured_output(vendor: dict[str, Any]) -> None:
+    messages: list[Any] = [{"role": "user", "content": "What's the weather in Paris?"}]
+    first = ask(vendor, messages, tools=[WEATHER]).choices[0]
+    assert [call.function.arguments for call in first.message.tool_calls] == ['{"location":"Paris"}']
+    messages += [first.message]
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": "18 degrees"} for call in first.message.tool_calls]
+    assert "18 degrees" in ask(vendor, messages, tools=[WEATHER]).choices[0].message.content
+    assert Person.model_validate_json(ask(vendor, response_format=Person).choices[0].message.content)
+
+
+def test_a_vendors_errors_are_litellms_own(vendor: dict[str, Any]) -> None:
+    with pytest.raises(litellm.NotFoundError):
+        ask({**vendor, "model": vendor["model"].partition("/")[0] + "/nobody"})
+    with pytest.raises(litellm.BadRequestError):
+        ask(vendor, temperature=9)
+
+
+def test_azures_embeddings_and_responses(endpoint: dict[str, Any], server_url: str) -> None:
+    own = {"api_base": server_url.removesuffix("/v1"), "api_key": "none", "api_version": "2024-10-21"}
+    assert len(litellm.embedding(model=f"azure/{MODEL}", input=["a", "b"], **own).data) == 2
+    assert litellm.responses(model=f"azure/{MODEL}", input="Hello", **own).status == "completed"
+
+
+def test_openrouters_fallback_and_reasoning(server_url: str) -> None:
+    options = {"api_base": f"{server_url.removesuffix('/v1')}/api/v1", "api_key": "none"}
+    answer = litellm.completion(
+        model="openrouter/nobody",
+        messages=HELLO,
+        models=["no-one", MODEL],
+        provider={"order": ["OpenAI"]},
+        transforms=["middle-out"],
+        reasoning={"effort": "low"},
+        **options,
+    )
+    assert answer.model.endswith(MODEL)
+    assert answer.choices[0].message.reasoning_content

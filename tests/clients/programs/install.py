@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PYTHON = {
     "aider": ["aider-chat"],
     "aiperf": ["aiperf"],
+    "dspy": ["dspy"],
     "evalscope": ["evalscope[perf]"],
     "genai-bench": ["genai-bench"],
     "guidellm": ["guidellm"],
@@ -33,15 +34,18 @@ PYTHON = {
         "openai-agents",
         "pydantic-ai-slim[openai]",
     ],
-    "litellm": ["-e", f"{ROOT}[dev]", "litellm"],
+    "litellm": ["-e", f"{ROOT}[dev]", "litellm[proxy]"],
     "sglang": ["sglang"],
+    "smolagents": ["smolagents[openai]"],
 }
 NEWER = {"inference-perf": "3.12"}  # what needs a newer Python than llmirage
 NODE = {
     "codex": ["@openai/codex"],
     "claude-code": ["@anthropic-ai/claude-code"],
     "node-sdks": ["ai", "@ai-sdk/openai", "openai", "zod"],
+    "opencode": ["opencode-ai"],
     "promptfoo": ["promptfoo"],
+    "qwen-code": ["@qwen-code/qwen-code"],
 }
 LARGE = ("sglang",)  # gigabytes; its load generator needs the whole package
 
