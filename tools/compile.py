@@ -64,7 +64,7 @@ NAMES = (
 )
 
 # Types are taken from our own modules, numpy and the standard library: to check all of the rest takes ten times as long.
-_UNKNOWN = """anyio click httptools httpx jinja2 jsonschema pydantic ray rich starlette tokenizers transformers
+_UNKNOWN = """anyio click httptools httpx jinja2 jsonschema pydantic ray rich sse_starlette starlette tokenizers transformers
 uvicorn uvloop yaml llmirage_server.api llmirage_server.app llmirage_server.replies"""
 _MYPY_SETTINGS = f"""\
 [mypy]

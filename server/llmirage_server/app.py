@@ -20,7 +20,7 @@ from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import InjectedFaults
 from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.routes import UNKNOWN, PathRouter, routes
+from llmirage_server.api.routes import UNKNOWN, LazyRoutes, routes
 from llmirage_server.api.service import Service, new_scripts
 from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.state.state import State
@@ -57,7 +57,7 @@ read_faults_file: Callable[[str], Iterable[FaultRule]] = at_call("llmirage_serve
 _TTL_S = 30 * 86400.0  # OpenAI keeps responses for 30 days
 
 
-class LlmirageApp(PathRouter):
+class LlmirageApp(LazyRoutes):
     """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
 
     def __init__(self, config: ClusterConfig, *, page: bool = False, script: Mapping[str, Any] | None = None) -> None:

@@ -64,10 +64,11 @@ class Host(Protocol):
 class BridgedCall:
     """One request: `run` answers it on the app's loop, and the caller takes what comes, in its own thread or task.
 
-    reader_waits: whether the caller has taken everything and waits for more. left: whether it wants no more.
+    reader_waits: whether the caller has taken everything and waits for more. left: whether it wants no more. Its `send`
+    never suspends, which spares the app a task switch for every piece.
     """
 
-    never_suspends = True
+    may_be_stepped = True
 
     def __init__(self, scope: _Message, body: bytes, read_s: float | None) -> None:
         self.reader_waits = True

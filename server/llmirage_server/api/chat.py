@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.api.dialect import Dialect
@@ -15,7 +17,6 @@ from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.state.state import State, stored
 from llmirage_server.api.whole import finish
@@ -209,7 +210,7 @@ class StoredChatHandler:
 
     async def list(self, exchange: HttpExchange) -> Response:
         model = exchange.query("model")
-        wanted = {name[9:-1]: exchange.query(name) for name in exchange.queries() if name.startswith("metadata[")}
+        wanted = {name[9:-1]: exchange.query(name) for name in exchange.request.query_params if name.startswith("metadata[")}
         breaks = Breaks()
         fitting: list[dict[str, Any]] = []  # ids alone: there may be very many
         for record in self._state.each("completion"):

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
 from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import completion_constraints
@@ -17,7 +18,6 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses.items import Item, check_size, listed_items
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.api.state.state import stored

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.json_pieces import written_vectors
 from llmirage_server.api.models import LONGEST_NAME
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import DECIMALS, embed, shortened

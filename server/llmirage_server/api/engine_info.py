@@ -6,8 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config.planning import described

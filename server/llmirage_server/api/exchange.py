@@ -1,29 +1,24 @@
-"""One HTTP request and its response, and the ASGI application around a handler: keys, methods, headers, errors.
-
-There is no middleware: a wrapped `send` would cost its price again for every token.
-"""
+"""One HTTP request and its response, and the ASGI application around a handler: keys, methods, headers, errors."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qs
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api import bodies, json_pieces
 from llmirage_server.api.absent import absent_at
-from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
-from llmirage_server.api.large_response import response_of
-from llmirage_server.api.response import Response
-from llmirage_server.api.unlimited import UNLIMITED
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
@@ -41,11 +36,26 @@ ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server h
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
 _MOST_UNREAD_BYTES = 1 << 20
+_MOST_JOINED_BYTES = 1 << 20  # of a response that is sent as one piece
+_PIECE_BYTES = 1 << 18
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
+_UNLIMITED = (  # the rate limits of a server without limits, as if this request were the only one
+    (b"x-ratelimit-limit-requests", b"30000"),
+    (b"x-ratelimit-limit-tokens", b"180000000"),
+    (b"x-ratelimit-remaining-requests", b"29999"),
+    (b"x-ratelimit-remaining-tokens", b"179999999"),
+    (b"x-ratelimit-reset-requests", b"2ms"),
+    (b"x-ratelimit-reset-tokens", b"0s"),
+)
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before its response was complete."""
+class _JSONResponse(JSONResponse):
+    """Half of a surrogate pair, which a JSON text may name and UTF-8 cannot write, becomes a question mark."""
+
+    media_type = None  # type: ignore[assignment]  # as Response has it: the type is among `response_headers`
+
+    def render(self, content: Any) -> bytes:
+        return json_pieces.encode(content).encode("utf-8", "replace")
 
 
 class AnsweredElsewhereError(Exception):
@@ -59,6 +69,8 @@ class AnsweredElsewhereError(Exception):
 class HttpExchange:
     """What a handler gets: the request's headers and body, and the means to answer.
 
+    headers: by name in lower case, as bytes; Starlette's would search and decode them anew for each of the eight that are
+    looked up for every request.
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
@@ -100,12 +112,12 @@ class HttpExchange:
         self.held_s = 0.0
         self.steps_left = FULL
         self.is_large = False
-        self.more_headers: Sequence[Header] = UNLIMITED if scope["method"] == "POST" else ()
+        self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else b"req_" + os.urandom(12).hex().encode()
 
     async def json_object(self, empty: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object in the body. Raises ClientGoneError, and ApiError for a body that is none.
+        """The JSON object in the body. Raises ClientDisconnect, and ApiError for a body that is none.
 
         empty: what an empty body stands for; None: it is refused.
         """
@@ -140,7 +152,7 @@ class HttpExchange:
         return await self.body_of_any_type()
 
     async def body_of_any_type(self) -> bytes:
-        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large."""
+        """The body, complete and decompressed. Raises ClientDisconnect, and ApiError for one too large."""
         body = await self._received_body()
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
@@ -156,7 +168,7 @@ class HttpExchange:
         length = self.headers.get(b"content-length", b"")
         sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
         if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
-            with contextlib.suppress(ClientGoneError, ApiError):
+            with contextlib.suppress(ClientDisconnect, ApiError):
                 self.entry.digest = hash(body := self.entry.kept(await self._received_body()))
                 model = bodies.json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
@@ -229,24 +241,29 @@ class HttpExchange:
         """A header's value; None if it is absent or empty. name: in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
 
+    @property
+    def request(self) -> Request:
+        """Starlette's view of the request: its URL, parameters, cookies. Made when asked for; few handlers do."""
+        return Request(self.scope, self.receive)
+
     def path_id(self, name: str = "id") -> str:
         """An id in the URL's path."""
-        value: str = self.scope["path_params"][name]
+        value: str = self.request.path_params[name]
         return value
 
     def query(self, name: str) -> str | None:
         """The last value of a URL parameter, None if it is absent."""
-        values = self.queries().get(name)
-        return values[-1] if values else None
+        return self.request.query_params.get(name)
 
-    def queries(self) -> dict[str, list[str]]:
-        """The values of each URL parameter."""
-        return parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    async def client_left(self) -> None:
+        """Return when the client has left. The body must have been read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
     def response_headers(self, content_type: bytes) -> list[Header]:
         """The headers that every response has."""
         elapsed_ms = int(self.elapsed_s() * 1000)
-        headers = [
+        return [
             (b"content-type", content_type),
             (b"x-request-id", self.request_id),
             (b"openai-processing-ms", b"%d" % elapsed_ms),
@@ -255,16 +272,15 @@ class HttpExchange:
             *self.more_headers,
             *self.api_headers(),
         ]
-        if b"origin" in self.headers:
-            headers += FOR_ANY_ORIGIN
-        return headers
 
     def api_headers(self) -> Sequence[Header]:
         """Headers that only one API has."""
         return ()
 
     def json(self, value: Any, status: int = 200) -> Response:
-        return self.content(json_pieces.encode(value).encode("utf-8", "replace"), b"application/json", status)
+        response = _JSONResponse(value, status)
+        response.raw_headers += self.response_headers(b"application/json")
+        return response
 
     async def large_json(self, value: Mapping[str, Any] | Sequence[Any]) -> Response:
         """As `json`; of a large request written in pieces, between which others run."""
@@ -275,9 +291,14 @@ class HttpExchange:
         return self.pieces([body], content_type, status)
 
     def pieces(self, body: Sequence[bytes], content_type: bytes, status: int = 200) -> Response:
-        """A response of bytes, which need not be joined."""
-        response = response_of(body, status)
-        response.raw_headers.extend(self.response_headers(content_type))
+        """A response of bytes, which need not be joined: the connection would copy a large one several times at once."""
+        size = sum(map(len, body))
+        if size <= _MOST_JOINED_BYTES:
+            response = Response(b"".join(body), status)
+        else:
+            response = StreamingResponse(_larger_pieces(body), status)
+            response.raw_headers.append((b"content-length", b"%d" % size))
+        response.raw_headers += self.response_headers(content_type)
         return response
 
     def error(self, error: ApiError) -> Response:
@@ -329,7 +350,7 @@ class EndpointApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange(scope, receive, self._most_bytes, self._dialect, self._in_thread)
-        if self.journal is not None and scope["method"] != "OPTIONS":
+        if self.journal is not None:
             self.journal.begin(exchange.entry)
         status: int | None = None
         outcome: Outcome = "client_left"
@@ -355,22 +376,16 @@ class EndpointApp:
         method = exchange.scope["method"]
         handler = self.handlers.get(method)
         try:
-            if self.guard is not None and method != "OPTIONS":
+            if self.guard is not None:
                 self.guard(exchange)
             url_refused = exchange.dialect.vendor.refused
-            if url_refused is not None and method != "OPTIONS" and (of_url := url_refused(exchange.scope)) is not None:
+            if url_refused is not None and (of_url := url_refused(exchange.scope)) is not None:
                 raise of_url
             faults = self.faults
-            if (
-                faults is not None
-                and method != "OPTIONS"
-                and (faults.rules or faults.cuts or FAULT_HEADER in exchange.headers)
-            ):
+            if faults is not None and (faults.rules or faults.cuts or FAULT_HEADER in exchange.headers):
                 await faults.arrived(exchange)
             if handler is not None:
                 return await handler(exchange)
-            if method == "OPTIONS":
-                return preflight(exchange.headers, exchange.request_id)
             path = exchange.scope["path"]
             if (absent := absent_at(path)) is not None:  # another API has something else at this path
                 raise absent.error(method, path)
@@ -384,7 +399,7 @@ class EndpointApp:
             return exchange.error(error)
         except AnsweredElsewhereError as elsewhere:
             return elsewhere.response
-        except ClientGoneError:
+        except ClientDisconnect:
             return None
         except Exception:
             logger.exception("A request failed inside the server; please report this")
@@ -392,8 +407,22 @@ class EndpointApp:
             return exchange.error(errors.internal_error())
 
 
+async def _larger_pieces(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    together: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        for start in range(0, len(piece), _PIECE_BYTES):
+            together.append(piece[start : start + _PIECE_BYTES])
+            size += len(together[-1])
+            if size >= _PIECE_BYTES:
+                yield b"".join(together)
+                together, size = [], 0
+                await asyncio.sleep(0)  # a connection that takes all at once waits for nothing
+    yield b"".join(together)
+
+
 def _body_of(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
-        raise ClientGoneError
+        raise ClientDisconnect
     body: bytes = message.get("body", b"")
     return body

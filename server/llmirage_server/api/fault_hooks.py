@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from llmirage_server.api.response import Response
 from llmirage_server.telemetry.journal import Outcome
 
 if TYPE_CHECKING:

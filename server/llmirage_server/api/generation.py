@@ -2,24 +2,31 @@
 
 Streaming is the hot path: a token that is due becomes bytes on its connection without a task switch or a JSON encoder.
 The driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
-buffer is full; then, and under any `send` that is not uvicorn's own, the response's task takes over.
+buffer is full; then, and under any `send` that is not uvicorn's own, the task of the event stream takes over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.chunks import chunks_due
-from llmirage_server.api.connected import while_connected
+from llmirage_server.api.event_stream import (
+    PING_S,
+    STREAM_HEADERS,
+    EventStream,
+    Shutdown,
+    SuspendedSend,
+    is_steppable,
+    server_send,
+    transport_of,
+)
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
-from llmirage_server.api.suspended_send import SuspendedSend
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import Driver
@@ -35,9 +42,8 @@ from llmirage_shared.wire.output import event, usage
 
 logger = logging.getLogger("llmirage")
 
-PING_S = 15
 SLICE = 64  # choices submitted together: some milliseconds
-WATCH_AFTER_S = 0.005  # from the headers on
+WATCH_AFTER_S = 0.005  # from the headers on: the event source's four tasks cost as much as 20 tokens
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,6 +74,7 @@ class GenerationHost(Protocol):
     shown_usage: Callable[[dict[str, Any]], dict[str, Any]]  # an object of it in the dialect's form
     metrics: PrometheusMetrics
     served: ServedTimes
+    shutdown: Shutdown
     under_way: set[Generation]
     open_responses: set[OpenResponse]
 
@@ -166,8 +173,8 @@ class Generation:
         return self.host.shown_usage(self.usage())
 
 
-class TokenStream(Response):
-    """Streams the choices of one generation."""
+class TokenStream(EventStream):
+    """Streams the choices of one generation. The event source has what the tick could not write itself."""
 
     def __init__(
         self,
@@ -183,27 +190,27 @@ class TokenStream(Response):
         error, in another form than the dialect's. opening: what is sent before the first token is due.
         pings: a connection that is silent is kept from being closed on its way.
         """
-        super().__init__()
-        self._pings = pings
+        super().__init__(self._rest(), (), generation.host.shutdown, ping_s=PING_S if pings else 0)
         self._generation = generation
         self._exchange = exchange
         self._writers = writers
         self._closing = closing
         self._failed = failed or (lambda error: event(exchange.dialect.event_error(error)))
         self._unfinished = len(generation.choices)
-        self._send: Send | None = None
-        self._direct = False  # the tick may step `send` itself
+        self._direct = False  # the tick may step the server's `send` itself
         self._pending: list[bytes] = [opening] if opening else []
         self._last = False  # the end of the response is pending or sent
+        self._ended = False  # `send` was called with it
+        self._complete = False  # the connection has taken it
         self._aborted = False
         self._suspended: SuspendedSend | None = None
         self._times = SentTimes(generation.host.driver)
-        self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wake_up: asyncio.Future[None] | None = None  # while it is sent
 
     def start(self) -> Self:
         """Start the generation. Raises ApiError if that fails: nothing has been sent yet."""
         self.raw_headers = self._exchange.response_headers(b"text/event-stream; charset=utf-8")
-        self.raw_headers += _STREAM_HEADERS
+        self.raw_headers += STREAM_HEADERS
         for choice, writer in zip(self._generation.choices, self._writers, strict=True):
             choice.request.tag = _ChoiceStream(self, choice, writer)
         self._generation.start()
@@ -213,8 +220,12 @@ class TokenStream(Response):
     @property
     def outcome(self) -> Outcome:
         """How the response ended, once it has."""
-        sent = self._last and not self._pending and self._suspended is None
-        return "failed" if self._aborted else "complete" if sent else "client_left"
+        return "failed" if self._aborted else "complete" if self._complete else "client_left"
+
+    @property
+    def transport(self) -> Any:
+        """The connection; None in process."""
+        return transport_of(self._send)
 
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
@@ -233,28 +244,30 @@ class TokenStream(Response):
 
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""
-        last = self._unfinished == 0
+        self._last = last = self._unfinished == 0
         if not self._direct:
             self._pending.append(data)
-            self._last = last
             self._wake()
             return
-        assert self._send is not None
-        self._last = last
+        self._sent_s = self._time()
+        self._ended = last
         self._step(self._send({"type": "http.response.body", "body": data, "more_body": not last}))
-        if last and self._suspended is None:
+        if last and self._direct:
+            self._complete = True
             self._times.written(last)
             self._wake()
 
     def _step(self, sending: Awaitable[None]) -> None:
-        """Let `send` run to its end, or to where it waits: then the response's task carries it on."""
+        """Let `send` run to its end, or to where it waits: then the event source's task carries it on."""
         coroutine: Coroutine[Any, Any, None] = sending  # type: ignore[assignment]  # in every ASGI server
         try:
             waits_for = coroutine.send(None)
         except StopIteration:
-            pass
+            return
         except Exception as error:
-            self._fail(error)
+            self._direct = False
+            if self._wake_up is not None and not self._wake_up.done():
+                self._wake_up.set_exception(error)
         else:
             self._direct = False
             self._suspended = SuspendedSend(coroutine, waits_for)
@@ -269,86 +282,86 @@ class TokenStream(Response):
             self.write(self._failed(error))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send, self._start = server_send(scope, send), send
+        self._begun = False  # the head was sent
         try:
             await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
-            if self._last:  # that was all: watching the connection would cost more than the rest of the request
-                await self._stream_response(send)
-            else:
-                if is_steppable(send):
-                    self._open(send)
-                # First tokens, and a short reply, need not wait for the tasks that watch the connection: half a millisecond.
-                if self._direct and not isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
-                    await asyncio.wait((self._wake_up,), timeout=WATCH_AFTER_S)
-                if self._direct and self._wake_up.done():  # all was sent, or `send` failed
-                    self._wake_up.result()
-                else:
-                    await self._watch(receive, send)
+            self._wake_up = asyncio.get_running_loop().create_future()
+            if is_steppable(self._send):
+                await self._send_directly()
+            if not self._complete:
+                await super().__call__(scope, receive, self._deliver)
         finally:
             self._direct = False
+            self._release()
             generation, exchange = self._generation, self._exchange
             generation.host.open_responses.discard(self)
             generation.stop()
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.host.served)
 
-    async def _watch(self, receive: Receive, send: Send) -> None:
-        """Stream until all is sent or the client has left."""
-        self._next_ping = asyncio.get_running_loop().call_later(PING_S, self._ping)
-        try:
-            await while_connected(self._stream_response(send), receive)
-        finally:
-            self._next_ping.cancel()
-
-    def _ping(self) -> None:
-        self._next_ping = asyncio.get_running_loop().call_later(PING_S, self._ping)
-        if self._pings and not (self._last or self._pending or self._suspended):
-            self.write(_PING)
-
-    def _open(self, send: Send) -> None:
-        """Send the headers and what is pending, as far as the connection takes it."""
-        self._send, self._direct = send, True
-        self._step(send(self._start()))
+    async def _send_directly(self) -> None:
+        """Send what is there, and the first tokens: these, and a short reply, need not wait for the event source."""
+        loop = asyncio.get_running_loop()
+        self._direct = self._begun = True
+        self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
         if self._direct and self._pending:
-            pending, self._pending = self._pending, []
-            self._wake_up = asyncio.get_running_loop().create_future()
-            self._step(send(_body(b"".join(pending), False)))
-            self._times.written(False)
-
-    def _start(self) -> Message:
-        return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-
-    async def _stream_response(self, send: Send) -> None:
-        if self._send is None:
-            self._send = send
-            await send(self._start())
-        steppable = is_steppable(send)
-        while True:
-            await self._catch_up(send)
-            if self._last:
-                return
-            self._direct = steppable
-            await self._wake_up
-            self._wake_up = asyncio.get_running_loop().create_future()
-
-    async def _catch_up(self, send: Send) -> None:
-        """Send what the tick could not."""
-        while self._suspended is not None or self._pending:
-            if self._suspended is not None:
-                suspended, self._suspended = self._suspended, None
-                await suspended
-                continue
-            data, last = b"".join(self._pending), self._last
+            data = b"".join(self._pending)
             self._pending.clear()
-            await send(_body(data, last))
-            self._times.written(last)
+            self.write(data)
+            if self._direct:
+                self._times.written(self._complete)
+        if self._direct and not self._complete and not isinstance(loop, VirtualTimeLoop):
+            assert self._wake_up is not None
+            watch = loop.call_later(WATCH_AFTER_S, self._wake)
+            try:
+                await self._wake_up
+            finally:
+                watch.cancel()
+
+    async def _rest(self) -> AsyncIterator[bytes]:
+        """Yield what the tick cannot write, since the connection is full or `send` needs a task; return at the end."""
+        steppable = is_steppable(self._send)
+        while True:
+            if self._suspended is not None:
+                await self._send_with_timeout(self._carry_on, {"type": "http.response.body"})
+            elif self._pending:
+                data = b"".join(self._pending)
+                self._pending.clear()
+                yield data
+            elif self._last:
+                return
+            else:
+                self._direct = steppable
+                assert self._wake_up is not None
+                await self._wake_up
+                self._wake_up = asyncio.get_running_loop().create_future()
+
+    async def _carry_on(self, _: Message) -> None:
+        """End the send that the tick has begun."""
+        assert self._suspended is not None
+        await self._suspended
+        self._suspended = None
+        self._complete = self._ended
+        self._times.written(self._complete)
+
+    async def _deliver(self, message: Message) -> None:
+        """`send` for the event source: its head and its end, unless the tick has sent them, and what lies between."""
+        if message["type"] == "http.response.start":
+            if not self._begun:
+                await self._start(message)
+            return
+        last = self._last and not self._pending
+        if self._ended or not (last or message["body"]):
+            return
+        self._ended = last
+        await self._send({"type": "http.response.body", "body": message["body"], "more_body": not last})
+        self._complete |= last
+        self._times.written(last)
 
     def _wake(self) -> None:
-        if not self._wake_up.done():
+        if self._wake_up is not None and not self._wake_up.done():
             self._wake_up.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        if not self._wake_up.done():
-            self._wake_up.set_exception(error)
 
 
 class _ChoiceStream:
@@ -381,20 +394,3 @@ class _ChoiceStream:
             self._stream.write(data)
         if sent <= self._shows < self._sent:
             self._stream.first_shows(request, self._shows)
-
-
-_PING = b": ping\n\n"
-_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-
-
-def _body(data: bytes, last: bool) -> Message:
-    return {"type": "http.response.body", "body": data, "more_body": not last}
-
-
-def is_steppable(send: Send) -> bool:
-    """Whether `send` may run outside a task.
-
-    Uvicorn's own, and that of an object with `may_be_stepped`, suspends on nothing but a plain future.
-    """
-    owner = getattr(send, "__self__", None)
-    return type(owner).__module__.startswith("uvicorn.") or getattr(owner, "may_be_stepped", False) is True

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from starlette.responses import Response
+
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_shared.wire import errors
 
 logger = logging.getLogger("llmirage")

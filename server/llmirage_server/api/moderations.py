@@ -6,9 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.embeddings import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from itertools import islice
 
+from starlette.responses import Response
+
 from llmirage_server.api.embeddings import (
     EmbeddingModel,
     check_dimensions,
@@ -20,7 +22,6 @@ from llmirage_server.api.embeddings import (
     written,
 )
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_shared.tokens import TokenIds

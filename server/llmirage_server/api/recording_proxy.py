@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llmirage_server.api.exchange import EndpointApp, HttpExchange
 from llmirage_server.api.messages.endpoint import MessagesExchange
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.relay import ForwardedRequest, Upstream
-from llmirage_server.api.response import Response
-from llmirage_server.api.routes import PathRouter
+from llmirage_server.api.routes import LazyRoutes
 from llmirage_shared.wire import errors
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
-class RecordingProxy(PathRouter):
+class RecordingProxy(LazyRoutes):
     """Passes everything on; `stop` ends what is under way, so that it is recorded as far as it came."""
 
     def __init__(self, upstream: Upstream, recorder: ExchangeRecorder) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from llmirage_server.api.event_stream import EventStream, Shutdown
 from llmirage_server.api.exchange import Header, HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.telemetry.journal import Outcome
 from llmirage_shared.wire.errors import ApiError
 
@@ -48,22 +47,25 @@ class ForwardedRequest:
         return cls(scope["method"], f"{path}?{query}" if query else path, scope["headers"], body)
 
 
-class RelayedResponse(Response):
-    """Sends its head at once and each piece of the body when it is there. Subclasses have `pieces_sent` and `ended`.
+class BrokenOffError(Exception):
+    """The source of a body broke off."""
+
+
+class RelayedResponse(EventStream):
+    """Sends its head at once and each piece of the body, events or not, when it is there. Subclasses have `pieces`, `ended`.
 
     A body that breaks off is not completed, at which an HTTP server closes the connection: the client sees that it was cut.
     """
 
     def __init__(self, status: int, headers: Sequence[Header], under_way: set[Any] | None = None) -> None:
         """under_way: has the response while it is sent, so that it can be aborted."""
-        super().__init__(status_code=status)
+        super().__init__(self._pieces(), headers, Shutdown(), status=status, ping_s=0, grace_s=0)
         self._under_way: set[Any] = set() if under_way is None else under_way
-        self.raw_headers = list(headers)
+        self._at_end = False
         self.outcome: Outcome = "failed"
-        self._sending: asyncio.Future[bool] | None = None
 
-    async def pieces_sent(self, send: Send) -> bool:
-        """Send the body but for its end; False if it broke off."""
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body. Raises BrokenOffError if it breaks off."""
         raise NotImplementedError
 
     async def ended(self, ending: Ending) -> None:
@@ -71,34 +73,27 @@ class RelayedResponse(Response):
 
     def abort(self, error: ApiError) -> None:
         """End the response; nothing is sent of the error, since the body is not this server's own."""
-        if self._sending is not None:
-            self._sending.cancel()
+        self._shutdown.begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._sending = sending = asyncio.ensure_future(self._sent(send))
-        leaving = asyncio.ensure_future(_left(receive))
         ending: Ending = "stopped"
         self._under_way.add(self)
+        self._at_end = scope["method"] == "HEAD"
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                ending = "client_left"
-            elif not sending.cancelled():
-                ending = "complete" if sending.result() else "cut"
+            await super().__call__(scope, receive, send)
+            if not self._shutdown.begun:
+                ending = "complete" if self._at_end else "client_left"
+        except* BrokenOffError:
+            ending = "cut"
         finally:
             self._under_way.discard(self)
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
             self.outcome = _OUTCOMES[ending]
             await self.ended(ending)
 
-    async def _sent(self, send: Send) -> bool:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        complete = await self.pieces_sent(send)
-        if complete:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return complete
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self.pieces():
+            yield piece
+        self._at_end = True
 
 
 class Upstream(Protocol):
@@ -116,8 +111,3 @@ class Upstream(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

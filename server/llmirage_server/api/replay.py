@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from starlette.types import Message, Send
+from starlette.responses import Response
+from starlette.types import Message
 
 from llmirage_server.api.exchange import Handler, Header, HttpExchange
 from llmirage_server.api.recorder import ExchangeRecorder, redactor_of
-from llmirage_server.api.relay import ForwardedRequest, RelayedResponse, Upstream
+from llmirage_server.api.relay import BrokenOffError, ForwardedRequest, RelayedResponse, Upstream
 from llmirage_server.api.replay_cluster import cluster_timed
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.cluster import OnMiss, ReplayTiming
@@ -118,14 +118,15 @@ class _Replayed(RelayedResponse):
         self._start_s = start_s
         self._speed = speed
 
-    async def pieces_sent(self, send: Send) -> bool:
+    async def pieces(self) -> AsyncIterator[bytes]:
         clock = precise_clock()
         for at_ms, data in _together(self._recording.chunks, at_once=self._speed == math.inf):
             wait_s = self._start_s + at_ms / 1000 / self._speed - clock()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        return self._recording.ended is None
+            yield data
+        if self._recording.ended is not None:
+            raise BrokenOffError
 
 
 def _together(chunks: Sequence[Chunk], *, at_once: bool) -> Iterator[tuple[float, bytes]]:

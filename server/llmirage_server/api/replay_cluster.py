@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from starlette.responses import Response
 
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
 from llmirage_server.api.messages.translate import chat_messages, chat_tools
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses import context
 from llmirage_server.api.service import Service
 from llmirage_server.api.whole import finish, prefill
@@ -35,7 +35,7 @@ async def cluster_timed(
 ) -> Response:
     """The recorded response, when the cluster would have finished it, or event by event. headers: of the response.
 
-    All choices of a stream count as one sequence. Raises ApiError, and ClientGoneError if the client leaves first.
+    All choices of a stream count as one sequence. Raises ApiError, and ClientDisconnect if the client leaves first.
     """
     endpoint = endpoint_of(recording.path)
     prompt = await _prompt(service, exchange, endpoint, body)

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from llmirage_server.api.access import given_key
-from llmirage_server.api.exchange import ClientGoneError, HttpExchange
+from llmirage_server.api.event_stream import SERVER_SEND, server_send, transport_of
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.fault_hooks import Limits, Placed
 from llmirage_server.api.faults import InjectedFaults
-from llmirage_server.api.response import Response
 from llmirage_server.faults.active import Pending
 from llmirage_server.faults.connection import FaultyConnection
 from llmirage_server.faults.fault import InjectedFault, SoFar
@@ -99,14 +101,15 @@ class RequestFault:
         if self._hold_s:  # of a handler that reads no body
             try:
                 await self._hold()
-            except ClientGoneError:
+            except ClientDisconnect:
                 return
         if self._fault is None and self._pending is None:
             await response(exchange.scope, receive, send)
             return
         so_far = SoFar(exchange.error_body)
-        connection = self._connection = FaultyConnection(self._at_start, self, so_far, receive, send)
-        await response(exchange.scope, connection.receive, connection.send)
+        transport = transport_of(server_send(exchange.scope, send))
+        connection = self._connection = FaultyConnection(self._at_start, self, so_far, receive, send, transport)
+        await response({**exchange.scope, SERVER_SEND: connection.send}, connection.receive, connection.send)
         connection.raise_if_broken()
 
     def ended(self, status: int | None, outcome: Outcome) -> tuple[int | None, Outcome]:
@@ -142,15 +145,15 @@ class RequestFault:
         return self._fault
 
     async def _hold(self) -> None:
-        """Keep the request from the cluster. Raises ClientGoneError."""
+        """Keep the request from the cluster. Raises ClientDisconnect."""
         exchange, began_s = self._exchange, self._exchange.elapsed_s()
         sleeping = asyncio.ensure_future(self.sleep(self._hold_s))
         self._hold_s = 0.0
-        leaving = asyncio.ensure_future(_disconnect(exchange))
+        leaving = asyncio.ensure_future(exchange.client_left())
         try:
             await asyncio.wait((sleeping, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
-                raise ClientGoneError
+                raise ClientDisconnect
         finally:
             sleeping.cancel()
             leaving.cancel()
@@ -159,11 +162,6 @@ class RequestFault:
 
 def _no_stream(rule: FaultRule) -> ApiError:
     return ApiError(f"{_HEADER}: {rule.fault.kind} happens to streams: the request needs stream true.")
-
-
-async def _disconnect(exchange: HttpExchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
 
 
 def assistant_texts(body: Mapping[str, Any]) -> Iterator[str]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
 from llmirage_server.api.embeddings import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_shared.tokens import TokenIds

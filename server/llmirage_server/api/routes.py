@@ -1,6 +1,6 @@
-"""Which path is answered by what.
+"""The application, and which path is answered by what.
 
-Starlette and the endpoints' modules take 70 ms to import, which the start of a server does not wait for.
+The endpoints' modules take 100 ms to import, which the start of a server does not wait for.
 """
 
 from __future__ import annotations
@@ -8,27 +8,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from llmirage_server.api.absent import absent_at
 from llmirage_server.api.access import own_pages_only
 from llmirage_server.api.dialect import ASKED_PATH
+from llmirage_server.api.event_stream import SERVER_SEND
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
-from llmirage_shared.settings import at_call
 from llmirage_shared.wire import errors
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute, Router
-
     from llmirage_server.api.admin.live import LiveHandler
-
-make_router = at_call("starlette.routing:Router")
-make_close: Callable[[], ASGIApp] = at_call("starlette.websockets:WebSocketClose")
 
 WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 Methods = Mapping[str, Handler]
@@ -38,42 +39,60 @@ Wrapper = Callable[[Handler], Handler]
 _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
 
 
-class PathRouter:
-    """The ASGI application of a server: Starlette's router, which is made once it listens, or with the first request."""
+class CrossOrigin(CORSMiddleware):
+    """Lets pages of any origin in a browser call and read. Other requests pass as they are, and cost nothing here."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        any_of = ("*",)
+        super().__init__(app, any_of, allow_methods=any_of, allow_headers=any_of, expose_headers=any_of, max_age=86_400)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+            scope[SERVER_SEND] = send  # tokens need not pass through the `send` that adds the headers
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+class LazyRoutes(Starlette):
+    """An application whose routes are made once it listens, or with the first request."""
 
     def __init__(
         self,
-        routes: Callable[[], Sequence[BaseRoute]],
+        make: Callable[[], Sequence[BaseRoute]],
         unknown: ASGIApp,
         life: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
-        """routes: makes them. unknown: answers all other paths of HTTP. life: of the server."""
-        self._make = routes
+        """unknown: answers all other paths of HTTP. life: of the server."""
+        super().__init__(middleware=[Middleware(CrossOrigin)], lifespan=lambda _: life())
+        self.router.redirect_slashes = False
+        self.router.default = self._answer_unknown
+        self._make: Callable[[], Sequence[BaseRoute]] | None = make
         self._unknown = unknown
-        self.life = life
-
-    @cached_property
-    def router(self) -> Router:
-        default = _http_only(self._unknown)
-        made: Router = make_router(self._make(), redirect_slashes=False, default=default, lifespan=lambda _: self.life())
-        return made
 
     def make_routes(self) -> None:
         """Do what the first request would have to wait for."""
-        _ = self.router
+        if self._make is not None:
+            self.router.routes += self._make()
+            self._make = None
+            anyio.Event()  # imports its side for asyncio, which event streams need
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self
-        await self.router(scope, receive, send)
+        if self._make is not None and scope["type"] != "lifespan":
+            self.make_routes()
+        await super().__call__(scope, receive, send)
 
+    async def _answer_unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (WebSocketClose() if scope["type"] == "websocket" else self._unknown)(scope, receive, send)
 
-def _http_only(app: ASGIApp) -> ASGIApp:
-    """The application for HTTP alone: WebSocket connections are refused."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await (make_close() if scope["type"] == "websocket" else app)(scope, receive, send)
-
-    return answer
+    def build_middleware_stack(self) -> ASGIApp:
+        """Without Starlette's own two around it: an EndpointApp answers its errors itself, in the form of its API, and what
+        leaves it is for the HTTP server, such as the end of a connection that a fault breaks. Each would wrap `send`, too.
+        """
+        app: ASGIApp = self.router
+        for cls, args, kwargs in reversed(self.user_middleware):
+            app = cls(app, *args, **kwargs)
+        return app
 
 
 def routes(
@@ -83,8 +102,6 @@ def routes(
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
-    from starlette.routing import Mount, Route, WebSocketRoute
-
     from llmirage_server.api.batches.lines import ENDPOINTS
     from llmirage_server.api.batches.runner import LineExchange
     from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler

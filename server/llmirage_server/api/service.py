@@ -15,6 +15,7 @@ import numpy.typing as npt
 from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.dialect import OPENAI, Dialect
+from llmirage_server.api.event_stream import Shutdown
 from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
 from llmirage_server.api.faults import InjectedFaults
 from llmirage_server.api.files.named import with_files
@@ -91,6 +92,7 @@ class Service:
         self.scripts: ScriptSource | None = None
         self.batches: Batches | None = None  # set with the endpoints, which answer their lines
         self.open_responses: set[OpenResponse] = set()
+        self.shutdown = Shutdown()  # for streams whose client does not read what ends them
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
         self._request_ids = itertools.count()
@@ -103,6 +105,7 @@ class Service:
     def close(self) -> None:
         """End every response in progress with an error the client understands, and refuse new ones."""
         self.pause(errors.shutting_down)
+        self.shutdown.begin()
         if self.batches is not None:
             self.batches.close()
         self.text.close()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
 from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob

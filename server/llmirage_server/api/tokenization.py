@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prompts import MOST_COUNTED, CountedTokens
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined

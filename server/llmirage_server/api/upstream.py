@@ -7,10 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from starlette.types import Send
 
 from llmirage_server.api.exchange import Header
-from llmirage_server.api.relay import Ending, ForwardedRequest, RelayedResponse, Tap
+from llmirage_server.api.relay import BrokenOffError, Ending, ForwardedRequest, RelayedResponse, Tap
 from llmirage_shared.wire import errors
 
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)  # of one silence: models think, and long prompts wait
@@ -84,18 +83,14 @@ class _PassedResponse(RelayedResponse):
         if tap is not None:
             tap.started(response.status_code, {name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
-    async def pieces_sent(self, send: Send) -> bool:
+    async def pieces(self) -> AsyncIterator[bytes]:
         try:
-            async for data in self._pieces():
+            async for data in self._response.aiter_bytes() if self._decoded else self._response.aiter_raw():
                 if self._tap is not None:
                     self._tap.received(data)
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                yield data
         except httpx.HTTPError:
-            return False
-        return True
-
-    def _pieces(self) -> AsyncIterator[bytes]:
-        return self._response.aiter_bytes() if self._decoded else self._response.aiter_raw()
+            raise BrokenOffError from None
 
     async def ended(self, ending: Ending) -> None:
         try:

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
+from starlette.requests import ClientDisconnect
 
-from llmirage_server.api.connected import disconnect
-from llmirage_server.api.exchange import ClientGoneError, HttpExchange
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import SLICE, Choice, Generation
 from llmirage_server.api.service import Service
 from llmirage_server.cluster.request import Request
@@ -24,13 +24,13 @@ from llmirage_shared.wire.errors import ApiError
 async def finish(generation: Generation, exchange: HttpExchange) -> None:
     """Start a generation, and wait until its last token is due.
 
-    Raises ClientGoneError if the client leaves first (the cluster's memory is free then), and ApiError at shutdown.
+    Raises ClientDisconnect if the client leaves first (the cluster's memory is free then), and ApiError at shutdown.
     """
     waiter = _Waiter(generation)
     for choice in generation.choices:
         choice.request.tag = waiter
     generation.host.open_responses.add(waiter)
-    watch = asyncio.ensure_future(disconnect(exchange.receive))
+    watch = asyncio.ensure_future(exchange.client_left())
     watch.add_done_callback(waiter.client_left)
     try:
         await generation.start_in_slices(waiter.done.done)
@@ -65,7 +65,7 @@ class _Waiter:
 
     def client_left(self, watch: asyncio.Future[None]) -> None:
         if not watch.cancelled() and not self.done.done():
-            self.done.set_exception(ClientGoneError())
+            self.done.set_exception(ClientDisconnect())
 
     def abort(self, error: ApiError) -> None:
         if not self.done.done():
@@ -81,7 +81,7 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
 
     A model that is not served stands for the first one.
 
-    A prompt longer than the context window costs as much as the longest that fits. Raises ClientGoneError if the client
+    A prompt longer than the context window costs as much as the longest that fits. Raises ClientDisconnect if the client
     leaves first (the cluster's memory is free then), and ApiError while the server refuses requests.
     """
     service.check_open()

@@ -41,10 +41,12 @@ class FaultyConnection:
 
     choose: the fault, asked when a reply begins (an error stays as it is); None for a reply that stays as it is.
     altered: the fault that alters it. status: what was sent, None before. ended: how the fault ended the response, "" if it
-    did not. so_far: what had passed until then.
+    did not. so_far: what had passed until then. transport: the connection of uvicorn's request; None in process.
     """
 
-    def __init__(self, choose: Choose, host: FaultHost, so_far: SoFar, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, choose: Choose, host: FaultHost, so_far: SoFar, receive: Receive, send: Send, transport: Any = None
+    ) -> None:
         self.so_far = so_far
         self.status: int | None = None
         self.ended: Literal["", "ended", "closed", "reset"] = ""
@@ -52,6 +54,7 @@ class FaultyConnection:
         self._host = host
         self._receive = receive
         self._send = send
+        self.transport = transport
         self.altered: InjectedFault | None = None
         self._start: Message | None = None  # of a reply in one piece: its headers follow from its body
         self._unread = b""  # the beginning of an event, or of a reply in one piece
@@ -169,7 +172,7 @@ class FaultyConnection:
             await self._body(b"", last=True)
             self._over.set()
             return
-        if (transport := self._transport()) is not None:
+        if (transport := self.transport) is not None:
             if step.how == "reset":
                 await asyncio.sleep(0)  # uvloop writes at the end of a turn what it was given during it
                 reset(transport)
@@ -181,13 +184,9 @@ class FaultyConnection:
 
     def raise_if_broken(self) -> None:
         """Raise ConnectionError for a response that broke off where there is no connection to close: in process."""
-        if self._transport() is None and self.ended in ("closed", "reset"):
+        if self.transport is None and self.ended in ("closed", "reset"):
             kind = ConnectionResetError if self.ended == "reset" else ConnectionAbortedError
             raise kind(f"a fault has {self.ended} the connection")
-
-    def _transport(self) -> Any:
-        """The connection of uvicorn's request."""
-        return getattr(getattr(self._send, "__self__", None), "transport", None)
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmirage_server.api.generation import PING_S
+from llmirage_server.api.event_stream import PING_S
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver

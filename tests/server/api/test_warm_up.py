@@ -12,7 +12,7 @@ from llmirage_server.app import create_app
 async def main():
     app = create_app()
     early = "llmirage_shared.wire.schema.responses" in sys.modules
-    async with app.life():
+    async with app.router.lifespan_context(app):
         await app.service.text.in_thread(lambda: None)
     print(*sorted({name.rpartition(".")[2] for name in sys.modules if name.startswith("llmirage_shared.wire.schema.")}))
     print(early)

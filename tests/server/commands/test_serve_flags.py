@@ -59,6 +59,11 @@ def gpus(app: LlmirageApp) -> int:
     return app.deployment.gpus
 
 
+def guard(app: LlmirageApp) -> Any:
+    app.make_routes()
+    return app.routes[0].app.guard  # type: ignore[attr-defined]
+
+
 def tiers(app: LlmirageApp) -> list[Any]:
     return [(tier.name, tier.capacity_tokens) for tier in app.driver.cluster.snapshot()[0].tiers]
 
@@ -237,8 +242,8 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "on_miss": (["--replay", EMPTY], ["--on-miss", "generated"], lambda app: app.replay._on_miss),
     "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.service.upstream is None),
     "upstream_key": (["--upstream", "http://x.test"], ["--upstream-key", "k"], lambda app: app.service.upstream.key),
-    "api_key": ((), ["--api-key", "secret"], lambda app: app.router.routes[0].app.guard),
-    "api_key_file": ((), ["--api-key-file", KEYS], lambda app: app.router.routes[0].app.guard),
+    "api_key": ((), ["--api-key", "secret"], guard),
+    "api_key_file": ((), ["--api-key-file", KEYS], guard),
     "open_admin": ((), ["--open-admin"], lambda app: app.service.open_admin),
     "max_body_mib": ((), ["--max-body", "2"], lambda app: app.service.most_body_bytes),
     "websocket_limit_s": ((), ["--websocket-limit", "9"], lambda app: app.service.websocket_limit_s),

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.faults.registry import FAULTS, described, parameter_texts
 from llmirage_server.faults.rule import Conditions, FaultRule, read_rules

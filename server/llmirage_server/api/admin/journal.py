@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.telemetry.journal import FILTERS, MOST_ENTRIES
 from llmirage_shared.settings import did_you_mean
@@ -18,7 +19,7 @@ class JournalHandler(ServiceHandler):
 
     async def list(self, exchange: HttpExchange) -> Response:
         """Entries, oldest first: the last ones, or with `since` those after that number, from the first on."""
-        for name in exchange.queries():
+        for name in exchange.request.query_params:
             if name not in _PARAMETERS:
                 hint = did_you_mean(name, _PARAMETERS) or f"; known: {', '.join(_PARAMETERS)}"
                 raise errors.invalid_value(name, f"the journal has no such filter{hint}.")

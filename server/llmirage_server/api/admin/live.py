@@ -7,9 +7,11 @@ import json
 import math
 from collections.abc import AsyncIterator
 
-from llmirage_server.api.connected import StreamingResponse
+import anyio
+from starlette.responses import Response
+
+from llmirage_server.api.event_stream import STREAM_HEADERS, EventStream
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service
 from llmirage_server.telemetry.page.document import live_page
 from llmirage_server.telemetry.page.state import LiveCluster, Watch
@@ -36,12 +38,9 @@ class LiveHandler:
         """Server-sent events, twice a second without end: a state as JSON."""
         if self._readers >= MOST_READERS:
             raise ApiError(f"{MOST_READERS} readers watch this server already.", status=429, code="too_many_readers")
-        response = StreamingResponse(self._states())
-        response.raw_headers = [
-            *exchange.response_headers(b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-        ]
-        return response
+        headers = [*exchange.response_headers(b"text/event-stream; charset=utf-8"), *STREAM_HEADERS]
+        over = anyio.Event()
+        return EventStream(self._states(over), headers, self._service.shutdown, shutdown_event=over)
 
     async def speed(self, exchange: HttpExchange) -> Response:
         """Change how fast the cluster's time goes."""
@@ -53,26 +52,15 @@ class LiveHandler:
         self._service.driver.set_speed(float(speed))
         return exchange.json({"speed": speed})
 
-    async def _states(self) -> AsyncIterator[bytes]:
-        end = _End()
+    async def _states(self, over: anyio.Event) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         watch, due_s = Watch(self._cluster), loop.time()
         self._readers += 1
-        self._service.open_responses.add(end)
         try:
-            while not end.over:
+            while not over.is_set():
                 yield b"data: " + json.dumps(watch.next(loop.time()), separators=(",", ":")).encode() + b"\n\n"
                 due_s = max(due_s + EVERY_S, loop.time())
-                await asyncio.sleep(due_s - loop.time())
+                with anyio.move_on_after(due_s - loop.time()):
+                    await over.wait()
         finally:
             self._readers -= 1
-            self._service.open_responses.discard(end)
-
-
-class _End:
-    """An open response that the server can end."""
-
-    over = False
-
-    def abort(self, error: ApiError) -> None:
-        self.over = True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_shared.log_histogram import LogHistogram
 

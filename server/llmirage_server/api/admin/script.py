@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler, new_scripts
 from llmirage_server.api.service_parts import ScriptSource
 from llmirage_shared.settings import ConfigError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from starlette.responses import Response
+
 from llmirage_server.api.admin.journal import number_in_query
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.telemetry.verdict import UNUSED_S, judge
 from llmirage_shared.settings import did_you_mean
@@ -22,7 +23,7 @@ class VerdictHandler(ServiceHandler):
 
     async def judge(self, exchange: HttpExchange) -> Response:
         """One verdict for each rule; with `since` from the requests after that number."""
-        for name in exchange.queries():
+        for name in exchange.request.query_params:
             if name not in _PARAMETERS:
                 hint = did_you_mean(name, _PARAMETERS) or f"; known: {', '.join(_PARAMETERS)}"
                 raise errors.invalid_value(name, f"the verdict has no such parameter{hint}.")

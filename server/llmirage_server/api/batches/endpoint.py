@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from llmirage_server.api.batches.runner import BatchRunner
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.paging import page

@@ -6,12 +6,12 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from starlette.responses import Response, StreamingResponse
+
 from llmirage_server.api.bodies import json_object
-from llmirage_server.api.connected import StreamingResponse
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.multipart import FormPart, form_parts
 from llmirage_server.api.files.store import MOST_FILES
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError

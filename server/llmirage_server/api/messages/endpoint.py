@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.chunks import said_together
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
@@ -20,7 +22,6 @@ from llmirage_server.api.messages.translate import (
     remember,
 )
 from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import finish

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+from starlette.responses import Response
+
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.openapi.reference import reference_page
-from llmirage_server.api.response import Response
 from llmirage_server.api.service import Service, ServiceHandler
 
 

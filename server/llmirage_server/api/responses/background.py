@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from llmirage_server.api.chunks import chunks_due
-from llmirage_server.api.connected import StreamingResponse
+from llmirage_server.api.event_stream import STREAM_HEADERS, EventStream, Shutdown
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses.hosted import STAGES
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.writer import ResponseWriter
@@ -143,12 +142,12 @@ def error_of(error: ApiError) -> Item:
     return {"code": error.code or "server_error", "message": error.message}
 
 
-def follow(run: BackgroundRun, exchange: HttpExchange, first: int) -> Response:
+def follow(run: BackgroundRun, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
     """A stream of a run's events."""
-    return _streamed(run.following(first), exchange)
+    return _streamed(run.following(first), exchange, shutdown)
 
 
-def replayed(state: State, response: Item, exchange: HttpExchange, first: int) -> Response:
+def replayed(state: State, response: Item, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
     """A stream of the events of a stored response: as they were sent, if it ran in the background, else made again."""
     kept = state.get("events", response["id"])
     sent = (
@@ -159,7 +158,7 @@ def replayed(state: State, response: Item, exchange: HttpExchange, first: int) -
         for event in sent[max(0, first) :]:
             yield event
 
-    return _streamed(events(), exchange)
+    return _streamed(events(), exchange, shutdown)
 
 
 def fail_interrupted(state: State) -> None:
@@ -172,14 +171,10 @@ def fail_interrupted(state: State) -> None:
         state.delete("running", response_id)
 
 
-def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
+def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange, shutdown: Shutdown) -> EventStream:
     if exchange.query("include_obfuscation") == "false":
-        response = StreamingResponse(without_padding(event) async for event in events)
-    else:
-        response = StreamingResponse(events)
-    response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
-    response.raw_headers.append((b"cache-control", b"no-cache"))
-    return response
+        events = (without_padding(event) async for event in events)
+    return EventStream(events, [*exchange.response_headers(b"text/event-stream; charset=utf-8"), *STREAM_HEADERS], shutdown)
 
 
 def _events_of(response: Item, obfuscated: bool) -> list[bytes]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from starlette.responses import Response
+
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.clock import Breaks
@@ -14,7 +16,6 @@ from llmirage_server.api.generation import Generation, TokenStream
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.api.responses.constraints import response_constraints
 from llmirage_server.api.responses.context import (
@@ -93,7 +94,7 @@ class ResponsesHandler(ServiceHandler):
             run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, service.state)
             run.ended = lambda: self._running.pop(response_id, None)
             run.start()
-            return follow(run, exchange, 0) if request.stream else exchange.json(created)
+            return follow(run, exchange, 0, service.shutdown) if request.stream else exchange.json(created)
         if request.stream:
             return TokenStream(
                 generation,
@@ -107,14 +108,14 @@ class ResponsesHandler(ServiceHandler):
         return exchange.json(finished())
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        response_id = exchange.path_id()
+        service, response_id = self._service, exchange.path_id()
         stream = exchange.query("stream") == "true"
         after = exchange.query("starting_after")
         first = 0 if after is None else integer("starting_after", after) + 1
         if (run := self._running.get(response_id)) is not None:
-            return follow(run, exchange, first) if stream else exchange.json(run.response)
+            return follow(run, exchange, first, service.shutdown) if stream else exchange.json(run.response)
         response = self._found(response_id)["response"]
-        return replayed(self._service.state, response, exchange, first) if stream else exchange.json(response)
+        return replayed(service.state, response, exchange, first, service.shutdown) if stream else exchange.json(response)
 
     async def delete(self, exchange: HttpExchange) -> Response:
         response_id = exchange.path_id()

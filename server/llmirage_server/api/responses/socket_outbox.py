@@ -11,9 +11,8 @@ from typing import Any
 
 from starlette.types import Message, Send
 
-from llmirage_server.api.generation import is_steppable
+from llmirage_server.api.event_stream import SuspendedSend, is_steppable, transport_of
 from llmirage_server.api.responses.socket_frames import error_event
-from llmirage_server.api.suspended_send import SuspendedSend
 from llmirage_server.faults.events import ENDS
 from llmirage_shared.wire.output import encoded
 
@@ -37,7 +36,7 @@ class SocketOutbox:
     @property
     def transport(self) -> Any:
         """The connection under it, None in process."""
-        return getattr(getattr(self._send, "__self__", None), "transport", None)
+        return transport_of(self._send)
 
     def close(self, code: int, reason: str) -> None:
         self.put({"type": "websocket.close", "code": code, "reason": reason})

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.exchange import ARRIVED, FAULT_HEADER, EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.api.prompts import ContextWindow
-from llmirage_server.api.response import Response
 from llmirage_server.api.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.api.responses.endpoint import ResponsesHandler
 from llmirage_server.api.responses.items import Item
