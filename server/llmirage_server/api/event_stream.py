@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")
 SERVER_SEND = "llmirage.send"  # key in a scope: the `send` below middleware that leaves the bytes of bodies as they are
 
 _PING = ServerSentEvent(comment="ping", sep="\n")
-_NO_PING = ServerSentEvent(sep="")
+_NO_PING = ServerSentEvent(comment="no ping", sep="\n")
+_NO_PING_BYTES = _NO_PING.encode()
 
 
 class Shutdown:
@@ -61,11 +63,12 @@ class EventStream(EventSourceResponse):
         *,
         status: int = 200,
         ping_s: float = PING_S,
+        sent_s: float | None = None,
         shutdown_event: anyio.Event | None = None,
         grace_s: float = SHUTDOWN_GRACE_S,
     ) -> None:
-        """headers: all of them. ping_s: of silence, 0 for no pings. shutdown_event: is set when the server ends; the events
-        may go on for `grace_s` then.
+        """headers: all of them. ping_s: of silence, 0 for no pings. sent_s: when bytes were last sent of a response that has
+        begun, on the loop's clock. shutdown_event: is set when the server ends; the events may go on for `grace_s` then.
         """
         super().__init__(
             events,
@@ -79,10 +82,11 @@ class EventStream(EventSourceResponse):
         self._shutdown = shutdown
         self._ping_s = ping_s
         self._time = asyncio.get_running_loop().time
-        self._sent_s = self._time()  # when the last bytes were handed to the connection
+        self._sent_s = self._time() if sent_s is None else sent_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.ping_message_factory = self._ping_if_silent
+        self.ping_interval = max(self._sent_s + self._ping_s - self._time(), 0.001) if self._ping_s else 0
         try:
             await super().__call__(scope, receive, send)
         except* SendTimeoutError:
@@ -91,12 +95,7 @@ class EventStream(EventSourceResponse):
                 while (await receive())["type"] != "http.disconnect":
                     pass
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        """Forget what leads back here: only the collector of cycles would free what the stream holds."""
-        for name in ("body_iterator", "ping_message_factory"):
-            vars(self).pop(name, None)
+            del self.ping_message_factory  # it leads back here
 
     # Each of the four tasks swallows its cancellation, with which only the end of the stream comes: of a task that ends
     # cancelled, anyio keeps the exception, its traceback and with it this stream in a cycle of references.
@@ -122,14 +121,17 @@ class EventStream(EventSourceResponse):
         await self._shutdown.wait()
 
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        if message.get("body") == b"" and message["more_body"]:
-            return  # a ping that is not due
-        self._sent_s = self._time()
-        await super()._send_with_timeout(send, message)
+        if message.get("body") == _NO_PING_BYTES:
+            return
+        self._sent_s = math.inf  # a ping that waited beside it could come after the end
+        try:
+            await super()._send_with_timeout(send, message)
+        finally:
+            self._sent_s = self._time()
 
     def _ping_if_silent(self) -> ServerSentEvent:
-        """Return a ping if nothing was sent for its interval; else an empty one, and look again when that will be so."""
-        left_s = self._sent_s + self._ping_s - self._time()
+        """Return a ping if nothing was sent for its interval; else none, and look again when that will be so."""
+        left_s = min(self._sent_s + self._ping_s - self._time(), self._ping_s)
         due = left_s < 0.001
         self.ping_interval = self._ping_s if due else left_s
         return _PING if due else _NO_PING

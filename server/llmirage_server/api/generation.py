@@ -43,7 +43,8 @@ from llmirage_shared.wire.output import event, usage
 logger = logging.getLogger("llmirage")
 
 SLICE = 64  # choices submitted together: some milliseconds
-WATCH_AFTER_S = 0.005  # from the headers on: the event source's four tasks cost as much as 20 tokens
+WATCH_AFTER_S = 0.005  # from the headers on
+EVENT_SOURCE_AFTER_S = 5.0  # the same; its tasks cost as much CPU time as ten tokens that are each due at a time of its own
 
 
 @dataclass(slots=True, frozen=True)
@@ -174,7 +175,13 @@ class Generation:
 
 
 class TokenStream(EventStream):
-    """Streams the choices of one generation. The event source has what the tick could not write itself."""
+    """Streams the choices of one generation.
+
+    The event source has what the tick cannot write itself, and streams that last. In a short one, on a connection that takes
+    all, it would do nothing but wait for the client to leave: it is not even made.
+    """
+
+    status_code = 200
 
     def __init__(
         self,
@@ -190,7 +197,7 @@ class TokenStream(EventStream):
         error, in another form than the dialect's. opening: what is sent before the first token is due.
         pings: a connection that is silent is kept from being closed on its way.
         """
-        super().__init__(self._rest(), (), generation.host.shutdown, ping_s=PING_S if pings else 0)
+        self._ping_s = PING_S if pings else 0.0
         self._generation = generation
         self._exchange = exchange
         self._writers = writers
@@ -203,8 +210,10 @@ class TokenStream(EventStream):
         self._ended = False  # `send` was called with it
         self._complete = False  # the connection has taken it
         self._aborted = False
+        self._client_left = False
         self._suspended: SuspendedSend | None = None
         self._times = SentTimes(generation.host.driver)
+        self._time = asyncio.get_running_loop().time
         self._wake_up: asyncio.Future[None] | None = None  # while it is sent
 
     def start(self) -> Self:
@@ -284,16 +293,18 @@ class TokenStream(EventStream):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send, self._start = server_send(scope, send), send
         self._begun = False  # the head was sent
+        self._sent_s = self._time()
         try:
             await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
             self._wake_up = asyncio.get_running_loop().create_future()
             if is_steppable(self._send):
                 await self._send_directly()
-            if not self._complete:
+            if not (self._complete or self._client_left):
+                shutdown = self._generation.host.shutdown
+                super().__init__(self._rest(), self.raw_headers, shutdown, ping_s=self._ping_s, sent_s=self._sent_s)
                 await super().__call__(scope, receive, self._deliver)
         finally:
             self._direct = False
-            self._release()
             generation, exchange = self._generation, self._exchange
             generation.host.open_responses.discard(self)
             generation.stop()
@@ -301,7 +312,7 @@ class TokenStream(EventStream):
                 self._times.count(generation.choices[0].request, generation.host.served)
 
     async def _send_directly(self) -> None:
-        """Send what is there, and the first tokens: these, and a short reply, need not wait for the event source."""
+        """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
         loop = asyncio.get_running_loop()
         self._direct = self._begun = True
         self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
@@ -311,13 +322,30 @@ class TokenStream(EventStream):
             self.write(data)
             if self._direct:
                 self._times.written(self._complete)
-        if self._direct and not self._complete and not isinstance(loop, VirtualTimeLoop):
+        if not isinstance(loop, VirtualTimeLoop):  # first tokens, and a short reply, need not wait for a task to be made
+            await self._sent_by_tick(WATCH_AFTER_S)
+        if self._direct and not self._complete:
+            leaving = loop.create_task(self._exchange.client_left())
+            leaving.add_done_callback(self._wake)
+            try:
+                await self._sent_by_tick(EVENT_SOURCE_AFTER_S)
+                if leaving.done():
+                    leaving.result()
+                    self._client_left = True
+            finally:
+                leaving.cancel()
+
+    async def _sent_by_tick(self, most_s: float) -> None:
+        """Return when the tick has sent everything, or cannot send more; at the latest after so many seconds."""
+        if self._direct and not self._complete:
+            loop = asyncio.get_running_loop()
             assert self._wake_up is not None
-            watch = loop.call_later(WATCH_AFTER_S, self._wake)
+            enough = loop.call_later(most_s, self._wake)
             try:
                 await self._wake_up
             finally:
-                watch.cancel()
+                enough.cancel()
+            self._wake_up = loop.create_future()
 
     async def _rest(self) -> AsyncIterator[bytes]:
         """Yield what the tick cannot write, since the connection is full or `send` needs a task; return at the end."""
@@ -359,7 +387,7 @@ class TokenStream(EventStream):
         self._complete |= last
         self._times.written(last)
 
-    def _wake(self) -> None:
+    def _wake(self, *_: object) -> None:
         if self._wake_up is not None and not self._wake_up.done():
             self._wake_up.set_result(None)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
 import pytest
+from raw_asgi import CHAT, Connection, cyclic_garbage_of, fixed_app, idle, texts
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmirage_server.api.event_stream import PING_S
@@ -18,79 +17,6 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_shared import virtual_time
 
-MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
-CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10}
-
-
-class Connection:
-    """One request through raw ASGI, in virtual time. Its class pretends to be uvicorn's, whose `send` may be stepped."""
-
-    def __init__(self, app: ASGIApp, path: str = "/v1/completions", **fields: Any) -> None:
-        self.app = app
-        self.path = path
-        asked = {"prompt": "Hello", "max_tokens": 10} if path == "/v1/completions" else {}
-        body = {"model": MODEL, "stream": True} | asked | fields
-        self._body = json.dumps(body).encode()
-        self._received = False
-        self.gone = asyncio.Event()  # the client has left
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self.messages: list[tuple[float, Message]] = []
-        self.in_task: list[bool] = []  # of each body message: was it sent from a task
-        self.waits = 0
-
-    async def receive(self) -> Message:
-        if not self._received:
-            self._received = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        if not self.writable.is_set():
-            self.waits += 1
-            await self.writable.wait()
-        if message["type"] == "http.response.body":
-            self.in_task.append(asyncio.current_task() is not None)
-        self.messages.append((asyncio.get_running_loop().time(), message))
-
-    async def run(self, send: Send | None = None) -> None:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": self.path,
-            "raw_path": self.path.encode(),
-            "query_string": b"",
-            "headers": [],
-        }
-        await self.app(scope, self.receive, send or self.send)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message["body"] for _, message in self.messages if message["type"] == "http.response.body")
-
-    @property
-    def bodies(self) -> list[tuple[float, bytes]]:
-        return [(time, m["body"]) for time, m in self.messages if m["type"] == "http.response.body" and m["body"]]
-
-    @property
-    def complete(self) -> bool:
-        last = self.messages[-1][1] if self.messages else {"type": "none"}
-        return last["type"] == "http.response.body" and not last.get("more_body", False)
-
-
-Connection.__module__ = "uvicorn.in_a_test"
-
-
-def fixed_app(ttft_ms: float = 200.0, itl_ms: float = 10.0) -> LlmirageApp:
-    return create_app(ClusterConfig(ttft_ms=ttft_ms, itl_ms=itl_ms, instances=1))
-
-
-def texts(body: bytes) -> list[str]:
-    lines = [line[6:] for line in body.decode().split("\n") if line.startswith("data: {")]
-    chunks = [json.loads(line) for line in lines]
-    return [c["choices"][0]["text"] for c in chunks if "choices" in c and c["choices"][0]["text"]]
-
 
 def whole_text(app: LlmirageApp) -> str:
     connection = Connection(app, stream=False)
@@ -98,10 +24,6 @@ def whole_text(app: LlmirageApp) -> str:
     text = json.loads(connection.body)["choices"][0]["text"]
     assert isinstance(text, str)
     return text
-
-
-def idle(app: LlmirageApp) -> bool:
-    return all(s.running == s.waiting == s.kv_used_tokens == 0 for s in app.driver.cluster.snapshot())
 
 
 def test_token_i_leaves_at_ttft_plus_i_times_itl_without_a_task() -> None:
@@ -340,23 +262,6 @@ def test_an_error_of_send_ends_the_response_and_frees_the_slot() -> None:
     with pytest.raises(OSError, match="gone"):
         virtual_time.run(connection.run())
     assert idle(app)
-
-
-async def cyclic_garbage_of(work: Callable[[], Coroutine[Any, Any, None]]) -> list[object]:
-    """What of ours tasks leave that only the collector of cycles can free. (Of the last, the cluster keeps the request.)"""
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(3):
-            await asyncio.create_task(work())
-        await asyncio.sleep(0.01)
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        return [each for each in gc.garbage if type(each).__module__.startswith("llmirage")]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
 
 
 @pytest.mark.parametrize("leaves", [False, True])
