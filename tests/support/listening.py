@@ -15,12 +15,14 @@ from llmirage_server.config import ClusterConfig
 
 
 class Listening:
-    """A server in a thread. limits: of its connections."""
+    """A server in a thread. limits: of its connections. small_buffers: the system holds few bytes for a client."""
 
-    def __init__(self, limits: ConnectionLimits, drain_s: float = 0.0, **settings: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, drain_s: float = 0.0, small_buffers: bool = False, **settings: Any) -> None:
         self.limits = limits
         self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
         self._bound = bind("127.0.0.1", 0)
+        if small_buffers:
+            self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.address: tuple[str, int] = self._bound.getsockname()
         self.server = LiveServer(
             self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s

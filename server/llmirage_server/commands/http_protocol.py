@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections within limits: how many, how large their headers are, and how long these take."""
+"""HTTP/1.1 connections within limits: how many, how large their headers are, how long these and unread bytes take."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from llmirage_server.api.event_stream import SEND_TIMEOUT_S
 from llmirage_server.api.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
@@ -35,7 +36,8 @@ _REASONS = {
 
 @dataclass(slots=True)
 class ConnectionLimits:
-    """most: connections at once. idle_s: for how long one may be silent between two requests.
+    """most: connections at once. idle_s: for how long one may be silent between two requests. unread_s: for how long the
+    client may read nothing while a connection holds all that it can, whatever response that is of.
 
     refused: those that were over the limit, and those that were closed for their headers.
     websockets: the paths that may be upgraded to WebSocket; message_bytes: of a message there.
@@ -45,6 +47,7 @@ class ConnectionLimits:
     header_bytes: int = HEADER_BYTES
     header_s: float = HEADER_S
     idle_s: int = IDLE_S
+    unread_s: float = SEND_TIMEOUT_S
     refused: int = 0
     websockets: Collection[bytes] = ()
     message_bytes: int = MOST_BODY_BYTES
@@ -99,6 +102,7 @@ class BoundedProtocol(StampingProtocol):
         self._header_bytes = 0  # of the request whose headers are not complete
         self._awaits_headers = True
         self._deadline: asyncio.TimerHandle | None = None
+        self._reader: asyncio.TimerHandle | None = None  # the next look whether the client reads, while bytes wait for it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -107,8 +111,17 @@ class BoundedProtocol(StampingProtocol):
         else:
             self._await_headers()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_waiting_for_reader()
         self._unset_keepalive_if_required()  # uvicorn keeps it where the client reset the connection
         super().connection_lost(exc)
 
@@ -179,6 +192,19 @@ class BoundedProtocol(StampingProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _await_reader(self, last: int | None = None) -> None:
+        """Close the connection if nothing was read since it held `last` bytes; closed in order, it would keep them."""
+        held = self.transport.get_write_buffer_size()
+        if last is not None and held >= last:
+            self.transport.abort()
+        else:
+            self._reader = self.loop.call_later(self._limits.unread_s, self._await_reader, held)
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
 
     def _too_slow(self) -> None:
         self._refuse(408, f"The headers of a request come within {self._limits.header_s:g} s.")

@@ -22,6 +22,7 @@ import pytest
 from listening import Listening
 from serving import SERVE, serving
 
+from llmirage_server.api import event_stream
 from llmirage_server.commands.http_protocol import ConnectionLimits
 from llmirage_server.commands.http_server import connection_limits
 from llmirage_server.config.cluster import EventConfig
@@ -121,6 +122,61 @@ def test_a_connection_that_the_client_reset_is_forgotten_at_once() -> None:
             httpx.get(f"{listening.url}/livez")
             gc.collect()
         assert protocol() is None
+
+
+def unread(listening: Listening, **fields: Any) -> socket.socket:
+    """A connection that has asked for more bytes than are held for a client that does not read."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(10)
+    connection.connect(listening.address)
+    body = json.dumps(CHAT | {"max_tokens": 4000} | fields).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    connection.sendall(head % len(body) + body)
+    connection.recv(20)  # the response has begun
+    return connection
+
+
+def ended(listening: Listening) -> bool:
+    """Whether the server's connections and responses end within ten seconds."""
+    until_s = time.monotonic() + 10
+    while (going := listening.server.server_state.connections or listening.server.server_state.tasks) and (
+        time.monotonic() < until_s
+    ):
+        time.sleep(0.02)
+    return not going
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": False, "logprobs": True}], ids=["stream", "whole"])
+def test_a_connection_from_which_nothing_is_read_ends_though_its_response_is_complete(fields: dict[str, Any]) -> None:
+    with Listening(ConnectionLimits(most=9, unread_s=0.3), small_buffers=True) as listening, unread(listening, **fields):
+        assert ended(listening)
+        assert not listening.app.service.open_responses
+        [entry] = listening.app.service.journal.entries
+        assert entry.outcome == "complete"
+
+
+def test_a_connection_from_which_little_is_read_stays() -> None:
+    with (
+        Listening(ConnectionLimits(most=9, unread_s=1.0), small_buffers=True) as listening,
+        unread(listening) as connection,
+    ):
+        for _ in range(20):
+            time.sleep(0.1)
+            assert connection.recv(2000)
+        assert listening.server.server_state.connections
+
+
+def test_an_event_stream_whose_client_reads_nothing_ends_without_a_word_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_stream, "SEND_TIMEOUT_S", 0.3)
+    with Listening(ConnectionLimits(most=9), small_buffers=True, itl_ms=0.5) as listening, unread(listening):
+        assert ended(listening)
+        assert not listening.app.service.open_responses
+        [entry] = listening.app.service.journal.entries
+        assert entry.outcome == "client_left"
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 def test_responses_may_end_by_themselves_while_the_server_drains() -> None:
