@@ -322,6 +322,8 @@ class TokenStream(EventStream):
             self.write(data)
             if self._direct:
                 self._times.written(self._complete)
+        if self._wake_up is not None and self._wake_up.done():
+            self._wake_up.result()  # what `send` has raised
         if not isinstance(loop, VirtualTimeLoop):  # first tokens, and a short reply, need not wait for a task to be made
             await self._sent_by_tick(WATCH_AFTER_S)
         if self._direct and not self._complete:

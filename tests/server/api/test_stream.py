@@ -247,21 +247,27 @@ def test_tokens_due_when_the_service_closes_leave_before_the_error(close_s: floa
     assert idle(app)
 
 
-def test_an_error_of_send_ends_the_response_and_frees_the_slot() -> None:
-    app = fixed_app()
-    connection = Connection(app)
+@pytest.mark.parametrize(("itl_ms", "at"), [(10.0, 0), (10.0, 1), (10.0, 4), (10.0, 10), (2000.0, 8), (0.0, 0), (0.0, 1)])
+@pytest.mark.parametrize("steppable", [True, False])
+def test_an_error_of_send_ends_the_response_and_frees_the_slot(itl_ms: float, at: int, steppable: bool) -> None:
+    app = fixed_app(itl_ms and 200.0, itl_ms)
 
     class Broken(Connection):
         async def send(self, message: Message) -> None:
-            if len(self.messages) == 4:
+            if len(self.messages) == at:
                 raise OSError("gone")
             await super().send(message)
 
     Broken.__module__ = "uvicorn.in_a_test"
     connection = Broken(app)
+
+    async def wrapped(message: Message) -> None:
+        await connection.send(message)
+
     with pytest.raises(OSError, match="gone"):
-        virtual_time.run(connection.run())
+        virtual_time.run(connection.run(None if steppable else wrapped))
     assert idle(app)
+    assert not app.service.open_responses
 
 
 @pytest.mark.parametrize("leaves", [False, True])
