@@ -21,6 +21,7 @@ import httpx
 import pytest
 from listening import Listening
 from serving import SERVE, serving
+from sse_starlette.sse import AppStatus
 
 from llmirage_server.api import event_stream
 from llmirage_server.commands.http_protocol import ConnectionLimits
@@ -177,6 +178,23 @@ def test_an_event_stream_whose_client_reads_nothing_ends_without_a_word_in_the_l
         [entry] = listening.app.service.journal.entries
         assert entry.outcome == "client_left"
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+def test_a_signal_to_one_server_ends_no_stream_of_another_in_the_process() -> None:
+    limits = ConnectionLimits(most=9)
+    with (
+        Listening(limits, itl_ms=50.0) as ends,
+        Listening(limits, itl_ms=50.0) as goes_on,
+        httpx.stream("POST", f"{ends.url}/v1/chat/completions", json=CHAT, timeout=20) as cut,
+        httpx.stream("POST", f"{goes_on.url}/v1/chat/completions", json=CHAT, timeout=20) as whole,
+    ):
+        lines = cut.iter_lines(), whole.iter_lines()
+        for each in lines:
+            next(each)
+        ends.server.handle_exit(signal.SIGTERM, None)
+        assert "server_shutdown" in "".join(lines[0])
+        assert [line for line in lines[1] if line][-1] == "data: [DONE]"
+    assert not AppStatus.should_exit  # what sse-starlette sets for the whole process where uvicorn's own handler is called
 
 
 def test_responses_may_end_by_themselves_while_the_server_drains() -> None:
