@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 from api_probes import BASES, NOTES, PROBES, Probe
 
+from llmirage_server.api.absent import ABSENT
 from llmirage_server.api.openapi.operations import OPERATIONS
-from llmirage_server.api.routes import ABSENT
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 
