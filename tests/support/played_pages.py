@@ -15,7 +15,6 @@ from llmirage_client import cli
 from llmirage_client.commands.actions import execute_points, one_run
 from llmirage_client.commands.actions import run as run_action
 from llmirage_client.simulator.memory import MemoryTransport
-from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport
 from llmirage_client.targets import endpoint
 from llmirage_client.targets.http import HttpTarget
 from llmirage_server.app import LlmirageApp, create_app
@@ -42,8 +41,8 @@ class Machine:
             monkeypatch.setattr(module, "run_on_best_loop", self._run)
         monkeypatch.setattr(one_run, "spare_the_collector", lambda: None)
         monkeypatch.setattr(endpoint, "HttpTarget", self._target)
-        for library, transport in ((httpx, MemoryTransport), (httpx2, Httpx2MemoryTransport)):
-            monkeypatch.setattr(library.HTTPTransport, "handle_request", self._answers(library, transport))
+        for library in (httpx, httpx2):
+            monkeypatch.setattr(library.HTTPTransport, "handle_request", self._answers(library))
 
     def command(self, words: list[str]) -> tuple[int, str]:
         """Exit status and what a terminal would have shown of `llmirage WORDS`."""
@@ -68,14 +67,14 @@ class Machine:
     def _target(self, *arguments: Any, **named: Any) -> HttpTarget:
         if self._app is None:  # a Python program asks the server that it has started itself
             return HttpTarget(*arguments, **named)
-        return HttpTarget(*arguments, **named, transport=MemoryTransport(self._app))
+        return HttpTarget(*arguments, **{**named, "transport": MemoryTransport(self._app)})
 
-    def _answers(self, library: Any, transport: Any) -> Any:
+    def _answers(self, library: Any) -> Any:
         """What a client without asyncio calls for a request; each has a loop and a server of its own."""
 
         def handle_request(_: Any, request: Any) -> Any:
             async def ask() -> Any:
-                response = await transport(create_app(self._config)).handle_async_request(request)
+                response = await MemoryTransport(create_app(self._config)).handle_async_request(request)
                 return library.Response(response.status_code, headers=response.headers, content=await response.aread())
 
             return run(ask())

@@ -18,15 +18,8 @@ from typing import Any, Protocol
 
 import anyio
 
-from llmirage_client.simulator.memory_core import http_scope
-from llmirage_shared.settings import at_call
+from llmirage_client.simulator.memory import MemoryTransport, http_scope, library_of
 from llmirage_shared.virtual_time import VirtualTimeLoop
-
-# On a loop of virtual time the app runs on the caller's own loop.
-_MEMORY = {
-    "httpx": at_call("llmirage_client.simulator.memory:MemoryTransport"),
-    "httpx2": at_call("llmirage_client.simulator.memory_httpx2:Httpx2MemoryTransport"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +246,7 @@ class BridgeTransport:
     def __init__(self, app: Any, host: Callable[[], Host]) -> None:
         self._app = app
         self._host = host
-        self._memory: dict[tuple[asyncio.AbstractEventLoop, str], Any] = {}
+        self._memory: tuple[asyncio.AbstractEventLoop, MemoryTransport] | None = None  # of the last loop of virtual time
 
     def handle_request(self, request: Any) -> Any:
         library, call = self._begin(request, request.read())
@@ -268,7 +261,7 @@ class BridgeTransport:
         with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             if isinstance(loop, VirtualTimeLoop):
-                return await self._of_loop(loop, _name(request)).handle_async_request(request)
+                return await self._of_loop(loop).handle_async_request(request)
         library, call = self._begin(request, await request.aread())
         try:
             head = await call.wait_async()
@@ -278,7 +271,7 @@ class BridgeTransport:
         return _response(library, call, head)
 
     def _begin(self, request: Any, body: bytes) -> tuple[Any, BridgedCall]:
-        library = sys.modules[_name(request)]
+        library = library_of(request)
         call = BridgedCall(http_scope(request), body, (request.extensions.get("timeout") or {}).get("read"))
         try:
             self._host().begin(call)
@@ -286,11 +279,11 @@ class BridgeTransport:
             raise library.ConnectError(str(error), request=request) from None
         return library, call
 
-    def _of_loop(self, loop: asyncio.AbstractEventLoop, library: str) -> Any:
-        if (loop, library) not in self._memory:
-            self._memory = {key: made for key, made in self._memory.items() if key[0] is loop}
-            self._memory[loop, library] = _MEMORY[library](self._app)
-        return self._memory[loop, library]
+    def _of_loop(self, loop: asyncio.AbstractEventLoop) -> MemoryTransport:
+        """On a loop of virtual time the app runs on the caller's own loop."""
+        if self._memory is None or self._memory[0] is not loop:
+            self._memory = loop, MemoryTransport(self._app)
+        return self._memory[1]
 
     def close(self) -> None:
         """Nothing: the server outlives its clients."""
@@ -309,10 +302,6 @@ class BridgeTransport:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _name(request: Any) -> str:
-    return str(type(request).__module__.partition(".")[0])
 
 
 def _response(library: Any, call: BridgedCall, head: _Item) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, new_app, new_cluster
@@ -28,7 +29,7 @@ class WholeProtocol:
         driver = ObservedDriver(self.cluster, observer)
         self._app.driver = self._app.service.driver = driver
         self.waited_s = driver.waited_s
-        return HttpTarget(_URL, transport=MemoryTransport(self._app))
+        return _http_target(self._app)
 
 
 class WholeReplies:
@@ -46,7 +47,7 @@ class WholeReplies:
     def open(self, observer: Observer) -> Target:
         driver = WholeReplyDriver(self.cluster, observer)
         self.waited_s = driver.waited_s
-        return _WholeReplyTarget(HttpTarget(_URL, transport=MemoryTransport(new_app(self._config, driver))))
+        return _WholeReplyTarget(_http_target(new_app(self._config, driver)))
 
 
 class _WholeReplyTarget:
@@ -72,6 +73,11 @@ class _WholeReplyTarget:
 
     async def close(self) -> None:
         await self._http.close()
+
+
+def _http_target(app: Any) -> HttpTarget:
+    transport: Any = MemoryTransport(app)  # serves httpx and httpx2, and so has the base of neither
+    return HttpTarget(_URL, transport=transport)
 
 
 def _stamps(plans: Plans) -> list[float]:

@@ -11,6 +11,7 @@ from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.layers import RetryingTarget, ServerConversations, SpreadTarget
 from llmirage_client.targets.target import EndpointTarget
+from llmirage_client.targets.timed_transport import TimedTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class EndpointSettings:
                 self.api_key,
                 (*api.headers.items(), *self.headers),
                 self.timeout_s,
-                ssl_context=context,
+                transport=TimedTransport(context),
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=api.key_header,
             )

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import httpx
 
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.measure.usage import absurd_count
-from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
+from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.clock import run_clock
-from llmirage_client.targets.fault import Fault
-from llmirage_client.targets.pool import PoolWire
+from llmirage_client.targets.fault import Fault, fault_of
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.target import Call
-from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, Wire
+from llmirage_client.targets.timed_stream import StampedStream, TimedStream
+from llmirage_client.targets.timed_transport import Origin, OutgoingRequest, TimedTransport
 from llmirage_client.targets.wire_json import encode_body
 
 
@@ -66,11 +66,21 @@ class StartGate:
             self._tick_later()
 
 
-__all__ = ["EndpointInfo", "HttpTarget", "normalise_url", "probe"]
-
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _ERROR_TEXT_CHARACTERS = 300
 _REDIRECTS = (301, 302, 303, 307, 308)
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """What has come of a reply, also when the rest is not waited for."""
+
+    response: httpx.Response | None = None
+    stream: TimedStream | None = None
+
+    @property
+    def status(self) -> int | None:
+        return None if self.response is None else self.response.status_code
 
 
 class HttpTarget:
@@ -84,21 +94,17 @@ class HttpTarget:
         timeout_s: float | None = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         connect_timeout_s: float | None = None,
         key_header: str = "Authorization",
     ) -> None:
         """base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
-        whole of one reply. transport: another way to reach the endpoint; ssl_context is not used then. key_header: where the
+        whole of one reply. transport: any of httpx, closed with the target; None: a TimedTransport. key_header: where the
         key goes, as a bearer token if it is Authorization. Raises ValueError for a base_url or header that cannot be sent.
         """
         self.base_url = normalise_url(base_url)
         self._timeout_s = timeout_s
-        self._wire: Wire = (
-            PoolWire(ssl_context, connect_timeout_s)
-            if transport is None
-            else HttpxWire(transport, self.now, connect_timeout_s)
-        )
+        self._transport = TimedTransport() if transport is None else transport
+        self._extensions = {} if connect_timeout_s is None else {"timeout": {"connect": connect_timeout_s}}
         self._gate = StartGate()
         self._headers = {
             "user-agent": ("User-Agent", f"llmirage/{version('llmirage')}"),
@@ -120,46 +126,64 @@ class HttpTarget:
         """Send and wait for the whole reply. Raises nothing but CancelledError, which closes the connection."""
         await self._gate.enter()
         now = run_clock(asyncio.get_running_loop())
-        exchange, arrived = Exchange(start_s=now()), Arrived()
+        exchange, arrived = Exchange(start_s=now()), _Arrived()
         try:
-            outgoing = self._outgoing(call)
+            request = self._request(call)
             exchange.start_s = now()  # what it takes to write the body as JSON is not the endpoint's time
             async with asyncio.timeout(self._timeout_s):
-                await self._wire.request(outgoing, arrived)
+                await self._receive(request, arrived)
         except TimeoutError:
-            got = "no reply" if arrived.status is None else "the reply was not complete"
+            got = "no reply" if arrived.response is None else "the reply was not complete"
             exchange.error = RequestError(arrived.status, "timeout", f"{got} within {self._timeout_s:g} s")
         except Fault as fault:
             exchange.error = RequestError(arrived.status, fault.kind.value, fault.message)
         except (ValueError, TypeError, httpx.InvalidURL) as error:
             exchange.error = RequestError(None, "invalid_request", f"the request cannot be sent: {error}")
-        exchange.end_s = now() if arrived.end_s is None else arrived.end_s
+        stream = arrived.stream
+        exchange.end_s = now() if stream is None or stream.end_s is None else stream.end_s
         _take_in(exchange, call.new_reply(), arrived, call.empty_ok)
         return exchange
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         """GET a path below the API root, or below the server's: status and body. Raises Fault."""
-        arrived = Arrived()
+        arrived = _Arrived()
         headers = [*self._headers.values(), ("Accept", "application/json")]
-        url = str(httpx.URL(self.base_url).join(path)) if from_root else self.base_url + path
-        await self._wire.request(Outgoing("GET", url, headers, b""), arrived)
-        if arrived.fault is not None:
-            raise arrived.fault
-        return arrived.status or 0, arrived.body
+        await self._receive(OutgoingRequest("GET", self._address(path, from_root), headers, b"", self._extensions), arrived)
+        assert arrived.stream is not None
+        if arrived.stream.fault is not None:
+            raise arrived.stream.fault
+        return arrived.status or 0, _joined(arrived.stream.segments)
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._transport.aclose()
 
-    def _outgoing(self, call: Call) -> Outgoing:
+    async def _receive(self, request: httpx.Request, arrived: _Arrived) -> None:
+        """Send, and wait for the whole reply. Raises Fault when none began."""
+        try:
+            response = await self._transport.handle_async_request(request)
+        except httpx.TransportError as error:
+            raise fault_of(error, str(Origin.of(request.url)), begun=False) from error
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        timed = stream if isinstance(stream, TimedStream) else StampedStream(stream, self.now)
+        arrived.response, arrived.stream = response, timed
+        try:
+            await timed.collect()
+        finally:
+            await stream.aclose()
+
+    def _request(self, call: Call) -> OutgoingRequest:
         """The request as it goes out. Raises ValueError or TypeError for a body that JSON does not have."""
         headers = dict(self._headers)
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
             headers[name.lower()] = (name, value)
-        url = self.base_url + call.path
-        if call.from_root:
-            url = str(httpx.URL(self.base_url).join(call.path))
-        return Outgoing("POST", url, list(headers.values()), encode_body(call.body), call.on_sent)
+        extensions = self._extensions if call.on_sent is None else {**self._extensions, "on_sent": call.on_sent}
+        address = self._address(call.path, call.from_root)
+        return OutgoingRequest("POST", address, list(headers.values()), encode_body(call.body), extensions)
+
+    def _address(self, path: str, from_root: bool) -> str:
+        return str(httpx.URL(self.base_url).join(path)) if from_root else self.base_url + path
 
 
 def _check_header(name: str, value: str) -> None:
@@ -169,13 +193,14 @@ def _check_header(name: str, value: str) -> None:
         raise ValueError(f"the value of the header {name} has a character that cannot be sent")
 
 
-def _take_in(exchange: Exchange, reply: ReplyReader, arrived: Arrived, empty_ok: bool) -> None:
+def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok: bool) -> None:
     """What arrived of a reply, whole or not, and the error if it is not what a reply must be."""
-    if arrived.status is not None:
-        exchange.status, exchange.ack_s = arrived.status, arrived.headers_s
-        if arrived.fault is not None and exchange.error is None:
-            exchange.error = RequestError(arrived.status, arrived.fault.kind.value, arrived.fault.message)
-        _read(exchange, reply, arrived)
+    response, stream = arrived.response, arrived.stream
+    if response is not None and stream is not None:
+        exchange.status, exchange.ack_s, fault = response.status_code, stream.headers_s, stream.fault
+        if fault is not None and exchange.error is None:
+            exchange.error = RequestError(exchange.status, fault.kind.value, fault.message)
+        _read(exchange, reply, response, stream.segments)
     exchange.token_s = reply.token_s
     exchange.first_output_s = reply.first_output_s
     exchange.text = reply.text
@@ -209,28 +234,36 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: Arrived, empty_ok:
         exchange.items = reply.items
 
 
-def _read(exchange: Exchange, reply: ReplyReader, arrived: Arrived) -> None:
-    status, end_s = exchange.status, exchange.end_s
-    assert status is not None
+def _read(exchange: Exchange, reply: ReplyReader, response: httpx.Response, segments: list[tuple[float, bytes]]) -> None:
+    status, end_s = response.status_code, exchange.end_s
     assert end_s is not None
-    content_type = arrived.header(b"content-type").partition(";")[0].strip().lower()
-    encoding = arrived.header(b"content-encoding")
+    content_type = _header(response, b"content-type").partition(";")[0].strip().lower()
+    encoding = _header(response, b"content-encoding")
     if status != 200:
-        exchange.retry_after_s = _seconds(arrived.header(b"retry-after"))
-        exchange.error = exchange.error or _status_error(status, arrived)
+        exchange.retry_after_s = _seconds(_header(response, b"retry-after"))
+        exchange.error = exchange.error or _status_error(response, _joined(segments))
     elif encoding not in ("", "identity"):
         exchange.error = RequestError(
             status, "wrong_content_encoding", f"the reply is compressed ({encoding}) although no compression was requested"
         )
     elif content_type == "text/event-stream":
         exchange.streamed = True
-        reply.read_stream(arrived.segments)
+        reply.read_stream(segments)
     elif exchange.error is None:
-        body = arrived.body
+        body = _joined(segments)
         try:
-            reply.read_body(arrived.segments[-1][0] if arrived.segments else end_s, body)
+            reply.read_body(segments[-1][0] if segments else end_s, body)
         except ValueError:
             exchange.error = _body_error(status, content_type, body)
+
+
+def _header(response: httpx.Response, name: bytes) -> str:
+    """The first value of a header, by its name in small letters; "" where there is none."""
+    return next((value.decode("latin-1") for key, value in response.headers.raw if key.lower() == name), "")
+
+
+def _joined(segments: list[tuple[float, bytes]]) -> bytes:
+    return b"".join([piece for _, piece in segments])
 
 
 def _seconds(text: str) -> float | None:
@@ -238,17 +271,17 @@ def _seconds(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 
-def _status_error(status: int, arrived: Arrived) -> RequestError:
+def _status_error(response: httpx.Response, body: bytes) -> RequestError:
+    status = response.status_code
     if status in _REDIRECTS:
-        location = arrived.header(b"location") or "nowhere"
+        location = _header(response, b"location") or "nowhere"
         return RequestError(status, "redirect", f"redirected to {location}: give that address instead")
-    body = arrived.body
     with suppress(ValueError):
         value = json.loads(body)
         if value:
             return stated_error(value, status, "http_error")
     text = " ".join(body.decode("utf-8", "replace").split())[:_ERROR_TEXT_CHARACTERS]
-    return RequestError(status, "http_error", text or arrived.reason or f"HTTP {status}")
+    return RequestError(status, "http_error", text or response.reason_phrase or f"HTTP {status}")
 
 
 def _body_error(status: int, content_type: str, body: bytes) -> RequestError:

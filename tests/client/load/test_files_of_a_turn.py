@@ -23,16 +23,16 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.rules import Rules
 from llmirage_client.load.runner import run_workload
 from llmirage_client.measure.record import RunResult
-from llmirage_client.targets.connection import Connection, Incoming
 from llmirage_client.targets.endpoints.chat import ChatEndpoint
 from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.timed_transport import Connection, Incoming
 from llmirage_client.workload.registry import load
 
 pytestmark = pytest.mark.interpreted  # compiled functions have no frames
 
 CLIENT = Path(llmirage_client.__file__).parent
 ROOT = Path(__file__).resolve().parents[3]
-MOST_FILES = 10
+MOST_FILES = 9
 BODY = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes"}, "finish_reason": "stop"}]}'
 REPLY_BYTES = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
@@ -75,7 +75,7 @@ def test_a_turn_of_a_dag_passes_the_files_that_the_design_tells(
         return body(self, request)
 
     def traced_begin(self: Connection, request: bytes) -> Incoming:
-        seen["bytes"].add((*files_of(sys._getframe(1)), "targets/connection.py"))
+        seen["bytes"].add((*files_of(sys._getframe(1)), "targets/timed_transport.py"))
         return begin(self, request)
 
     monkeypatch.setattr(Rules, "turns", traced_turns)

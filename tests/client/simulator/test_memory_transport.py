@@ -172,7 +172,7 @@ def test_requests_of_one_moment_are_taken_in_one_after_the_other() -> None:
 
 def test_httpx2_has_the_same() -> None:
     httpx2 = pytest.importorskip("httpx2")
-    from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport as Transport2
+    from llmirage_client.simulator.memory import MemoryTransport as Transport2
 
     async def main() -> int:
         http = httpx2.AsyncClient(transport=Transport2(create_app(CONFIG)), base_url="http://llmirage")

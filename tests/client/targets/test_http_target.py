@@ -10,7 +10,8 @@ import pytest
 from raw_replies import MakeServer, hanging, whole
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.http import HttpTarget, probe
+from llmirage_client.targets.address import probe
+from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from raw_replies import MakeServer, hanging, whole
 
-from llmirage_client.targets.http import EndpointInfo, HttpTarget, StartGate, normalise_url, probe
+from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
+from llmirage_client.targets.http import HttpTarget, StartGate
 
 MODELS = [
     (

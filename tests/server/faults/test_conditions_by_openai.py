@@ -11,12 +11,12 @@ import openai
 import pytest
 from faulty import MODEL, new_app
 
+from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
 
 httpx2 = pytest.importorskip("httpx2")
-from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport  # noqa: E402
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION, EMBEDDING = "chat", "completion", "embedding"
@@ -24,7 +24,7 @@ CHAT, COMPLETION, EMBEDDING = "chat", "completion", "embedding"
 
 async def outcome(app: LlmirageApp, kind: str = CHAT, key: str = "x", **options: Any) -> int | str:
     """What the SDK tells of one call without retries: the reply's finish reason, the status of an error, or its name."""
-    http = httpx2.AsyncClient(transport=Httpx2MemoryTransport(app))
+    http = httpx2.AsyncClient(transport=MemoryTransport(app))
     async with openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, max_retries=0, http_client=http) as sdk:
         given: dict[str, Any] = {"model": MODEL} | options
         try:
@@ -48,7 +48,7 @@ def outcomes(
     """Of calls, one after the other, while these faults, added at run time, are in force."""
 
     async def main() -> list[int | str]:
-        http = httpx2.AsyncClient(transport=Httpx2MemoryTransport(app))
+        http = httpx2.AsyncClient(transport=MemoryTransport(app))
         async with openai.AsyncOpenAI(base_url="http://test/llmirage", api_key="x", http_client=http) as sdk:
             if faults:
                 await sdk.post("/faults", body={"faults": list(faults)}, cast_to=object)

@@ -12,11 +12,11 @@ import openai
 import pytest
 from faulty import ITL_S, MODEL, TTFT_S, new_app
 
+from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.faults.registry import FAULTS
 from llmirage_shared import virtual_time
 
 httpx2 = pytest.importorskip("httpx2")
-from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport  # noqa: E402
 
 WORDS = ["To", " improve", " efficiency", ",", " start", " with"]
 SAID = "".join(WORDS)
@@ -42,7 +42,7 @@ def with_sdk(
 
     async def main() -> None:
         app, loop = new_app(), asyncio.get_running_loop()
-        http = httpx2.AsyncClient(transport=Httpx2MemoryTransport(app))
+        http = httpx2.AsyncClient(transport=MemoryTransport(app))
         async with openai.AsyncOpenAI(
             base_url="http://test/v1", api_key="x", max_retries=retries, http_client=http, **options
         ) as sdk:

@@ -16,7 +16,6 @@ from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_shared import virtual_time
 
 httpx2 = pytest.importorskip("httpx2")
-from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport  # noqa: E402
 
 FAULTS = {  # by the rule that they put to the test
     "retry_after": "status; status=429; retry_after_s=5; times=2",
@@ -69,7 +68,7 @@ class Session:
         return None
 
     async def with_openai(self, messages: list[Any]) -> str | None:
-        http = httpx2.AsyncClient(transport=Httpx2MemoryTransport(self.app))
+        http = httpx2.AsyncClient(transport=MemoryTransport(self.app))
         async with openai.AsyncOpenAI(base_url="http://test/v1", api_key="x", http_client=http) as sdk:
             said, reason = "", None
             try:
@@ -82,7 +81,7 @@ class Session:
             return said if reason is not None else None
 
     async def with_anthropic(self, messages: list[Any]) -> str | None:
-        http = httpx2.AsyncClient(transport=Httpx2MemoryTransport(self.app))
+        http = httpx2.AsyncClient(transport=MemoryTransport(self.app))
         async with anthropic.AsyncAnthropic(base_url="http://test", api_key="x", http_client=http) as sdk:
             try:
                 async with sdk.messages.stream(model=MODEL, messages=messages, max_tokens=10) as stream:

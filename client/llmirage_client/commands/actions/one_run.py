@@ -33,8 +33,8 @@ from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdict
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
+from llmirage_client.targets.address import probe
 from llmirage_client.targets.endpoint import EndpointSettings
-from llmirage_client.targets.http import probe
 from llmirage_client.targets.server_pace import ServerPace, read_pace
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure

@@ -7,14 +7,15 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.pool import PoolWire
-from llmirage_client.targets.wire import Arrived, Outgoing
+from llmirage_client.targets.timed_transport import Incoming, OutgoingRequest, TimedTransport
 
 MakeServer = Callable[..., Any]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -25,20 +26,35 @@ def chunked(*pieces: bytes) -> bytes:
     return head + b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]) + b"0\r\n\r\n"
 
 
-async def send(wire: PoolWire, url: str, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()) -> Arrived:
-    arrived = Arrived()
-    await wire.request(Outgoing("POST", url, headers, body), arrived)
-    return arrived
+@dataclass
+class Reply:
+    """A response, and its stream after the end."""
+
+    response: httpx.Response
+    stream: Incoming
+
+    @property
+    def body(self) -> bytes:
+        return b"".join([piece for _, piece in self.stream.segments])
 
 
-def replies(server: Any, paths: tuple[str, ...] = ("/",), **options: Any) -> list[Arrived]:
-    """The replies of the server to requests one after the other, on one wire."""
+async def send(transport: TimedTransport, url: str, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()) -> Reply:
+    response = await transport.handle_async_request(OutgoingRequest("POST", url, headers, body, {}))
+    stream = response.stream
+    assert isinstance(stream, Incoming)
+    await stream.collect()
+    await stream.aclose()
+    return Reply(response, stream)
 
-    async def main() -> list[Arrived]:
-        wire = PoolWire(**options)
+
+def replies(server: Any, paths: tuple[str, ...] = ("/",), **options: Any) -> list[Reply]:
+    """The replies of the server to requests one after the other, on one transport."""
+
+    async def main() -> list[Reply]:
+        transport = TimedTransport(**options)
         async with server:
-            found = [await send(wire, server.url + path) for path in paths]
-            await wire.close()
+            found = [await send(transport, server.url + path) for path in paths]
+            await transport.aclose()
             return found
 
     return asyncio.run(main())
@@ -47,9 +63,11 @@ def replies(server: Any, paths: tuple[str, ...] = ("/",), **options: Any) -> lis
 def fault_of(server: Any, url: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> FaultKind:
     async def main() -> FaultKind:
         async with server:
-            with pytest.raises(Fault) as caught:
-                await send(PoolWire(), url or server.url, headers=headers)
-            return caught.value.kind
+            with pytest.raises(httpx.TransportError) as caught:
+                await send(TimedTransport(), url or server.url, headers=headers)
+            fault = caught.value.__cause__
+            assert isinstance(fault, Fault)
+            return fault.kind
 
     return asyncio.run(main())
 
@@ -62,25 +80,25 @@ def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServe
             await asyncio.sleep(0.001)
 
     (arrived,) = replies(raw_server(answer))
-    assert (arrived.status, arrived.reason, arrived.body) == (200, "OK", b"data: a\n\ndata: b\n\n")
-    assert arrived.header(b"content-type") == "text/event-stream"
-    times = [time_s for time_s, _ in arrived.segments]
+    response, stream = arrived.response, arrived.stream
+    assert (response.status_code, response.reason_phrase, arrived.body) == (200, "OK", b"data: a\n\ndata: b\n\n")
+    assert response.headers["content-type"] == "text/event-stream"
+    times = [time_s for time_s, _ in stream.segments]
     assert times == sorted(times)
     assert len(set(times)) > 1
-    assert arrived.headers_s is not None
-    assert arrived.end_s is not None
-    assert arrived.headers_s <= times[0] <= times[-1] <= arrived.end_s
+    assert stream.end_s is not None
+    assert stream.headers_s <= times[0] <= times[-1] <= stream.end_s
 
 
 def test_connections_are_kept(raw_server: MakeServer) -> None:
     server = raw_server(OK)
 
     async def main() -> None:
-        wire = PoolWire()
+        transport = TimedTransport()
         async with server:
             for body in (b"", b"one", b"two"):
-                assert (await send(wire, f"{server.url}/a?b=c", body)).body == b"ok"
-            await wire.close()
+                assert (await send(transport, f"{server.url}/a?b=c", body)).body == b"ok"
+            await transport.aclose()
 
     asyncio.run(main())
     assert [request.body for request in server.requests] == [b"", b"one", b"two"]
@@ -105,8 +123,8 @@ def test_a_reply_that_is_cut_keeps_what_arrived(raw_server: MakeServer) -> None:
 
     (arrived,) = replies(raw_server(cut))
     assert arrived.body == b"abc"
-    assert arrived.fault is not None
-    assert arrived.fault.kind is FaultKind.CLOSED
+    assert arrived.stream.fault is not None
+    assert arrived.stream.fault.kind is FaultKind.CLOSED
 
 
 def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
@@ -132,7 +150,7 @@ def test_a_request_whose_reply_had_begun_is_never_sent_twice(raw_server: MakeSer
             writer.close()
 
     server = raw_server(answer)
-    with pytest.raises(Fault):
+    with pytest.raises(httpx.RemoteProtocolError):
         replies(server, ("/", "/"))
     assert len(server.requests) == 2
 
@@ -151,7 +169,7 @@ def test_reads_replies_that_end_the_connection(raw_server: MakeServer, reply: by
         writer.close()
 
     server = raw_server(answer)
-    assert [(one.body, one.fault) for one in replies(server, ("/", "/"))] == [(b"ok", None), (b"ok", None)]
+    assert [(one.body, one.stream.fault) for one in replies(server, ("/", "/"))] == [(b"ok", None), (b"ok", None)]
     assert server.connections == 2
 
 
@@ -169,8 +187,14 @@ def test_skips_interim_replies_and_reads_bodyless_ones(raw_server: MakeServer) -
 
     server = raw_server(answer)
     found = replies(server, tuple(answers))
-    assert [(one.status, one.body) for one in found] == [(200, b"ok"), (204, b""), (304, b""), (200, b"ok"), (302, b"")]
-    assert found[0].header(b"link") == ""
+    assert [(one.response.status_code, one.body) for one in found] == [
+        (200, b"ok"),
+        (204, b""),
+        (304, b""),
+        (200, b"ok"),
+        (302, b""),
+    ]
+    assert "link" not in found[0].response.headers
     assert server.connections == 1
 
 
@@ -180,13 +204,13 @@ def test_bytes_after_a_reply_cost_the_connection_and_not_the_reply(raw_server: M
     assert server.connections == 2
 
 
-def test_one_wire_serves_several_event_loops_in_turn(raw_server: MakeServer) -> None:
-    wire = PoolWire()
+def test_one_transport_serves_several_event_loops_in_turn(raw_server: MakeServer) -> None:
+    transport = TimedTransport()
     for _ in range(2):
 
         async def main() -> bytes:
             async with raw_server(OK) as server:
-                return (await send(wire, server.url)).body
+                return (await send(transport, server.url)).body
 
         assert asyncio.run(main()) == b"ok"
 
@@ -211,13 +235,13 @@ def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, certificate: 
     served.load_cert_chain(*certificate)
 
     async def main(server: Any, context: ssl.SSLContext | None) -> list[bytes]:
-        wire = PoolWire(context)
+        transport = TimedTransport(context)
         async with server:
-            return [(await send(wire, server.url.replace("http:", "https:"))).body for _ in range(2)]
+            return [(await send(transport, server.url.replace("http:", "https:"))).body for _ in range(2)]
 
     server = raw_server(OK, ssl=served)
     trusting = ssl.create_default_context(cafile=str(certificate[0]))
     assert asyncio.run(main(server, trusting)) == [b"ok", b"ok"]
     assert server.connections == 1
-    with pytest.raises(Fault, match="certificate"):
+    with pytest.raises(httpx.ConnectError, match="certificate"):
         asyncio.run(main(raw_server(OK, ssl=served), None))

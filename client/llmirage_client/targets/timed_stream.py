@@ -1,0 +1,99 @@
+"""The body of a reply, with the times at which its bytes came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar
+
+from llmirage_client.targets.clock import wake
+from llmirage_client.targets.fault import Fault, FaultKind, as_exception, fault_of
+
+MOST_REPLY_BYTES = 1 << 30
+
+
+def too_long(what: str, most_bytes: int) -> Fault:
+    return Fault(FaultKind.PROTOCOL, f"{what} more than {most_bytes >> 20} MiB")
+
+
+class TimedStream:
+    """The body of a response of httpx, for a reader who wants times: `collect` waits for the end without waking before it.
+
+    headers_s: arrival of the headers' last byte, in seconds on the run's clock. segments: (arrival, bytes) of the body,
+    oldest first. end_s: arrival of the last byte; None before that. fault: why the body ended before its end. A subclass
+    fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx wants it.
+    """
+
+    library: ClassVar[Any]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_s: float | None = None) -> None:
+        """read_s: time limit of a silence within the body; `collect` has none."""
+        self.headers_s = 0.0
+        self.segments: list[tuple[float, bytes]] = []
+        self.end_s: float | None = None
+        self.fault: Fault | None = None
+        self._loop = loop
+        self._read_s = read_s
+        self._for_end = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def collect(self) -> None:
+        """Return at the end. A body that failed has a `fault` beside the segments that arrived."""
+        while self.end_s is None:
+            await self._wait(for_end=True)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                async with asyncio.timeout(self._read_s):
+                    while self.end_s is None and not self.segments:
+                        await self._wait(for_end=False)
+            except TimeoutError:
+                raise as_exception(Fault(FaultKind.TIMEOUT, f"nothing came for {self._read_s:g} s"), self.library) from None
+            if not self.segments:
+                if self.fault is not None:
+                    raise as_exception(self.fault, self.library)
+                return
+            data = b"".join([piece for _, piece in self.segments])
+            self.segments.clear()
+            yield data
+
+    async def _wait(self, for_end: bool) -> None:
+        """Return when something has come; for_end: only at the end."""
+        self._for_end = for_end
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            wake(self._waiter)
+
+
+class StampedStream(TimedStream):
+    """The body of any other transport's response: each piece has the time at which the transport handed it over."""
+
+    def __init__(self, stream: Any, clock: Callable[[], float]) -> None:
+        """stream: an AsyncByteStream, of a response that came just now."""
+        super().__init__(asyncio.get_running_loop())
+        self.headers_s = clock()
+        self._stream = stream
+        self._clock = clock
+
+    async def collect(self) -> None:
+        received = 0
+        try:
+            async for piece in self._stream:
+                self.segments.append((self._clock(), piece))
+                received += len(piece)
+                if received > MOST_REPLY_BYTES:
+                    self.fault = too_long("the reply has", MOST_REPLY_BYTES)
+                    break
+        except Exception as error:
+            self.fault = fault_of(error, "the endpoint", begun=True)
+        self.end_s = self._clock()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
