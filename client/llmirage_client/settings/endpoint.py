@@ -78,6 +78,9 @@ class ConnectionSettings:
         "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",
         least=0,
     )
+    http2: bool = switch(
+        ENDPOINT, "Speak HTTP/2: as negotiated with https, at once with http. Costs this client far more CPU (docs/load.md)."
+    )
     tls_ca: str | None = _endpoint(None, "Trust only these certificate authorities (PEM).", metavar="FILE", check=is_no_file)
     tls_insecure: bool = switch(ENDPOINT, "Do not verify the server's certificate.")
     tls_cert: str | None = _endpoint(None, "Client certificate (PEM), for mutual TLS.", metavar="FILE", check=is_no_file)

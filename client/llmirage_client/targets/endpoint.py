@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import httpx
 
 from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.httpx_transport import httpx_transport
 from llmirage_client.targets.layers import RetryingTarget, ServerConversations, SpreadTarget
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.targets.timed_transport import TimedTransport
@@ -60,7 +64,7 @@ class EndpointSettings:
 
     keeps_conversations: bodies name conversations that are to be made on the server. preflight: ask it before the load.
     deployment: what it runs, as RunResult has it, where it was asked. simulated: of its servers, those of llmirage,
-    if all are, likewise.
+    if all are, likewise. proxies: of each URL that is behind one; they may have credentials.
     """
 
     urls: tuple[str, ...]
@@ -76,6 +80,8 @@ class EndpointSettings:
     deployment: tuple[dict[str, Any], ...] = ()
     simulated: tuple[str, ...] = ()
     tls: Tls = field(default_factory=Tls)
+    http2: bool = False
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def url(self) -> str:
@@ -83,8 +89,7 @@ class EndpointSettings:
         return ", ".join(self.urls)
 
     def target(self) -> EndpointTarget:
-        """Raises ValueError for what cannot be an endpoint. Make it on the running loop."""
-        context = self.tls.context()
+        """Raises ValueError for what cannot be an endpoint."""
         api = endpoint_named(self.api)
         targets: list[tuple[str, EndpointTarget]] = []
         for url in self.urls:
@@ -93,7 +98,7 @@ class EndpointSettings:
                 self.api_key,
                 (*api.headers.items(), *self.headers),
                 self.timeout_s,
-                transport=TimedTransport(context),
+                transport=self._transport(url),
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=api.key_header,
             )
@@ -102,3 +107,13 @@ class EndpointSettings:
         if self.retries:
             target = RetryingTarget(target, self.retries)
         return ServerConversations(target) if self.keeps_conversations else target
+
+    def _transport(self, url: str) -> httpx.AsyncBaseTransport:
+        """httpx's own transport only where direct connections of HTTP/1.1 do not do: it takes several times the CPU."""
+        context, proxy = self.tls.context(), self.proxies.get(url)
+        if proxy is None and not self.http2:
+            return TimedTransport(context)
+        context = context or ssl.create_default_context()
+        if proxy is not None and proxy.startswith("https:"):  # our certificate is for the endpoint
+            return httpx_transport(url, proxy, self.http2, context, Tls(self.tls.ca, self.tls.insecure).context())
+        return httpx_transport(url, proxy, self.http2, context)

@@ -91,6 +91,8 @@ def fault_of(error: Exception, address: str, begun: bool) -> Fault:
         if isinstance(cause, Fault):
             return cause
     names, text = {kind.__name__ for kind in type(error).__mro__}, str(error) or type(error).__name__
+    if any(type(cause).__module__.startswith("h2.") for cause in causes):
+        return Fault(FaultKind.PROTOCOL, f"not a valid HTTP/2 response: {text}")
     if "ConnectTimeout" in names:
         return Fault(FaultKind.CONNECT_TIMEOUT, f"no connection to {address} in time")
     if "TimeoutException" in names:
@@ -100,6 +102,8 @@ def fault_of(error: Exception, address: str, begun: bool) -> Fault:
         if not reasons:
             return Fault(FaultKind.CONNECT, f"cannot connect to {address}: {text}")
         return connect_fault(reasons[-1], address)
+    if "ProxyError" in names:
+        return Fault(FaultKind.CONNECT, f"{address} refused the connection: {text}")
     if "NetworkError" in names:
         return broken_fault(True, begun)
     if names & {"LocalProtocolError", "UnsupportedProtocol"}:
@@ -108,7 +112,7 @@ def fault_of(error: Exception, address: str, begun: bool) -> Fault:
         if _RESET in text or any(words in text for words in _CLOSED):
             return broken_fault(_RESET in text, begun)
         return Fault(FaultKind.PROTOCOL, f"not a valid HTTP response: {text}")
-    return Fault(FaultKind.CONNECT, text)
+    return Fault(FaultKind.RESET, f"the connection failed: {text}")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -18,8 +18,9 @@ from llmirage_client.measure.usage import absurd_count
 from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault, fault_of
+from llmirage_client.targets.httpx_transport import HttpxTransport
 from llmirage_client.targets.reply import ReplyReader, stated_error
-from llmirage_client.targets.target import Call
+from llmirage_client.targets.target import Call, TransportUse
 from llmirage_client.targets.timed_stream import StampedStream, TimedStream
 from llmirage_client.targets.timed_transport import Origin, OutgoingRequest, TimedTransport
 from llmirage_client.targets.wire_json import encode_body
@@ -153,6 +154,9 @@ class HttpTarget:
         if arrived.stream.fault is not None:
             raise arrived.stream.fault
         return arrived.status or 0, _joined(arrived.stream.segments)
+
+    def uses(self) -> list[TransportUse]:
+        return [self._transport.use] if isinstance(self._transport, HttpxTransport) else []
 
     async def close(self) -> None:
         await self._transport.aclose()

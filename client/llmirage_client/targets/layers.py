@@ -12,7 +12,7 @@ from llmirage_client.choices import UrlStrategy
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.fault import FaultKind
 from llmirage_client.targets.reply import ReplyReader
-from llmirage_client.targets.target import Call, EndpointTarget
+from llmirage_client.targets.target import Call, EndpointTarget, TransportUse
 
 
 class SpreadTarget:
@@ -39,6 +39,9 @@ class SpreadTarget:
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         """Asks the first server: they are of the same kind."""
         return await self._targets[0][1].get(path, from_root)
+
+    def uses(self) -> list[TransportUse]:
+        return [use for _, target in self._targets for use in target.uses()]
 
     async def close(self) -> None:
         for _, target in self._targets:
@@ -76,6 +79,9 @@ class TargetOverOne:
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         return await self._target.get(path, from_root)
+
+    def uses(self) -> list[TransportUse]:
+        return self._target.uses()
 
     async def close(self) -> None:
         await self._target.close()

@@ -33,6 +33,21 @@ class Call:
     empty_ok: bool = False
 
 
+@dataclass(slots=True)
+class TransportUse:
+    """Requests that went through httpx's own transport, and what that cost. how: proxy and protocol, for people.
+
+    cpu_s: CPU time of the thread in that transport. versions: of HTTP, that were spoken. left_unsaid: how many were given up
+    over HTTP/2, which httpx does not tell the server.
+    """
+
+    how: str
+    requests: int = 0
+    cpu_s: float = 0.0
+    versions: frozenset[str] = frozenset()
+    left_unsaid: int = 0
+
+
 class Target(Protocol):
     """Sends calls. Never raises for what an endpoint does: faults of any kind are in the Exchange's error."""
 
@@ -52,4 +67,8 @@ class EndpointTarget(Target, Protocol):
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         """GET a path below the API root: status and body. Raises targets.fault.Fault."""
+        ...
+
+    def uses(self) -> list[TransportUse]:
+        """What went through httpx's own transport so far; empty where connections are direct."""
         ...

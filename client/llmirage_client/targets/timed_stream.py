@@ -82,6 +82,10 @@ class StampedStream(TimedStream):
         self._stream = stream
         self._clock = clock
 
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield piece
+
     async def collect(self) -> None:
         received = 0
         try:

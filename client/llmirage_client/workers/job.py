@@ -12,6 +12,7 @@ from typing import Protocol
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.targets.target import TransportUse
 from llmirage_client.workload.session import Workload
 
 
@@ -67,6 +68,7 @@ class Finished:
     late_start_s: float
     roots_taken: int
     cancel_reason: str | None
+    transports: Sequence[TransportUse]
 
 
 @dataclass(slots=True, frozen=True)

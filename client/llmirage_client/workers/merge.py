@@ -16,6 +16,7 @@ from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import record_of
 from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.workers.conductor import WorkerPart
 from llmirage_client.workload.session import Workload
 
@@ -64,6 +65,7 @@ def merged(
         notes=[
             *dict.fromkeys([*workload.notes, *(note for f in finished for note in f.notes)]),
             *([rate] if rate else []),
+            *transport_notes(use for f in finished for use in f.transports),
             _spread_note(workers),
         ],
     )

@@ -7,7 +7,7 @@ import contextlib
 import pickle
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
@@ -15,6 +15,7 @@ from llmirage_client.load.runner import Runner
 from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.records_file import RunClock, record_line
+from llmirage_client.targets.target import TransportUse
 from llmirage_client.workers.job import Begin, Event, Failed, Finished, Job, Progressed, Ready
 
 WORD_S = 1.0  # a worker says at least so often that it is there
@@ -82,7 +83,7 @@ class Worker:
         finally:
             await target.close()
         self._flush()
-        self._tell(self._finished(self._runner, result, heartbeat))
+        self._tell(self._finished(self._runner, result, heartbeat, target.uses()))
 
     def update(self, done: int, errors: int, in_flight: int) -> None:
         """As a progress sink of the runner."""
@@ -124,7 +125,9 @@ class Worker:
         self._reported_counts = self._counts
         self._tell(Progressed(lines, *self._counts))
 
-    def _finished(self, runner: Runner, result: RunResult, heartbeat: Heartbeat) -> Finished:
+    def _finished(
+        self, runner: Runner, result: RunResult, heartbeat: Heartbeat, transports: Sequence[TransportUse]
+    ) -> Finished:
         return Finished(
             branch_stats=result.branch_stats,
             inputs=pickle.dumps(result.inputs, protocol=5),
@@ -136,6 +139,7 @@ class Worker:
             late_start_s=self._late_start_s,
             roots_taken=runner.roots_taken,
             cancel_reason=result.cancel_reason,
+            transports=transports,
         )
 
 

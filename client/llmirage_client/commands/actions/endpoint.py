@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from llmirage_client.load.context_modes import ON_SERVER, in_context_mode
 from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.httpx_transport import proxy_of
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.settings import ConfigError
@@ -24,6 +25,7 @@ def endpoint_of(settings: Mapping[str, Any]) -> EndpointSettings:
     certificate, key = settings["tls_cert"], settings["tls_key"]
     try:
         urls = tuple(normalise_url(url) for url in settings["url"].split(","))
+        proxies = {url: proxy for url in urls if (proxy := proxy_of(url)) is not None}
         tls = Tls(settings["tls_ca"], settings["tls_insecure"], certificate, key)
         if certificate or not key:  # else the contradiction is told with all others
             tls.context()
@@ -31,7 +33,7 @@ def endpoint_of(settings: Mapping[str, Any]) -> EndpointSettings:
         raise ConfigError([str(error)]) from None
     return EndpointSettings(
         urls=urls,
-        api_key=settings["api_key"] or _key_of_environment(urls, api == "messages"),
+        api_key=settings["api_key"] or _key_of_environment(urls, proxies, api == "messages"),
         api=api or "chat",
         headers=settings["headers"],
         timeout_s=settings["request_timeout_seconds"],
@@ -41,6 +43,8 @@ def endpoint_of(settings: Mapping[str, Any]) -> EndpointSettings:
         preflight=settings["preflight"],
         keeps_conversations=mode == "server_conversation",
         tls=tls,
+        http2=settings["http2"],
+        proxies=proxies,
     )
 
 
@@ -78,7 +82,8 @@ def _check_prompts(workload: Workload) -> None:
         raise ConfigError([str(WorkloadError(workload.path, problems))])
 
 
-def _key_of_environment(urls: tuple[str, ...], messages: bool) -> str | None:
+def _key_of_environment(urls: tuple[str, ...], proxied: Collection[str], messages: bool) -> str | None:
     """A key that was not given for this run is sent only where it cannot be read on the way."""
-    private = all(url.startswith("https:") or urlsplit(url).hostname in _THIS_MACHINE for url in urls)
+    here = {url for url in urls if urlsplit(url).hostname in _THIS_MACHINE and url not in proxied}
+    private = all(url.startswith("https:") or url in here for url in urls)
     return os.environ.get("ANTHROPIC_API_KEY" if messages else "OPENAI_API_KEY") if private else None

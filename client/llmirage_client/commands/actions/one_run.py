@@ -35,6 +35,7 @@ from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.address import probe
 from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.targets.server_pace import ServerPace, read_pace
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
@@ -299,7 +300,8 @@ class OneRun:
         finally:
             progress.stop()
             restore_signals()
-        return dataclasses.replace(result, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
+        notes = [*result.notes, *transport_notes(target.uses())]
+        return dataclasses.replace(result, notes=notes, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
 
     def _keep_and_show(self, progress: Progress) -> Callable[[Record], None]:
         assert self.records is not None
