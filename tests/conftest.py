@@ -1,4 +1,8 @@
-"""Hypothesis without deadlines: a slow machine is not a failure. And no tests of what was compiled from other sources."""
+"""Hypothesis without deadlines: a slow machine is not a failure. And no tests of what was compiled from other sources, nor
+through a proxy of the environment, which knows nothing of servers on this machine.
+"""
+
+import os
 
 import pytest
 from hypothesis import settings
@@ -7,6 +11,9 @@ from llmirage_shared.compiled import complaint, is_compiled
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+    del os.environ[name]
 
 INTERPRETED = "interpreted: replaces or lists what a compiled module (make compile) does not let be replaced or listed"
 

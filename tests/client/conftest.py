@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from certificates import make_authority
 
 
 @dataclass
@@ -95,3 +97,9 @@ def raw_server() -> Callable[..., RawServer]:
         return RawServer(answer, ssl)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """See make_authority."""
+    return make_authority(tmp_path_factory.mktemp("tls"))

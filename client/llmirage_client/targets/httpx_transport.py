@@ -58,10 +58,10 @@ def proxy_of(address: str) -> str | None:
 def _excludes(entry: str, url: httpx.URL) -> bool:
     """Whether an entry of NO_PROXY is about the URL."""
     scheme, _, place = entry.rpartition("://")
-    if scheme not in ("", "all", url.scheme):
+    if not place or scheme not in ("", "all", url.scheme):
         return False
     with suppress(ValueError):
-        return ip_address(url.host) in ip_network(place.strip("[]"), strict=False)
+        return ip_address(url.host) in ip_network(re.sub(r"[\[\]]", "", place), strict=False)
     host, _, port = place.rpartition(":") if re.search(r"[^:]:\d+$", place) else (place, "", "")
     if port and int(port) != Origin.of(url).port:
         return False
@@ -92,6 +92,10 @@ def httpx_transport(
     plain = address.startswith("http:")
     if http2 and plain and url is not None and not url.scheme.startswith("socks"):
         raise ValueError(f"--http2: the HTTP proxy of the environment carries HTTP/1.1 alone to {address}")
+    if ":" in httpx.URL(address).host and url is not None and not url.scheme.startswith("socks"):
+        raise ValueError(
+            f"an HTTP proxy cannot be asked for {address}: httpx writes addresses of IPv6 without their brackets"
+        )
     trusted = None
     if url is not None:
         over_tls = url.scheme == "https"
@@ -120,8 +124,8 @@ def transport_notes(uses: Iterable[TransportUse]) -> list[str]:
         requests, cpu_s = sum(use.requests for use in each), sum(use.cpu_s for use in each)
         if requests:
             notes.append(
-                f"Requests went through httpx's own transport ({how}): about {cpu_s / requests * 1e3:.2g} ms of CPU a request more "
-                "than over direct connections, as measured in this run (docs/load.md)."
+                f"Requests went through httpx's own transport ({how}): about {cpu_s / requests * 1e3:.2g} ms of CPU each "
+                "more than over direct connections, as measured in this run (docs/load.md)."
             )
         if "HTTP/2" in how and (older := sorted(frozenset().union(*[use.versions for use in each]) - {"HTTP/2"})):
             notes.append(f"--http2: the server chose {' and '.join(older)}.")
@@ -192,8 +196,8 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A pool of httpcore that has one connection: for each request it looks at all that it has, with a system call for the idle
-    ones, which takes 2 ms of CPU with 50 of them.
+    """A pool of httpcore that has one connection: for each request it looks at all that it has, with a system call for those
+    that are idle, which takes 2 ms of CPU with 50 of them.
     """
 
     transport: httpx.AsyncBaseTransport
@@ -261,7 +265,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
                 raise
             fault = self._fault(error, attempt, origin, connect_s)
             if again or not attempt.kept or fault.kind not in (FaultKind.RESET, FaultKind.CLOSED):
-                raise as_exception(fault, httpx) from error
+                fault.__cause__ = error
+                raise as_exception(fault, httpx) from fault
         else:
             assert isinstance(response.stream, httpx.AsyncByteStream)
             response.stream = _HttpxStream(response.stream, clock, attempt, self.use, partial(self._leave, lane))
@@ -291,6 +296,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         fault = fault_of(error, address, begun=False)
         if attempt.connecting and fault.kind in (FaultKind.RESET, FaultKind.CLOSED, FaultKind.PROTOCOL):
             return Fault(FaultKind.CONNECT, f"cannot connect to {address}: {str(error) or type(error).__name__}")
+        if attempt.http2 and self._streams is None and fault.kind in (FaultKind.RESET, FaultKind.CLOSED, FaultKind.PROTOCOL):
+            return Fault(FaultKind.PROTOCOL, f"{origin} closed the connection without a word of HTTP/2")
         return fault
 
 

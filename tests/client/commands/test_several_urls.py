@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,26 +137,6 @@ def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) 
 
     exchange = asyncio.run(main())
     assert (exchange.error, exchange.retries, exchange.text) == (None, 1, "hi")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, server.pem and client.pem, each with its key beside it as NAME.key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make certificates")
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "rsa:2048", "-nodes")
-    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    for name in ("server", "client"):
-        openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    return folder
 
 
 def test_both_sides_show_certificates(raw_server: Callable[..., Any], authority: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,24 +213,9 @@ def test_one_transport_serves_several_event_loops_in_turn(raw_server: MakeServer
         assert asyncio.run(main()) == b"ok"
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "cert.pem", folder / "key.pem"
-
-
-def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, certificate: tuple[Path, Path]) -> None:
+def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, authority: Path) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    served.load_cert_chain(*certificate)
+    served.load_cert_chain(authority / "server.pem", authority / "server.key")
 
     async def main(server: Any, context: ssl.SSLContext | None) -> list[bytes]:
         transport = TimedTransport(context)
@@ -240,7 +223,7 @@ def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, certificate: 
             return [(await send(transport, server.url.replace("http:", "https:"))).body for _ in range(2)]
 
     server = raw_server(OK, ssl=served)
-    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+    trusting = ssl.create_default_context(cafile=str(authority / "ca.pem"))
     assert asyncio.run(main(server, trusting)) == [b"ok", b"ok"]
     assert server.connections == 1
     with pytest.raises(httpx.ConnectError, match="certificate"):

@@ -1,0 +1,615 @@
+"""Through proxies and over HTTP/2: the same replies, times and faults as over direct connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from proxies import HttpProxy, SocksProxy, http2_server
+
+from llmirage_client.measure.record import Exchange
+from llmirage_client.targets import httpx_transport as module
+from llmirage_client.targets.endpoint import EndpointSettings, Tls
+from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.httpx_transport import HttpxTransport, httpx_transport, proxy_of, transport_notes
+from llmirage_client.targets.target import Call, EndpointTarget, TransportUse
+from llmirage_client.targets.timed_transport import TimedTransport
+
+MakeServer = Callable[..., Any]
+BODY = json.dumps({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}).encode()
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def event(text: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+def call(stream: bool = False, **fields: Any) -> Call:
+    return Call("/chat/completions", {"stream": stream}, stream=stream, **fields)
+
+
+async def asked(target: EndpointTarget, times: int = 1) -> list[Exchange]:
+    try:
+        return [await target.send(call()) for _ in range(times)]
+    finally:
+        await target.close()
+
+
+def through(url: str, proxy: str | None = None, http2: bool = False, **options: Any) -> EndpointTarget:
+    """The target of a run whose environment names the proxy."""
+    root = f"{url}/v1"
+    proxies = {} if proxy is None else {root: proxy}
+    return EndpointSettings(
+        urls=(root,), proxies=proxies, http2=http2, timeout_s=10.0, connect_timeout_s=5.0, **options
+    ).target()
+
+
+def errors(exchanges: list[Exchange]) -> list[tuple[str, str] | None]:
+    return [(one.error.type, one.error.message) if one.error else None for one in exchanges]
+
+
+# --- the ways out ------------------------------------------------------------------------------------------------------
+
+
+def test_plain_http_goes_through_a_proxy_in_absolute_form(raw_server: MakeServer) -> None:
+    async def main() -> None:
+        async with raw_server(OK) as server, HttpProxy(credentials="ann:s3cret") as proxy:
+            exchanges = await asked(through(server.url, f"http://ann:s3cret@127.0.0.1:{proxy.port}"), 2)
+            assert [one.text for one in exchanges] == ["Hello", "Hello"]
+            assert proxy.lines == [f"POST {server.url}/v1/chat/completions"] * 2
+            assert server.requests[0].header("content-length") == "16"
+            assert server.requests[0].body == b'{"stream":false}'
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("tls_to_proxy", [False, True])
+def test_https_goes_through_a_tunnel_with_both_certificates(
+    raw_server: MakeServer, authority: Path, tls_to_proxy: bool
+) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.pem"))
+    served.load_cert_chain(authority / "server.pem", authority / "server.key")
+    served.verify_mode = ssl.CERT_REQUIRED
+    proxy_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    proxy_tls.load_cert_chain(authority / "server.pem", authority / "server.key")
+    tls = Tls(ca=str(authority / "ca.pem"), cert=str(authority / "client.pem"), key=str(authority / "client.key"))
+
+    async def main() -> None:
+        async with raw_server(OK, ssl=served) as server, HttpProxy(ssl=proxy_tls if tls_to_proxy else None) as proxy:
+            url = f"https://localhost:{server.port}"
+            address = f"{'https' if tls_to_proxy else 'http'}://localhost:{proxy.port}"
+            assert errors(await asked(through(url, address, tls=tls), 3)) == [None] * 3
+            assert (proxy.lines, server.connections) == ([f"CONNECT localhost:{server.port}"], 1)
+            [untrusted] = errors(await asked(through(url, address, tls=Tls())))
+            assert untrusted is not None
+            assert untrusted[0] == "tls_error"
+            assert ("(the proxy)" in untrusted[1]) is tls_to_proxy
+            [unknown] = errors(await asked(through(url, address, tls=Tls(ca=tls.ca))))
+            assert unknown is not None
+            assert unknown[0] in ("connection_reset", "connection_closed")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("credentials", ["", "ann:s3cret"])
+def test_socks_proxies_resolve_the_name(raw_server: MakeServer, credentials: str) -> None:
+    async def main() -> None:
+        async with raw_server(OK) as server, SocksProxy(credentials) as proxy:
+            user = f"{credentials}@" if credentials else ""
+            target = through(f"http://localhost:{server.port}", f"socks5://{user}127.0.0.1:{proxy.port}")
+            assert errors(await asked(target, 2)) == [None, None]
+            assert proxy.lines == [f"localhost:{server.port}"]
+
+    asyncio.run(main())
+
+
+def test_endpoints_and_proxies_may_have_addresses_of_ipv6(raw_server: MakeServer) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(OK)
+
+    async def main() -> None:
+        try:
+            server = await asyncio.start_server(reply, "::1", 0)
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        port = server.sockets[0].getsockname()[1]
+        async with raw_server(OK) as other, SocksProxy(host="::1") as socks, HttpProxy(host="::1") as proxy:
+            assert errors(await asked(through(f"http://[::1]:{port}", f"socks5://[::1]:{socks.port}"))) == [None]
+            assert socks.lines == [f"::1:{port}"]
+            assert errors(await asked(through(other.url, f"http://[::1]:{proxy.port}"))) == [None]
+            with pytest.raises(ValueError, match="httpx writes addresses of IPv6 without their brackets"):
+                through(f"http://[::1]:{port}", f"http://[::1]:{proxy.port}")
+        server.close()
+
+    asyncio.run(main())
+
+
+async def streaming_app(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI app that streams five chunks, 10 ms apart; `written` has when each was."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await asyncio.sleep(0.03)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for number in range(5):
+        await send({"type": "http.response.body", "body": event(str(number)), "more_body": True})
+        await asyncio.sleep(0.01)
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+@pytest.mark.parametrize("streams", [100, 2])
+@pytest.mark.parametrize("tls", [True, False])
+def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority: Path, tls: bool, streams: int) -> None:
+    async def main() -> None:
+        async with http2_server(streaming_app, authority if tls else None, streams) as port:
+            scheme = "https" if tls else "http"
+            target = through(f"{scheme}://127.0.0.1:{port}", http2=True, tls=Tls(insecure=tls))
+            exchanges = await asyncio.gather(*[target.send(call(stream=True)) for _ in range(30)])
+            [use] = target.uses()
+            await target.close()
+        assert errors(exchanges) == [None] * 30
+        assert {one.text for one in exchanges} == {"01234"}
+        assert (use.requests, use.versions) == (30, {"HTTP/2"})
+        took_s = sorted(one.end_s - one.start_s for one in exchanges if one.end_s)
+        assert took_s[-1] < 15 * 0.08  # a tenth of what 30 would take one after the other, two at a time
+
+    asyncio.run(main())
+
+
+def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(authority / "server.pem", authority / "server.key")
+
+    async def main() -> list[TransportUse]:
+        async with raw_server(OK, ssl=served) as server:
+            target = through(f"https://127.0.0.1:{server.port}", http2=True, tls=Tls(insecure=True))
+            assert errors(await asyncio.gather(*[target.send(call()) for _ in range(4)])) == [None] * 4
+            await target.close()
+            return target.uses()
+
+    assert transport_notes(asyncio.run(main()))[1] == "--http2: the server chose HTTP/1.1."
+
+
+def test_http2_goes_through_a_tunnel(authority: Path) -> None:
+    async def main() -> None:
+        async with http2_server(streaming_app, authority) as port, HttpProxy() as proxy:
+            target = through(f"https://127.0.0.1:{port}", f"http://127.0.0.1:{proxy.port}", True, tls=Tls(insecure=True))
+            exchange = await target.send(call(stream=True))
+            await target.close()
+            assert (exchange.text, target.uses()[0].versions) == ("01234", {"HTTP/2"})
+
+    asyncio.run(main())
+
+
+def test_given_up_requests_over_http2_are_told() -> None:
+    async def main() -> list[str]:
+        async with http2_server(streaming_app) as port:
+            target = through(f"http://127.0.0.1:{port}", http2=True)
+            await target.send(call(stream=True))
+            sending = asyncio.create_task(target.send(call(stream=True)))
+            await asyncio.sleep(0.05)
+            sending.cancel()
+            await asyncio.wait([sending])
+            assert errors([await target.send(call(stream=True))]) == [None]
+            await target.close()
+            return transport_notes(target.uses())
+
+    assert asyncio.run(main())[1].startswith("Requests over HTTP/2 that were given up: 1.")
+
+
+# --- time stamps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["direct", "proxy", "socks"])
+def test_stamps_are_those_of_the_bytes_within_five_milliseconds(raw_server: MakeServer, way: str) -> None:
+    """Server and client have one clock and one loop here: a stamp is after the write, by what the way takes."""
+    written_s: list[float] = []
+    sent_s: list[float] = []
+
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        for part in [HEAD, *[chunk(event("x"))] * 10, END]:
+            await asyncio.sleep(0.02)
+            written_s.append(time.monotonic())
+            writer.write(part)
+
+    async def main() -> Exchange:
+        async with raw_server(answer) as server, HttpProxy() as http, SocksProxy() as socks:
+            proxies = {"direct": None, "proxy": f"http://127.0.0.1:{http.port}", "socks": f"socks5://127.0.0.1:{socks.port}"}
+            target = through(server.url, proxies[way])
+            exchange = await target.send(call(stream=True, on_sent=lambda: sent_s.append(time.monotonic())))
+            await target.close()
+            return exchange
+
+    exchange = asyncio.run(main())
+    assert exchange.ack_s is not None
+    assert exchange.end_s is not None
+    stamps_s = [exchange.ack_s, *exchange.token_s, exchange.end_s]
+    assert len(stamps_s) == len(written_s) == 12
+    late_s = [stamp - written for stamp, written in zip(stamps_s, written_s, strict=True)]
+    assert min(late_s) > 0
+    assert statistics.median(late_s) < 0.005
+    [sent] = sent_s
+    assert exchange.start_s < sent < written_s[0]
+
+
+# --- faults ------------------------------------------------------------------------------------------------------------
+
+
+def plain(url: str) -> HttpxTransport:
+    """httpx's transport on the way that TimedTransport takes."""
+    return httpx_transport(url, None, False, ssl.create_default_context())
+
+
+Answer = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
+
+
+def breaking(*pieces: bytes, reset: bool) -> Answer:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+        await asyncio.sleep(0.01)
+        if reset:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        writer.transport.abort()
+
+    return answer
+
+
+FAULTS: dict[str, bytes | Answer] = {
+    "closed before a reply": breaking(reset=False),
+    "reset before a reply": breaking(reset=True),
+    "closed within the headers": breaking(HEAD[:30], reset=False),
+    "closed within a stream": breaking(HEAD, chunk(event("a")), reset=False),
+    "reset within a stream": breaking(HEAD, chunk(event("a")), reset=True),
+    "closed within a body of known length": breaking(OK[:-3], reset=False),
+    "nonsense": b"nonsense\r\n\r\n",
+    "nonsense within the framing": HEAD + chunk(event("a")) + b"zz\r\n",
+    "a status": b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\nRetry-After: 2\r\n\r\nbusy",
+    "interim replies": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK,
+    "until the end of the connection": breaking(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + BODY, reset=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_the_same_on_both_paths(raw_server: MakeServer, name: str) -> None:
+    async def found(transport: httpx.AsyncBaseTransport) -> tuple[Any, ...]:
+        async with raw_server(FAULTS[name]) as server:
+            target = HttpTarget(server.url, transport=transport, timeout_s=5.0)
+            [exchange] = await asked(target)
+            error = None if exchange.error is None else (exchange.error.code, exchange.error.type)
+            return error, exchange.text, exchange.retry_after_s, server.connections
+
+    direct, ours = asyncio.run(found(TimedTransport())), asyncio.run(found(plain("http://x")))
+    assert ours == direct
+
+
+def test_who_cannot_be_reached_is_told_alike() -> None:
+    async def found(url: str, transport: httpx.AsyncBaseTransport) -> tuple[str, str] | None:
+        return errors(await asked(HttpTarget(url, transport=transport, connect_timeout_s=0.2)))[0]
+
+    async def main() -> None:
+        full = socket.create_server(("127.0.0.1", 0), backlog=0)
+        taken = [socket.socket() for _ in range(3)]
+        for one in taken:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        hanging = f"http://127.0.0.1:{full.getsockname()[1]}"
+        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        for url in ("http://127.0.0.1:1", "http://no-such-host.invalid", hanging, f"https://127.0.0.1:{port}"):
+            assert await found(url, plain(url)) == await found(url, TimedTransport()), url
+        silent.close()
+        for one in [*taken, full]:
+            one.close()
+
+    asyncio.run(main())
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
+    seen: list[int] = []
+    sent = 0
+
+    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+        seen.append(request.connection)
+        if len(seen) in (2, 3):
+            writer.transport.abort()
+        else:
+            writer.write(OK)
+
+    def count() -> None:
+        nonlocal sent
+        sent += 1
+
+    async def main() -> list[Exchange]:
+        async with raw_server(answer) as server:
+            target = HttpTarget(server.url, transport=plain(server.url))
+            exchanges = [await target.send(call(on_sent=count)) for _ in range(3)]
+            await target.close()
+            return exchanges
+
+    first, second, third = errors(asyncio.run(main()))
+    assert (first, third) == (None, None)
+    assert second is not None  # the connection of its second try was new: what is lost there is the request's fault
+    assert second[0] == "connection_closed"
+    assert seen == [0, 0, 1, 2]
+    assert sent == 4
+
+
+def test_a_reply_has_its_limit(raw_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmirage_client.targets.timed_stream.MOST_REPLY_BYTES", 1 << 20)
+
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n")
+        for _ in range(90):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+
+    async def main() -> list[Exchange]:
+        async with raw_server(answer) as server:
+            return await asked(HttpTarget(server.url, transport=plain(server.url)))
+
+    assert errors(asyncio.run(main())) == [("protocol_error", "the reply has more than 1 MiB")]
+
+
+def test_a_header_with_a_line_break_is_not_sent(raw_server: MakeServer) -> None:
+    async def main() -> tuple[list[Any], int]:
+        async with raw_server(OK) as server:
+            target = HttpTarget(server.url, transport=plain(server.url))
+            exchange = await target.send(call(headers={"a": "b\r\nc: d"}))
+            await target.close()
+            return errors([exchange]), len(server.requests)
+
+    [error], requests = asyncio.run(main())
+    assert error is not None
+    assert (error[0], requests) == ("invalid_request", 0)
+
+
+def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(event("a")))
+        await asyncio.sleep(30)
+
+    async def main() -> None:
+        async with raw_server(answer) as server:
+            target = HttpTarget(server.url, transport=plain(server.url))
+            sending = asyncio.create_task(target.send(call(stream=True)))
+            await asyncio.sleep(0.1)
+            sending.cancel()
+            await asyncio.wait([sending])
+            server.answer = breaking(OK, reset=False)
+            assert errors([await target.send(call())]) == [None]
+            assert server.connections == 2
+            await target.close()
+
+    asyncio.run(main())
+
+
+PROXY_FAULTS = {
+    "407": ({"credentials": "ann:other"}, "407 Proxy Authentication Required"),
+    "502": ({"refusal": "502 Bad Gateway"}, "502 Bad Gateway"),
+}
+
+
+@pytest.mark.parametrize("name", PROXY_FAULTS)
+def test_a_proxy_that_refuses_is_named_without_its_credentials(raw_server: MakeServer, name: str) -> None:
+    options, said = PROXY_FAULTS[name]
+
+    async def main() -> None:
+        async with raw_server(OK) as server, HttpProxy(**options) as proxy:
+            address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
+            [tunnel] = errors(await asked(through(f"https://localhost:{server.port}", address)))
+            assert tunnel == ("connection_error", f"127.0.0.1:{proxy.port} (the proxy) refused the connection: {said}")
+            [exchange] = await asked(through(server.url, address))
+            assert exchange.error is not None
+            assert (exchange.error.code, exchange.error.type) == (int(name), "http_error")
+            assert server.requests == []
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_is_not_there_or_does_not_speak_is_named(raw_server: MakeServer) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-x\r\n")
+        writer.close()
+
+    async def main() -> None:
+        other = await asyncio.start_server(greet, "127.0.0.1", 0)
+        port = other.sockets[0].getsockname()[1]
+        async with other, raw_server(OK) as server:
+            here = f"127.0.0.1:{port} (the proxy)"
+            for scheme, url in (("http", server.url.replace("http:", "https:")), ("socks5", server.url)):
+                [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:{port}")))
+                assert error is not None
+                assert error[0] == "connection_error", error
+                assert here in error[1]
+                [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:1")))
+                assert error == ("connection_refused", "nothing listens at 127.0.0.1:1 (the proxy)")
+                [error] = errors(await asked(through(url, f"{scheme}://no-such-host.invalid:1")))
+                assert error == ("dns_error", "cannot resolve the host name of no-such-host.invalid:1 (the proxy)")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("reply", [1, 2, 5])
+def test_a_socks_proxy_that_refuses_is_named(raw_server: MakeServer, reply: int) -> None:
+    async def main() -> None:
+        async with raw_server(OK) as server, SocksProxy(reply=reply) as refusing, SocksProxy("ann:other") as wanting:
+            for proxy in (refusing, wanting):
+                [error] = errors(await asked(through(server.url, f"socks5://ann:s3cret@127.0.0.1:{proxy.port}")))
+                assert error is not None
+                assert error[0] == "connection_error"
+                assert f"127.0.0.1:{proxy.port} (the proxy)" in error[1]
+                assert "s3cret" not in error[1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [HttpProxy, SocksProxy])
+def test_a_proxy_that_dies_in_a_stream_leaves_what_came(raw_server: MakeServer, kind: Any) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(event("a")))
+        await asyncio.sleep(0.05)
+        proxy.die()
+
+    async def main() -> list[Exchange]:
+        nonlocal proxy
+        async with raw_server(answer) as server, kind() as proxy:
+            scheme = "http" if kind is HttpProxy else "socks5"
+            target = through(server.url, f"{scheme}://127.0.0.1:{proxy.port}")
+            exchange = await target.send(call(stream=True))
+            await target.close()
+            return [exchange]
+
+    proxy: Any = None
+    [exchange] = asyncio.run(main())
+    assert exchange.error is not None
+    assert exchange.error.type in ("connection_closed", "connection_reset")
+    assert exchange.text == "a"
+
+
+def test_a_server_that_speaks_no_http2_is_told() -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def main() -> list[Any]:
+        server = await asyncio.start_server(reply, "127.0.0.1", 0)
+        found = errors(await asked(through(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", http2=True)))
+        server.close()
+        return found
+
+    [error] = asyncio.run(main())
+    assert error is not None
+    assert error[0] == "protocol_error"
+    assert error[1].endswith("closed the connection without a word of HTTP/2")
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "proxy", "http2", "message"),
+    [
+        ("socksio", "socks5://p:1", False, "socksio: pip install 'llmirage[socks]'"),
+        ("h2", None, True, "h2: pip install 'llmirage[http2]'"),
+        ("", "http://p:1", True, "carries HTTP/1.1 alone to http://far/v1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    missing: str, proxy: str | None, http2: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else True)
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
+        through("http://far", proxy, http2)
+    assert message in str(caught.value)
+
+
+# --- which proxy -------------------------------------------------------------------------------------------------------
+
+
+def environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "url", "direct"),
+    [
+        ("", "http://localhost:8000/v1", False),
+        ("localhost", "http://localhost:8000/v1", True),
+        ("*", "https://api.example.com/v1", True),
+        ("example.com", "https://api.example.com/v1", True),
+        ("example.com", "https://notexample.com/v1", False),
+        (".example.com", "https://example.com/v1", False),
+        (" .example.com , x", "https://api.example.com/v1", True),
+        ("EXAMPLE.com", "https://api.example.com/v1", True),
+        ("10.0.0.0/8", "http://10.1.2.3/v1", True),
+        ("10.0.0.0/8", "http://11.1.2.3/v1", False),
+        ("10.0.0.0/8", "http://10.example.com/v1", False),
+        ("::1", "http://[::1]:8000/v1", True),
+        ("[fd00::]/8", "http://[fd12::1]/v1", True),
+        ("example.com:8443", "https://example.com:8443/v1", True),
+        ("example.com:8443", "https://example.com/v1", False),
+        ("example.com:443", "https://example.com/v1", True),
+        ("http://example.com", "https://example.com/v1", False),
+        ("https://example.com", "https://example.com/v1", True),
+    ],
+)
+def test_no_proxy(no_proxy: str, url: str, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(monkeypatch, ALL_PROXY="http://proxy:3128", NO_PROXY=no_proxy)
+    assert (proxy_of(url) is None) is direct
+
+
+HOSTS = ["localhost", "example.com", "api.example.com", "a.localhost", "127.0.0.1", "10.0.0.7", "[::1]", "example.com.evil"]
+ENTRIES = [
+    "localhost",
+    "example.com",
+    ".example.com",
+    "com",
+    "127.0.0.1",
+    "::1",
+    "example.com:8080",
+    "*",
+    "https://example.com",
+]
+
+
+@given(
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(HOSTS),
+    st.sampled_from(["", ":8080"]),
+    st.lists(st.sampled_from(ENTRIES), max_size=4),
+    st.dictionaries(st.sampled_from(["HTTP_PROXY", "https_proxy", "ALL_PROXY"]), st.sampled_from(["http://p:1", "q:2"])),
+)
+def test_the_environment_means_what_it_means_to_httpx(
+    scheme: str, host: str, port: str, entries: list[str], proxies: dict[str, str]
+) -> None:
+    url = f"{scheme}://{host}{port}/v1"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        environment(monkeypatch, **proxies, NO_PROXY=",".join(entries))
+        ours, client = proxy_of(url), httpx.Client(verify=False)
+    pool: Any = client._transport_for_url(httpx.URL(url))._pool  # type: ignore[attr-defined]
+    theirs = getattr(pool, "_proxy_url", None)
+    assert (theirs is None) is (ours is None)
+    if theirs is not None:
+        assert ours == f"http://{theirs.host.decode()}:{theirs.port}"
+
+
+@pytest.mark.parametrize("value", ["ftp://ann:s3cret@p:1", "http://", "http://ann:s3cret@p:port", "socks4://p"])
+def test_what_is_no_proxy_is_refused_without_its_credentials(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(monkeypatch, http_proxy=value)
+    with pytest.raises(ValueError, match=r"^HTTP_PROXY is not the URL of a proxy") as caught:
+        proxy_of("http://far/v1")
+    assert "s3cret" not in str(caught.value)
+    assert proxy_of("https://far/v1") is None
