@@ -159,6 +159,7 @@ async def http2_server(app: Any, authority: Path | None = None, streams: int = 1
     config.bind = [f"fd://{listening.fileno()}"]
     config.h2_max_concurrent_streams = streams
     config.accesslog = config.errorlog = None
+    config.graceful_timeout = 0.0
     if authority is not None:
         config.certfile, config.keyfile = str(authority / "server.pem"), str(authority / "server.key")
     over = asyncio.Event()

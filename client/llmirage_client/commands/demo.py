@@ -69,6 +69,7 @@ def running_server(port: int, speed: int, json: bool) -> Iterator[str]:
 
 
 def run_demo(port: int | None, speed: int, sessions: int, json: bool) -> None:
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"  # its server is on this machine
     statuses, results = [], []
     more, caught = (["--json"], subprocess.PIPE) if json else ([], None)
     with running_server(port or free_port(), speed, json) as url:
