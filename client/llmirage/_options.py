@@ -222,7 +222,7 @@ RunOptions = TypedDict("RunOptions", {
     "header": "str | Sequence[str] | None", "headers": "str | Sequence[str] | None",
     "context_mode": "Literal['deltas_without_responses', 'deltas_with_responses', 'message_array_with_responses', 'server_state', 'server_conversation'] | None",
     "request_timeout_seconds": "float | None", "connect_timeout_seconds": "float | None", "preflight": "bool | None", "retries": "int | None",
-    "tls_ca": "str | PathLike[str] | None", "tls_insecure": "bool | None", "tls_cert": "str | PathLike[str] | None",
+    "http2": "bool | None", "tls_ca": "str | PathLike[str] | None", "tls_insecure": "bool | None", "tls_cert": "str | PathLike[str] | None",
     "tls_key": "str | PathLike[str] | None", "isl": "float | str | None", "synthetic_input_tokens_mean": "float | str | None",
     "osl": "float | str | None", "output_tokens_mean": "float | str | None", "isl_stddev": "float | None",
     "synthetic_input_tokens_stddev": "float | None", "osl_stddev": "float | None", "output_tokens_stddev": "float | None", "requests": "int | None",

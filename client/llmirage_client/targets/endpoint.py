@@ -13,7 +13,7 @@ from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.httpx_transport import httpx_transport
-from llmirage_client.targets.layers import RetryingTarget, ServerConversations, SpreadTarget
+from llmirage_client.targets.servers import ServersTarget
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.targets.timed_transport import TimedTransport
 
@@ -103,10 +103,9 @@ class EndpointSettings:
                 key_header=api.key_header,
             )
             targets.append((url, target_of_url))
-        target: EndpointTarget = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
-        if self.retries:
-            target = RetryingTarget(target, self.retries)
-        return ServerConversations(target) if self.keeps_conversations else target
+        if len(targets) == 1 and not self.retries and not self.keeps_conversations:
+            return targets[0][1]
+        return ServersTarget(targets, self.url_strategy, self.retries, self.keeps_conversations)
 
     def _transport(self, url: str) -> httpx.AsyncBaseTransport:
         """httpx's own transport only where direct connections of HTTP/1.1 do not do: it takes several times the CPU."""

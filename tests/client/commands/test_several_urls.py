@@ -16,7 +16,7 @@ from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.settings.contradictions import contradictions
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
-from llmirage_client.targets.layers import RetryingTarget, SpreadTarget, worth_retrying
+from llmirage_client.targets.servers import ServersTarget, worth_retrying
 from llmirage_client.targets.target import Call
 from llmirage_shared import virtual_time
 
@@ -55,7 +55,7 @@ class Scripted:
 
 def retried(target: Scripted, retries: int, request_id: str = "r") -> Exchange:
     call = Call("/chat/completions", {}, {"X-Request-ID": request_id})
-    return virtual_time.run(RetryingTarget(target, retries).send(call))
+    return virtual_time.run(ServersTarget([("", target)], retries=retries).send(call))
 
 
 def test_failures_are_sent_again_with_growing_pauses_and_all_time_counts() -> None:
@@ -112,7 +112,7 @@ def test_what_is_sent_again(status: int | None, kind: str, again: bool) -> None:
 
 def test_calls_take_turns_or_stay_with_their_conversation() -> None:
     async def urls(strategy: Any) -> list[str | None]:
-        spread = SpreadTarget([("a", Scripted()), ("b", Scripted())], strategy)
+        spread = ServersTarget([("a", Scripted()), ("b", Scripted())], strategy)
         exchanges = [await spread.send(Call("/x", {}, affinity_id=name)) for name in ("1", "1", "2", "1", "3", "2")]
         return [exchange.url for exchange in exchanges]
 

@@ -82,6 +82,7 @@ def finished(**changes: object) -> Finished:
         "late_start_s": 0.0,
         "roots_taken": 4,
         "cancel_reason": None,
+        "transports": (),
     }
     return Finished(**{**known, **changes})  # type: ignore[arg-type]
 
