@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md cluster-files.md metrics.md server-metrics.md)
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
+.PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ bench: .venv/.dev  ## CPU cost of the hot paths against the committed baseline (
 
 held-up: .venv/.dev  ## Attack a server beside ordinary streams; prints times of answers and gaps in the streams; ARGS
 	@PYTHONPATH=tests/benchmarks:tests/support $(BIN)/python -m held_up $(ARGS)
+
+transports: .venv/.dev  ## CPU that a request costs the client over each transport, the table of docs/load.md; ARGS="--pairs 9"
+	@PYTHONPATH=tests/benchmarks $(BIN)/python tests/benchmarks/transports.py $(ARGS)
 
 soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat (Linux); ARGS="--minutes 30"
 	@$(BIN)/python tests/benchmarks/soak.py $(ARGS)

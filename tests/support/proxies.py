@@ -149,8 +149,13 @@ class SocksProxy(_Listener):
 
 
 @contextlib.asynccontextmanager
-async def http2_server(app: Any, authority: Path | None = None, streams: int = 100) -> AsyncIterator[int]:
-    """Give the port on which hypercorn serves the ASGI app. authority: over TLS, with server.pem of that folder."""
+async def http2_server(
+    app: Any, authority: Path | None = None, streams: int = 100, requests: int = 1000
+) -> AsyncIterator[int]:
+    """Give the port on which hypercorn serves the ASGI app. authority: over TLS, with server.pem of that folder.
+
+    streams, requests: of a connection, at a time and in all.
+    """
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
 
@@ -158,12 +163,13 @@ async def http2_server(app: Any, authority: Path | None = None, streams: int = 1
     config = Config()
     config.bind = [f"fd://{listening.fileno()}"]
     config.h2_max_concurrent_streams = streams
+    config.keep_alive_max_requests = requests
     config.accesslog = config.errorlog = None
     config.graceful_timeout = 0.0
     if authority is not None:
         config.certfile, config.keyfile = str(authority / "server.pem"), str(authority / "server.key")
     over = asyncio.Event()
-    serving = asyncio.ensure_future(serve(app, config, shutdown_trigger=over.wait))  # type: ignore[arg-type]
+    serving = asyncio.ensure_future(serve(app, config, shutdown_trigger=over.wait))
     try:
         yield listening.getsockname()[1]
     finally:

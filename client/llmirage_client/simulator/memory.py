@@ -42,7 +42,8 @@ class _AppCall(TimedStream):
 
     def __init__(self, body: bytes, read_s: float | None, entered: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(loop, read_s)
+        super().__init__(loop)
+        self.read_s = read_s
         self.started: asyncio.Future[None] = loop.create_future()
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []

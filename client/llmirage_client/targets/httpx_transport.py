@@ -7,7 +7,7 @@ import re
 import ssl
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 _MOST_STREAMS = 100  # of a connection: what httpcore asks for, and does not exceed
+# Of a connection of HTTP/2, before another takes its place. Servers end one some time, nginx and hypercorn after 1,000
+# requests, and let those under way finish; httpcore 1.0 fails these when it reads the server's GOAWAY.
+_MOST_REQUESTS = 500
 
 
 def proxy_of(address: str) -> str | None:
@@ -202,6 +205,7 @@ class _Lane:
 
     transport: httpx.AsyncBaseTransport
     in_flight: int = 0
+    requests: int = 0
 
 
 class HttpxTransport(httpx.AsyncBaseTransport):
@@ -220,7 +224,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._proxy = proxy
         self._streams = None if http2 else 1  # of a lane; None: not known
         self._asking: asyncio.Future[None] | None = None  # until the first request has found out
-        self._lanes: list[_Lane] = []
+        self._lanes: set[_Lane] = set()
         self._free: dict[_Lane, None] = {}  # the last was used last
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -259,7 +263,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
             async with limit:
                 response = await lane.transport.handle_async_request(request)
         except BaseException as error:
-            self._leave(lane)
+            await self._leave(lane)
             if not isinstance(error, Exception):
                 self.use.left_unsaid += attempt.http2
                 raise
@@ -279,15 +283,20 @@ class HttpxTransport(httpx.AsyncBaseTransport):
             lane, _ = self._free.popitem()
         else:
             lane = _Lane(self._make())
-            self._lanes.append(lane)
+            self._lanes.add(lane)
         lane.in_flight += 1
-        if lane.in_flight < (self._streams or 1):
+        lane.requests += 1
+        if lane.in_flight < (self._streams or 1) and lane.requests < _MOST_REQUESTS:
             self._free[lane] = None
         return lane
 
-    def _leave(self, lane: _Lane) -> None:
+    async def _leave(self, lane: _Lane) -> None:
         lane.in_flight -= 1
-        self._free[lane] = None
+        if lane.requests < _MOST_REQUESTS or self._streams == 1:
+            self._free[lane] = None
+        elif not lane.in_flight:
+            self._lanes.discard(lane)
+            await lane.transport.aclose()
 
     def _fault(self, error: Exception, attempt: _Attempt, origin: str, connect_s: float | None) -> Fault:
         address = self._proxy if self._proxy is not None and attempt.at_proxy else origin
@@ -310,13 +319,13 @@ class _HttpxStream(StampedStream, httpx.AsyncByteStream):
         clock: Callable[[], float],
         attempt: _Attempt,
         use: TransportUse,
-        leave: Callable[[], None],
+        leave: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(stream, clock)
         self.headers_s = attempt.headers_s or self.headers_s
         self._http2 = attempt.http2
         self._use = use
-        self._leave: Callable[[], None] | None = leave
+        self._leave: Callable[[], Awaitable[None]] | None = leave
 
     async def collect(self) -> None:
         await _metered(super().collect(), self._use)
@@ -326,4 +335,4 @@ class _HttpxStream(StampedStream, httpx.AsyncByteStream):
         leave, self._leave = self._leave, None
         if leave is not None:
             self._use.left_unsaid += self._http2 and self.end_s is None
-            leave()
+            await leave()

@@ -29,7 +29,7 @@ KEY = "conversation"  # of a body: our name for the conversation until it has th
 
 
 class ServersTarget:
-    """Servers of one kind, as one target. round_robin: each call to the next server. sticky: all calls of a conversation, and
+    """Servers of one kind, as one target. round_robin: each call to the next. sticky: all calls of a conversation, and
     of its forks, to one; the conversations take turns. exchange.url says which of several servers it was.
 
     A call is sent up to `retries` more times: after a failed connection and after HTTP 408, 409, 429 or 5xx. Nothing is sent

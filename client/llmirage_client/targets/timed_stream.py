@@ -21,19 +21,19 @@ class TimedStream:
 
     headers_s: arrival of the headers' last byte, in seconds on the run's clock. segments: (arrival, bytes) of the body,
     oldest first. end_s: arrival of the last byte; None before that. fault: why the body ended before its end. A subclass
-    fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx wants it.
+    fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx wants it;
+    read_s limits a silence then.
     """
 
     library: ClassVar[Any]
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, read_s: float | None = None) -> None:
-        """read_s: time limit of a silence within the body; `collect` has none."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.headers_s = 0.0
         self.segments: list[tuple[float, bytes]] = []
         self.end_s: float | None = None
         self.fault: Fault | None = None
         self._loop = loop
-        self._read_s = read_s
+        self.read_s: float | None = None
         self._for_end = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -45,11 +45,11 @@ class TimedStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             try:
-                async with asyncio.timeout(self._read_s):
+                async with asyncio.timeout(self.read_s):
                     while self.end_s is None and not self.segments:
                         await self._wait(for_end=False)
             except TimeoutError:
-                raise as_exception(Fault(FaultKind.TIMEOUT, f"nothing came for {self._read_s:g} s"), self.library) from None
+                raise as_exception(Fault(FaultKind.TIMEOUT, f"nothing came for {self.read_s:g} s"), self.library) from None
             if not self.segments:
                 if self.fault is not None:
                     raise as_exception(self.fault, self.library)

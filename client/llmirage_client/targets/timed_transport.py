@@ -265,6 +265,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
         try:
             origin, data = self._written(request, await request.aread())
             incoming = await self._sent(origin, data, request.extensions)
+            incoming.read_s = (request.extensions.get("timeout") or {}).get("read")
         except Fault as fault:
             raise as_exception(fault, httpx) from fault
         extensions = {"http_version": b"HTTP/1.1", "reason_phrase": incoming.reason}

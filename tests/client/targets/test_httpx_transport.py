@@ -182,6 +182,22 @@ def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority: Path
     asyncio.run(main())
 
 
+def test_connections_of_http2_are_replaced_before_their_server_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_REQUESTS", 8)
+
+    async def main() -> None:
+        async with http2_server(streaming_app, requests=20) as port:
+            target = through(f"http://127.0.0.1:{port}", http2=True)
+            sending = []
+            for _ in range(60):  # some are in the middle of their reply at any time
+                sending.append(asyncio.create_task(target.send(call(stream=True))))
+                await asyncio.sleep(0.005)
+            assert errors(await asyncio.gather(*sending)) == [None] * 60
+            await target.close()
+
+    asyncio.run(main())
+
+
 def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(authority / "server.pem", authority / "server.key")
