@@ -134,7 +134,7 @@ def transport_notes(uses: Iterable[TransportUse]) -> list[str]:
             notes.append(f"--http2: the server chose {' and '.join(older)}.")
         if left := sum(use.left_unsaid for use in each):
             gave_up = f"Requests over HTTP/2 that were given up: {left:,}."
-            notes.append(f"{gave_up} httpx does not tell the server, which continues its replies.")
+            notes.append(f"{gave_up} httpx told the server only when others on their connections had ended.")
     return notes
 
 
@@ -233,6 +233,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
             await asyncio.shield(self._asking)
         if self._streams is None:
             self._asking = asyncio.get_running_loop().create_future()
+        await request.aread()  # it may have to be sent twice
         try:
             response = await _metered(self._sent(request, request.extensions), self.use)
         finally:
@@ -248,6 +249,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
     def _know(self, streams: int | None) -> None:
         if self._streams is None:
             self._streams = streams
+            if streams is not None and streams > 1:
+                self._free.update(dict.fromkeys(self._lanes))
             if self._asking is not None:
                 wake(self._asking)
                 self._asking = None
@@ -263,9 +266,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
             async with limit:
                 response = await lane.transport.handle_async_request(request)
         except BaseException as error:
-            await self._leave(lane)
+            await self._leave(lane, given_up=attempt.http2 and not isinstance(error, Exception))
             if not isinstance(error, Exception):
-                self.use.left_unsaid += attempt.http2
                 raise
             fault = self._fault(error, attempt, origin, connect_s)
             if again or not attempt.kept or fault.kind not in (FaultKind.RESET, FaultKind.CLOSED):
@@ -290,8 +292,13 @@ class HttpxTransport(httpx.AsyncBaseTransport):
             self._free[lane] = None
         return lane
 
-    async def _leave(self, lane: _Lane) -> None:
+    async def _leave(self, lane: _Lane, given_up: bool) -> None:
+        """given_up: a request over HTTP/2, of which httpcore tells the server nothing until the connection is closed."""
         lane.in_flight -= 1
+        if given_up:
+            lane.requests = _MOST_REQUESTS
+            self._free.pop(lane, None)
+            self.use.left_unsaid += lane.in_flight > 0
         if lane.requests < _MOST_REQUESTS or self._streams == 1:
             self._free[lane] = None
         elif not lane.in_flight:
@@ -319,13 +326,13 @@ class _HttpxStream(StampedStream, httpx.AsyncByteStream):
         clock: Callable[[], float],
         attempt: _Attempt,
         use: TransportUse,
-        leave: Callable[[], Awaitable[None]],
+        leave: Callable[[bool], Awaitable[None]],
     ) -> None:
         super().__init__(stream, clock)
         self.headers_s = attempt.headers_s or self.headers_s
         self._http2 = attempt.http2
         self._use = use
-        self._leave: Callable[[], Awaitable[None]] | None = leave
+        self._leave: Callable[[bool], Awaitable[None]] | None = leave
 
     async def collect(self) -> None:
         await _metered(super().collect(), self._use)
@@ -334,5 +341,4 @@ class _HttpxStream(StampedStream, httpx.AsyncByteStream):
         await super().aclose()
         leave, self._leave = self._leave, None
         if leave is not None:
-            self._use.left_unsaid += self._http2 and self.end_s is None
-            await leave()
+            await leave(self._http2 and self.end_s is None)

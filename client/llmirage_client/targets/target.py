@@ -38,7 +38,7 @@ class TransportUse:
     """Requests that went through httpx's own transport, and what that cost. how: proxy and protocol, for people.
 
     cpu_s: CPU time of the thread in that transport. versions: of HTTP, that were spoken. left_unsaid: how many were given up
-    over HTTP/2, which httpx does not tell the server.
+    over HTTP/2 while their connection carried others, so that the server was not told at once.
     """
 
     how: str
