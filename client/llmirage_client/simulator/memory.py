@@ -46,7 +46,6 @@ class _AppCall(TimedStream):
         self.read_s = read_s
         self.started: asyncio.Future[None] = loop.create_future()
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
         self._now = run_clock(loop)
         self._body: bytes | None = body
         self._entered = entered

@@ -169,10 +169,11 @@ class HttpTarget:
             raise fault_of(error, str(Origin.of(request.url)), begun=False) from error
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
-        timed = stream if isinstance(stream, TimedStream) else StampedStream(stream, self.now)
+        timed = stream if isinstance(stream, TimedStream) else StampedStream(response, self.now)
         arrived.response, arrived.stream = response, timed
         try:
-            await timed.collect()
+            if timed.end_s is None:
+                await timed.collect()
         finally:
             await stream.aclose()
 
@@ -204,7 +205,7 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok
         exchange.status, exchange.ack_s, fault = response.status_code, stream.headers_s, stream.fault
         if fault is not None and exchange.error is None:
             exchange.error = RequestError(exchange.status, fault.kind.value, fault.message)
-        _read(exchange, reply, response, stream.segments)
+        _read(exchange, reply, response, stream)
     exchange.token_s = reply.token_s
     exchange.first_output_s = reply.first_output_s
     exchange.text = reply.text
@@ -238,14 +239,14 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok
         exchange.items = reply.items
 
 
-def _read(exchange: Exchange, reply: ReplyReader, response: httpx.Response, segments: list[tuple[float, bytes]]) -> None:
-    status, end_s = response.status_code, exchange.end_s
+def _read(exchange: Exchange, reply: ReplyReader, response: httpx.Response, stream: TimedStream) -> None:
+    status, end_s, segments = response.status_code, exchange.end_s, stream.segments
     assert end_s is not None
-    content_type = _header(response, b"content-type").partition(";")[0].strip().lower()
-    encoding = _header(response, b"content-encoding")
+    content_type = _header(stream, b"content-type").partition(";")[0].strip().lower()
+    encoding = _header(stream, b"content-encoding")
     if status != 200:
-        exchange.retry_after_s = _seconds(_header(response, b"retry-after"))
-        exchange.error = exchange.error or _status_error(response, _joined(segments))
+        exchange.retry_after_s = _seconds(_header(stream, b"retry-after"))
+        exchange.error = exchange.error or _status_error(response, stream)
     elif encoding not in ("", "identity"):
         exchange.error = RequestError(
             status, "wrong_content_encoding", f"the reply is compressed ({encoding}) although no compression was requested"
@@ -261,9 +262,9 @@ def _read(exchange: Exchange, reply: ReplyReader, response: httpx.Response, segm
             exchange.error = _body_error(status, content_type, body)
 
 
-def _header(response: httpx.Response, name: bytes) -> str:
+def _header(stream: TimedStream, name: bytes) -> str:
     """The first value of a header, by its name in small letters; "" where there is none."""
-    return next((value.decode("latin-1") for key, value in response.headers.raw if key.lower() == name), "")
+    return next((value.decode("latin-1") for key, value in stream.headers if key.lower() == name), "")
 
 
 def _joined(segments: list[tuple[float, bytes]]) -> bytes:
@@ -275,10 +276,10 @@ def _seconds(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 
-def _status_error(response: httpx.Response, body: bytes) -> RequestError:
-    status = response.status_code
+def _status_error(response: httpx.Response, stream: TimedStream) -> RequestError:
+    status, body = response.status_code, _joined(stream.segments)
     if status in _REDIRECTS:
-        location = _header(response, b"location") or "nowhere"
+        location = _header(stream, b"location") or "nowhere"
         return RequestError(status, "redirect", f"redirected to {location}: give that address instead")
     with suppress(ValueError):
         value = json.loads(body)

@@ -274,8 +274,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
                 fault.__cause__ = error
                 raise as_exception(fault, httpx) from fault
         else:
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            response.stream = _HttpxStream(response.stream, clock, attempt, self.use, partial(self._leave, lane))
+            response.stream = _HttpxStream(response, clock, attempt, self.use, partial(self._leave, lane))
             return response
         return await self._sent(request, given, again=True)
 
@@ -322,13 +321,13 @@ class _HttpxStream(StampedStream, httpx.AsyncByteStream):
 
     def __init__(
         self,
-        stream: httpx.AsyncByteStream,
+        response: httpx.Response,
         clock: Callable[[], float],
         attempt: _Attempt,
         use: TransportUse,
         leave: Callable[[bool], Awaitable[None]],
     ) -> None:
-        super().__init__(stream, clock)
+        super().__init__(response, clock)
         self.headers_s = attempt.headers_s or self.headers_s
         self._http2 = attempt.http2
         self._use = use

@@ -19,15 +19,16 @@ def too_long(what: str, most_bytes: int) -> Fault:
 class TimedStream:
     """The body of a response of httpx, for a reader who wants times: `collect` waits for the end without waking before it.
 
-    headers_s: arrival of the headers' last byte, in seconds on the run's clock. segments: (arrival, bytes) of the body,
-    oldest first. end_s: arrival of the last byte; None before that. fault: why the body ended before its end. A subclass
-    fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx wants it;
-    read_s limits a silence then.
+    headers: as they came. headers_s: arrival of their last byte, in seconds on the run's clock. segments: (arrival, bytes)
+    of the body, oldest first. end_s: arrival of the last byte; None before that. fault: why the body ended before its end.
+    A subclass fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx
+    wants it; read_s limits a silence then.
     """
 
     library: ClassVar[Any]
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
         self.headers_s = 0.0
         self.segments: list[tuple[float, bytes]] = []
         self.end_s: float | None = None
@@ -75,11 +76,12 @@ class TimedStream:
 class StampedStream(TimedStream):
     """The body of any other transport's response: each piece has the time at which the transport handed it over."""
 
-    def __init__(self, stream: Any, clock: Callable[[], float]) -> None:
-        """stream: an AsyncByteStream, of a response that came just now."""
+    def __init__(self, response: Any, clock: Callable[[], float]) -> None:
+        """response: one that came just now."""
         super().__init__(asyncio.get_running_loop())
+        self.headers = response.headers.raw
         self.headers_s = clock()
-        self._stream = stream
+        self._stream = response.stream
         self._clock = clock
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

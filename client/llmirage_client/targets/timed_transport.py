@@ -83,7 +83,6 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
         super().__init__(loop)
         self.status = 0
         self.reason = b""
-        self.headers: list[tuple[bytes, bytes]] = []
         self.arrival_s = 0.0  # of the bytes being parsed; after the end, of the last byte
         self.keep_alive = False
         self._connection = connection
@@ -177,6 +176,27 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
             self.end_s = self.arrival_s
 
 
+class TimedResponse(httpx.Response):
+    """A response whose headers become an object of httpx only when somebody looks at them."""
+
+    _own_headers: httpx.Headers | None = None
+
+    def __init__(self, incoming: Incoming) -> None:
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": incoming.reason}
+        super().__init__(incoming.status, stream=incoming, extensions=extensions)
+        self._raw_headers = incoming.headers
+
+    @property
+    def headers(self) -> httpx.Headers:
+        if self._own_headers is None:
+            self._own_headers = httpx.Headers(self._raw_headers)
+        return self._own_headers
+
+    @headers.setter
+    def headers(self, headers: httpx.Headers) -> None:
+        self._own_headers = headers or None  # those that httpx.Response makes are empty
+
+
 @dataclass(slots=True)
 class _Place:
     """What is known of one origin. idle: ordered, the last is the freshest, so the rest can time out at the server."""
@@ -268,8 +288,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
             incoming.read_s = (request.extensions.get("timeout") or {}).get("read")
         except Fault as fault:
             raise as_exception(fault, httpx) from fault
-        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": incoming.reason}
-        return httpx.Response(incoming.status, headers=incoming.headers, stream=incoming, extensions=extensions)
+        return TimedResponse(incoming)
 
     async def aclose(self) -> None:
         for connection in list(self._open):
