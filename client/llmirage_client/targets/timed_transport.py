@@ -177,24 +177,20 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
 
 
 class TimedResponse(httpx.Response):
-    """A response whose headers become an object of httpx only when somebody looks at them."""
-
-    _own_headers: httpx.Headers | None = None
+    """A response of which all but status and stream is made when somebody looks at it: that takes 3 µs."""
 
     def __init__(self, incoming: Incoming) -> None:
+        self.status_code = incoming.status
+        self.stream = self._incoming = incoming
+
+    def __getattr__(self, name: str) -> Any:
+        if "headers" in vars(self) or name == "_incoming":  # it is complete, and has none of that name
+            raise AttributeError(name)
+        given, incoming = dict(vars(self)), self._incoming
         extensions = {"http_version": b"HTTP/1.1", "reason_phrase": incoming.reason}
-        super().__init__(incoming.status, stream=incoming, extensions=extensions)
-        self._raw_headers = incoming.headers
-
-    @property
-    def headers(self) -> httpx.Headers:
-        if self._own_headers is None:
-            self._own_headers = httpx.Headers(self._raw_headers)
-        return self._own_headers
-
-    @headers.setter
-    def headers(self, headers: httpx.Headers) -> None:
-        self._own_headers = headers or None  # those that httpx.Response makes are empty
+        super().__init__(incoming.status, headers=incoming.headers, stream=incoming, extensions=extensions)
+        vars(self).update(given)  # what was set in the meantime
+        return getattr(self, name)
 
 
 @dataclass(slots=True)
@@ -283,7 +279,8 @@ class TimedTransport(httpx.AsyncBaseTransport):
         request goes out once more, on a new connection.
         """
         try:
-            origin, data = self._written(request, await request.aread())
+            body = request.content if isinstance(request, OutgoingRequest) else await request.aread()
+            origin, data = self._written(request, body)
             incoming = await self._sent(origin, data, request.extensions)
             incoming.read_s = (request.extensions.get("timeout") or {}).get("read")
         except Fault as fault:
@@ -327,27 +324,24 @@ class TimedTransport(httpx.AsyncBaseTransport):
         place = self._places.get(origin)
         if place is None:
             place = self._places[origin] = _Place()
-        if place.idle:
-            connection, _ = place.idle.popitem()
+        kept = place.idle.popitem()[0] if place.idle else None
+        while True:
+            connection = kept or await self._connect(origin, place, (extensions.get("timeout") or {}).get("connect"))
+            incoming = connection.begin(data)
+            if on_sent := extensions.get("on_sent"):
+                on_sent()
             try:
-                return await self._exchange(connection, data, extensions)
+                await incoming.wait_for_headers()
+                return incoming
             except Fault as fault:
-                stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED)
-                if not stale or not (connection.incoming is None or connection.incoming.untouched):
+                connection.abort()
+                stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED) and incoming.untouched
+                if kept is None or not stale:
                     raise
-        timeouts = extensions.get("timeout") or {}
-        return await self._exchange(await self._connect(origin, place, timeouts.get("connect")), data, extensions)
-
-    async def _exchange(self, connection: Connection, data: bytes, extensions: Mapping[str, Any]) -> Incoming:
-        incoming = connection.begin(data)
-        if on_sent := extensions.get("on_sent"):
-            on_sent()
-        try:
-            await incoming.wait_for_headers()
-        except BaseException:
-            connection.abort()
-            raise
-        return incoming
+                kept = None
+            except BaseException:
+                connection.abort()
+                raise
 
     async def _connect(self, origin: Origin, place: _Place, timeout_s: float | None) -> Connection:
         loop, clock = asyncio.get_running_loop(), self._clock
