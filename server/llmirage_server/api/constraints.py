@@ -6,13 +6,15 @@ import contextlib
 import hashlib
 import json
 import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.budget import working_on
+from llmirage_server.replies.structured.grammar import check_grammar
+from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.schema_check import check_schema
 from llmirage_shared.wire import errors, schema
@@ -23,8 +25,8 @@ from llmirage_shared.wire.schema.strict import strict_problem
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT_TOKENS = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}
 LENGTH_FACTORS = {"low": 0.5, "medium": 1.0, "high": 2.0}  # by verbosity
-_REMEMBERED_SCHEMAS = 4096
-_problems: dict[tuple[bytes, bool], str | None] = {}  # by digest of the schema: agents send the same tools each time
+_REMEMBERED_PROBLEMS = 4096
+_problems: dict[tuple[bytes, str], str | None] = {}  # by digest and kind: agents send the same tools each time
 _problems_lock = Lock()  # planning may run in a thread
 _WITHOUT_REFERENCES = 2  # the version of marshal's format that writes equal values equally; a fifth of the time of JSON
 _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form of the answer
@@ -60,7 +62,7 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
     legacy = bool(body.functions) and not body.tools
     guided_schema, grammar = _guided(body)
     answer_schema = _response_schema(body)
-    tools = tuple([_read_tool(tool) for tool in request.tools or ()])
+    tools = tuple([_read_tool(index, tool) for index, tool in enumerate(request.tools or ())])
     choice, forced = tool_choice(plain(body.function_call if legacy else body.tool_choice))
     check_names(choice, tools)
     effort = body.reasoning_effort
@@ -132,16 +134,20 @@ def schema_problem(json_schema: Any, where: str, strict: bool = False) -> str | 
 
     where: the field that it stands in. strict: also what `strict: true` demands. Spends steps of planning.
     """
+    return _problem(json_schema, where, "strict" if strict else "schema", lambda: _schema_problem(json_schema, strict))
+
+
+def _problem(definition: Any, where: str, kind: str, find: Callable[[], str | None]) -> str | None:
+    """What `find` finds wrong with a definition of this kind, which may be known already."""
     working_on(where)
-    digest = hashlib.blake2b(marshal.dumps(json_schema, _WITHOUT_REFERENCES), digest_size=16).digest()
-    key = (digest, strict)
+    key = (hashlib.blake2b(marshal.dumps(definition, _WITHOUT_REFERENCES), digest_size=16).digest(), kind)
     if key in _problems:
         with contextlib.suppress(KeyError):  # forgotten meanwhile
             return _problems[key]
-    problem = _schema_problem(json_schema, strict)
+    problem = find()
     with _problems_lock:
         _problems[key] = problem
-        if len(_problems) > _REMEMBERED_SCHEMAS:
+        if len(_problems) > _REMEMBERED_PROBLEMS:
             _problems.pop(next(iter(_problems)))
     return problem
 
@@ -220,23 +226,37 @@ def plain(field: Any) -> Any:
     return field.plain() if hasattr(field, "plain") else field
 
 
-def _read_tool(tool: Mapping[str, Any]) -> Tool:
-    """A tool in chat's form."""
+def _read_tool(index: int, tool: Mapping[str, Any]) -> Tool:
+    """A tool in chat's form. Raises ApiError for an invalid grammar."""
     custom = tool.get("custom")
     if tool.get("type") == "custom" and isinstance(custom, dict):
-        return custom_tool(custom)
+        return custom_tool(custom, f"tools[{index}].custom")
     function = tool.get("function") or {}
     return Tool("function", function.get("name", ""), function.get("description") or "", function.get("parameters"))
 
 
-def custom_tool(custom: Mapping[str, Any]) -> Tool:
-    """A tool that takes free text, or text of a grammar."""
+def custom_tool(custom: Mapping[str, Any], where: str) -> Tool:
+    """A tool that takes free text, or text of a grammar. where: the field. Raises ApiError for an invalid grammar."""
     form = custom.get("format") or {}
     grammar = None
     if form.get("type") == "grammar":
         written = form.get("grammar") or form  # nested in chat, not in the Responses API
         grammar = Grammar(written.get("syntax", "lark"), written.get("definition", ""))
+        definition = grammar.definition
+        check = check_grammar if grammar.syntax == "lark" else compiled
+        where = f"{where}.format.{'definition' if written is form else 'grammar.definition'}"
+        if problem := _problem(definition, where, grammar.syntax, lambda: _refusal(lambda: check(definition))):
+            raise errors.ApiError(f"Invalid grammar for custom tool '{custom.get('name', '')}': {problem}", param=where)
     return Tool("custom", custom.get("name", ""), custom.get("description") or "", None, grammar)
+
+
+def _refusal(check: Callable[[], Any]) -> str | None:
+    """The message of the error that a check of a grammar raises."""
+    try:
+        check()
+    except (GrammarError, PatternError) as error:
+        return str(error)
+    return None
 
 
 def tool_choice(choice: Any) -> tuple[ToolChoice, bool]:

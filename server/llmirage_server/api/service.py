@@ -389,10 +389,10 @@ def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
         return replies.reply(request)
     except SchemaError as error:
         raise errors.ApiError(f"Invalid schema: {error}", param="tools" if request.tools else "response_format") from None
-    except PatternError as error:
-        raise errors.ApiError(f"Invalid pattern: {error}", param="structured_outputs") from None
-    except GrammarError as error:
-        raise errors.ApiError(f"Invalid grammar: {error}", param="structured_outputs") from None
+    except (PatternError, GrammarError) as error:
+        what = "grammar" if isinstance(error, GrammarError) else "pattern"
+        param = "structured_outputs" if request.grammar is not None or not request.tools else "tools"
+        raise errors.ApiError(f"Invalid {what}: {error}", param=param) from None
 
 
 class ServiceHandler:

@@ -253,7 +253,7 @@ def test_texts_follow_their_grammar(definition: str, expected: str) -> None:
         ("start: start", "never comes to an end"),
         ('start: ("a"', "never closed"),
         ("start: \x00", "cannot be read"),
-        ("%declare X\nstart: X", "not supported"),
+        ("%declare X\nstart: X", "line 1 of the grammar: %declare"),
         ('start "a"', "expected ':'"),
     ],
 )

@@ -51,9 +51,9 @@ def response_constraints(
 
 
 def _tools(index: int, tool: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
-    """What the model may call of one declared tool. Raises ApiError for invalid parameters."""
+    """What the model may call of one declared tool. Raises ApiError for invalid parameters and grammars."""
     if tool["type"] == "custom":
-        return [custom_tool(tool)]
+        return [custom_tool(tool, f"tools[{index}]")]
     if tool["type"] != "function":
         return hosted_tools(tool, items)
     parameters = tool.get("parameters")

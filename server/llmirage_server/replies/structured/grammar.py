@@ -2,41 +2,71 @@
 
 Rules are `name: ...` (Lark) or `name ::= ...` (EBNF, GBNF), alternatives `|`, groups `( )`, options `[ ]` (Lark) and `?`,
 repetition `*`, `+`, `~ n..m` and `{n,m}`, "text" (with a trailing i: in any case), "a".."z", /regular expression/, [a-z]
-(GBNF) and comments. Lark's directives: %ignore is followed by leaving out what it names, %import knows common.* terminals,
-%declare is refused. Priorities (`.1`), aliases (`-> name`) and the marks ?, ! and _ of rules change nothing here.
+(GBNF), templates `name{x}` (Lark) and comments. Lark's directives: %import takes the terminals of its libraries `common`,
+`python` and `unicode`, %ignore says what may stand between two tokens that would else read as one, %override and %extend
+change a definition, %declare is refused. Priorities (`.1`), aliases (`-> name`) and the marks ?, ! and _ of rules change
+nothing here. Lark's own package would read its notation alone, slower, and without counting steps of planning.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, NoReturn
 
 from llmirage_server.replies.structured import pattern
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import GrammarError, PatternError
+from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
 
 _DEEP = 24  # expansions within each other after which the shortest way out is taken
 _MORE = 2  # repetitions beyond the smallest number, where a grammar leaves it open
 _LONGEST = 20_000  # characters
+_ENDLESS = 1 << 30
 
-_TOKEN = re.compile(  # no way to read a text twice, and bounds where one may look far ahead in vain
-    r"""(?P<space>[ \t]+) | (?P<comment>(?://|\#)[^\n]*) | (?P<line>\n\s*)
+# No way to read a text twice, and bounds where one may look far ahead in vain.
+_COMMON_TOKENS = r"""
+    (?P<space>[ \t\r]+|\\[ \t\r]*\n) | (?P<comment>(?://|\#)[^\n]*) | (?P<line>\n\s*)
       | (?P<string>"(?:[^"\\]++|\\.)*+"i?|'(?:[^'\\]++|\\.)*+')
       | (?P<regex>/(?:\\.|\[(?:[^\]\\]++|\\.)*+\]|[^/\\\n\[]++)++/[imslux]*)
-      | (?P<set>\[\^?+(?!\])[^\]\\\s"']{0,500}+(?:\\.[^\]\\\s"']{0,50}+){0,50}+\])
       | (?P<count>\{\d{0,18}(?:,\d{0,18})?\}|~\s*\d{1,18}(?:\s*\.\.\s*\d{1,18})?(?!\d)) | (?P<directive>%\w+)
-      | (?P<alias>->\s*\w+) | (?P<define>::=|:) | (?P<range>\.\.) | (?P<priority>\.-?\d+)
-      | (?P<name>[?!_]{0,3}[A-Za-z][\w.-]*|_\w*)
-      | (?P<mark>[|()\[\]*+?.])""",
+      | (?P<alias>->\s*\w+)"""
+_LARK = re.compile(
+    rf"""{_COMMON_TOKENS} | (?P<define>:) | (?P<range>\.\.) | (?P<priority>\.-?\d+)
+      | (?P<name>[?!]{{0,2}}_*[a-z]\w*|_*[A-Za-z]\w*|_\w*) | (?P<mark>[|()\[\]{{}},*+?.])""",
     re.VERBOSE,
 )
-_COMMON = {
-    "INT": r"[1-9][0-9]{0,3}", "SIGNED_INT": r"-?[1-9][0-9]{0,3}", "NUMBER": r"[1-9][0-9]{0,2}(\.[0-9]{1,2})?",
-    "SIGNED_NUMBER": r"-?[1-9][0-9]{0,2}(\.[0-9]{1,2})?", "FLOAT": r"[0-9]{1,3}\.[0-9]{1,2}", "DIGIT": "[0-9]",
-    "LETTER": "[a-z]", "WORD": "[a-z]{2,8}", "CNAME": "[a-z][a-z0-9]{1,7}", "WS": " ", "WS_INLINE": " ", "NEWLINE": "\n",
-    "LCASE_LETTER": "[a-z]",
-    "UCASE_LETTER": "[A-Z]", "ESCAPED_STRING": '"[a-z]{2,8}"', "HEXDIGIT": "[0-9a-f]", "DECIMAL": r"[0-9]{1,3}\.[0-9]{1,2}",
+_GBNF = re.compile(
+    rf"""{_COMMON_TOKENS} | (?P<set>\[\^?+(?!\])[^\]\\\s"']{{0,500}}+(?:\\.[^\]\\\s"']{{0,50}}+){{0,50}}+\])
+      | (?P<define>::=|:) | (?P<range>\.\.) | (?P<name>[A-Za-z_][\w.-]*) | (?P<mark>[|()\[\]*+?.])""",
+    re.VERBOSE,
+)
+_IS_GBNF = re.compile(r"^\s*[\w-]+[ \t]*::=", re.MULTILINE)
+
+# Readable texts of the terminals of Lark's grammars common.lark, python.lark and unicode.lark (lark 1.3).
+_COMMENT = r"[a-z]{2,8}( [a-z]{2,8}){1,3}"
+_LIBRARIES: Mapping[str, Mapping[str, str]] = {
+    "common": {
+        "DIGIT": "[0-9]", "HEXDIGIT": "[0-9a-f]", "INT": r"[1-9][0-9]{0,3}", "SIGNED_INT": r"-?[1-9][0-9]{0,3}",
+        "DECIMAL": r"[0-9]{1,3}\.[0-9]{1,2}", "_EXP": "e-?[1-9]", "FLOAT": r"[0-9]{1,3}\.[0-9]{1,2}",
+        "SIGNED_FLOAT": r"-?[0-9]{1,3}\.[0-9]{1,2}", "NUMBER": r"[1-9][0-9]{0,2}(\.[0-9]{1,2})?",
+        "SIGNED_NUMBER": r"-?[1-9][0-9]{0,2}(\.[0-9]{1,2})?", "_STRING_INNER": "[a-z]{2,8}",
+        "_STRING_ESC_INNER": "[a-z]{2,8}", "ESCAPED_STRING": '"[a-z]{2,8}"', "LCASE_LETTER": "[a-z]",
+        "UCASE_LETTER": "[A-Z]", "LETTER": "[a-z]", "WORD": "[a-z]{2,8}", "CNAME": "[a-z][a-z0-9]{1,7}", "WS_INLINE": " ",
+        "WS": " ", "CR": "\r", "LF": "\n", "NEWLINE": "\n", "SH_COMMENT": f"# {_COMMENT}", "CPP_COMMENT": f"// {_COMMENT}",
+        "C_COMMENT": rf"/\* {_COMMENT} \*/", "SQL_COMMENT": f"-- {_COMMENT}",
+    },
+    "python": {
+        "NAME": "[a-z][a-z0-9]{1,7}", "COMMENT": f"# {_COMMENT}", "STRING": '"[a-z]{2,8}"',
+        "LONG_STRING": '"""[a-z]{2,8}"""',
+        "_SPECIAL_DEC": "[1-9][0-9]{0,2}", "DEC_NUMBER": "[1-9][0-9]{0,3}", "HEX_NUMBER": "0x[0-9a-f]{1,4}",
+        "OCT_NUMBER": "0o[0-7]{1,4}", "BIN_NUMBER": "0b[01]{1,8}", "_EXP": "e-?[1-9]", "DECIMAL": r"[0-9]{1,3}\.[0-9]{1,2}",
+        "FLOAT_NUMBER": r"[0-9]{1,3}\.[0-9]{1,2}", "IMAG_NUMBER": "[1-9][0-9]?j", "SLASH": "/", "AWAIT": "await",
+        "ASYNC": "async", "_NEWLINE": "\n",
+    },
+    "unicode": {"WS_INLINE": " ", "WS": " "},
 }  # fmt: skip
 
 
@@ -52,7 +82,11 @@ class _Regex:
 
 @dataclass(slots=True, frozen=True)
 class _Name:
+    """A rule, a terminal, or with arguments a template."""
+
     name: str
+    line: int
+    arguments: tuple[_Node, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,76 +109,138 @@ class _Repeat:
 _Node = _Text | _Regex | _Name | _Sequence | _Choice | _Repeat
 
 
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+_END = _Token("", "", 0)
+
+
 def text_for(definition: str, seed: int) -> str:
     """Return a text that follows the grammar, chosen by `seed`.
 
     Raises GrammarError, and BudgetError when reading the grammar or following it is too much work.
     """
+    with _shallow():
+        reader = _GrammarReader(definition)
+        start = reader.read()
+        return _Writer(reader.rules, reader.ignored, random.Random(seed)).text(start)
+
+
+def check_grammar(definition: str) -> None:
+    """Raise GrammarError for a grammar that no text follows, BudgetError when reading it is too much work."""
+    with _shallow():
+        reader = _GrammarReader(definition)
+        start = reader.read()
+        _Writer(reader.rules, reader.ignored, random.Random(0)).check(start)
+
+
+@contextmanager
+def _shallow() -> Iterator[None]:
     try:
-        rules, start = _GrammarReader(definition).rules()
-        return _Writer(rules, random.Random(seed)).text(start)
+        yield
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
 
 
 class _GrammarReader:
-    """Recursive descent over the tokens of a grammar."""
+    """Recursive descent over the tokens of a grammar. rules: by name; ignored: what %ignore names."""
 
     def __init__(self, definition: str) -> None:
-        self._tokens: list[tuple[str, str]] = []
-        at = 0
+        self.rules: dict[str, _Node] = {}
+        self.ignored: list[_Node] = []
+        self._templates: dict[str, tuple[Sequence[str], _Node]] = {}
+        self._changes: list[tuple[_Token, str, _Node]] = []  # %override and %extend, made when everything is read
+        self._tokens: list[_Token] = []
+        self._at = 0
+        self._is_lark = _IS_GBNF.search(definition) is None
+        expression = _LARK if self._is_lark else _GBNF
+        at, line, depth = 0, 1, 0
         while at < len(definition):
             spend()
-            match = _TOKEN.match(definition, at)
+            match = expression.match(definition, at)
             if match is None:
-                line = definition.count("\n", 0, at) + 1
                 raise GrammarError(f"line {line} of the grammar cannot be read at {definition[at : at + 20]!r}")
             spend_characters(match.end() - at)
             at = match.end()
-            kind = match.lastgroup or ""
-            if kind not in ("space", "comment"):
-                self._tokens.append((kind, match.group(0)))
-        self._at = 0
+            token = _Token(match.lastgroup or "", match.group(0), line)
+            line += token.text.count("\n")
+            depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+            if token.kind not in ("space", "comment") and not (depth > 0 and token.kind == "line"):
+                self._tokens.append(token)
 
-    def rules(self) -> tuple[dict[str, _Node], str]:
-        """Every rule by its name, and the one to start with: `start`, `root`, or the first."""
-        found: dict[str, _Node] = {}
-        ignored: set[str] = set()
-        while (token := self._next()) is not None:
-            kind, text = token
-            if kind == "line":
-                continue
-            if kind == "directive":
-                self._directive(text, found, ignored)
-                continue
-            if kind != "name":
-                raise GrammarError(f"expected the name of a rule, not {text!r}")
-            if self._peek()[0] == "priority":
-                self._next()
-            if (define := self._next()) is None or define[0] != "define":
-                raise GrammarError(f"expected ':' or '::=' after {text!r}")
-            found[text.lstrip("?!")] = self._choice()
-        if not found:
+    def read(self) -> str:
+        """Fill `rules` and `ignored`; return the name of the rule to start with: `start`, `root`, or the first."""
+        while (token := self._next()) is not _END:
+            if token.kind == "directive":
+                self._directive(token)
+            elif token.kind != "line":
+                name, parameters, node = self._definition(token)
+                if parameters is not None:
+                    self._templates[name] = (parameters, node)
+                elif self._is_lark and name in self.rules:
+                    _refuse(token, f"{name!r} is defined more than once")
+                else:
+                    self.rules[name] = node
+        for directive, name, node in self._changes:
+            if name not in self.rules:
+                _refuse(directive, f"{directive.text} of {name!r}, which is not defined")
+            self.rules[name] = _Choice((self.rules[name], node)) if directive.text == "%extend" else node
+        if not self.rules:
             raise GrammarError("the grammar has no rules")
-        start = next((name for name in ("start", "root") if name in found), next(iter(found)))
-        return found, start
+        names = ("start", "root", *[name for name in self.rules if not name.isupper()], *self.rules)
+        start = next(name for name in names if name in self.rules)
+        if self._templates:
+            self.rules |= {name: self._expanded(node, {}) for name, node in list(self.rules.items())}
+        return start
 
-    def _directive(self, text: str, found: dict[str, _Node], ignored: set[str]) -> None:
-        words = []
-        while self._peek()[0] not in ("line", ""):
-            words.append(self._next_text())
-        if text == "%import":
-            names = [word for word in words if word not in ("(", ")", ",")]
-            module = names[0] if names else ""
-            full = module.rpartition(".")[2]
-            known = [full] if full in _COMMON else [name for name in names[1:] if name in _COMMON]
-            alias = next((word.removeprefix("->").strip() for word in words if word.startswith("->")), None)
-            if not known:
-                raise GrammarError(f"%import of {' '.join(words)!r} is not known: only common.* terminals are")
-            for name in known:
-                found[alias or name] = _Regex(_COMMON[name])
-        elif text != "%ignore":
-            raise GrammarError(f"{text} is not supported")
+    def _definition(self, token: _Token) -> tuple[str, Sequence[str] | None, _Node]:
+        """The name that the token is, the parameters of a template, and what is defined."""
+        if token.kind != "name":
+            _refuse(token, f"expected the name of a rule, not {token.text!r}")
+        parameters: list[str] | None = None
+        if self._peek().text == "{":
+            parameters = [part.text for part in self._until("}") if part.kind == "name"]
+        if self._peek().kind == "priority":
+            self._next()
+        if self._next().kind != "define":
+            _refuse(token, f"expected ':' or '::=' after {token.text!r}")
+        return token.text.lstrip("?!"), parameters, self._choice()
+
+    def _directive(self, token: _Token) -> None:
+        if token.text == "%ignore":
+            self.ignored.append(self._choice())
+        elif token.text == "%import":
+            self._import(token)
+        elif token.text in ("%override", "%extend"):
+            name, parameters, node = self._definition(self._next())
+            if parameters is not None:
+                _refuse(token, f"{token.text} of a template is not supported")
+            self._changes.append((token, name, node))
+        elif token.text == "%declare":
+            _refuse(token, "%declare names terminals without saying what their text is: a reply cannot have one")
+        else:
+            _refuse(token, f"there is no directive {token.text}")
+
+    def _import(self, token: _Token) -> None:
+        """`common.WORD`, `common.WORD -> NAME`, `common (WORD, INT)`: names of _LIBRARIES."""
+        path: list[str] = []
+        while self._peek().kind in ("name", "mark") and self._peek().text != "(":
+            path.append(self._next().text)
+        names = [part.text for part in self._until(")") if part.kind == "name"] if self._peek().text == "(" else []
+        parts = [part for part in path if part != "."]
+        if not names:
+            names, parts = parts[-1:], parts[:-1]
+        alias = self._next().text.removeprefix("->").strip() if self._peek().kind == "alias" else None
+        library = _LIBRARIES.get(".".join(parts)) if path[:1] != ["."] else None
+        if library is None:
+            _refuse(token, f"%import from {''.join(path)!r}: only {', '.join(_LIBRARIES)} can be imported from")
+        for name in names:
+            if name not in library:
+                _refuse(token, f"%import of {name!r}: it is no terminal of {parts[0]!r}")
+            self.rules[alias or name] = _Regex(library[name])
 
     def _choice(self) -> _Node:
         options = [self._sequence()]
@@ -155,10 +251,10 @@ class _GrammarReader:
     def _continues(self, mark: str) -> bool:
         """Whether the mark comes next, on this line or at the beginning of a later one."""
         at = self._at
-        while at < len(self._tokens) and self._tokens[at][0] == "line":
+        while at < len(self._tokens) and self._tokens[at].kind == "line":
             spend()
             at += 1
-        if at < len(self._tokens) and self._tokens[at] == ("mark", mark):
+        if at < len(self._tokens) and self._tokens[at][:2] == ("mark", mark):
             self._at = at + 1
             return True
         return False
@@ -167,44 +263,55 @@ class _GrammarReader:
         items: list[_Node] = []
         while (item := self._item()) is not None:
             items.append(self._repeated(item))
-        if self._peek()[0] == "alias":
+        if self._peek().kind == "alias":
             self._next()
         return items[0] if len(items) == 1 else _Sequence(tuple(items))
 
     def _item(self) -> _Node | None:
-        kind, text = self._peek()
+        token = self._peek()
+        kind, text, line = token
         if kind == "string":
             self._next()
             start = _unescaped(text)
-            if self._peek()[0] == "range":
+            if self._peek().kind == "range":
                 self._next()
-                return _Regex(f"[{re.escape(start.text)}-{re.escape(_unescaped(self._next_text()).text)}]")
+                last = self._next()
+                if last.kind != "string":
+                    _refuse(token, f"expected a text after {text}..")
+                return self._regex(token, f"[{re.escape(start.text)}-{re.escape(_unescaped(last.text).text)}]")
             return start
         if kind == "regex":
             self._next()
-            return _Regex(text[1 : text.rindex("/")])
+            end = text.rindex("/")
+            flags = "".join([flag for flag in "imsx" if flag in text[end:]])
+            return self._regex(token, f"(?{flags}:{text[1:end]})" if flags else text[1:end])
         if kind == "set":
             self._next()
-            return _Regex(text)
-        if kind == "name" and self._tokens[self._at + 1 : self._at + 2] != [("define", "::=")]:
+            return self._regex(token, text)
+        if kind == "name" and self._peek(1).text != "::=":
             self._next()
-            return _Name(text.lstrip("?!"))
+            arguments = self._arguments() if self._is_lark and self._peek().text == "{" else ()
+            return _Name(text.lstrip("?!"), line, arguments)
         if text in ("(", "["):
             self._next()
             inner = self._choice()
-            while self._peek()[0] == "line":
-                self._next()
-            if self._peek()[1] != (")" if text == "(" else "]"):
-                raise GrammarError(f"a {text!r} is never closed")
-            self._next()
+            if self._next().text != (")" if text == "(" else "]"):
+                _refuse(token, f"a {text!r} is never closed")
             return inner if text == "(" else _Repeat(inner, 0, 1)
         if text == ".":
             self._next()
             return _Regex(".")
         return None
 
+    def _regex(self, token: _Token, expression: str) -> _Regex:
+        try:
+            compiled(expression)
+        except PatternError as error:
+            _refuse(token, str(error))
+        return _Regex(expression)
+
     def _repeated(self, item: _Node) -> _Node:
-        kind, text = self._peek()
+        kind, text, _ = self._peek()
         if text in ("*", "+", "?"):
             self._next()
             return _Repeat(item, 1 if text == "+" else 0, 1 if text == "?" else None)
@@ -216,33 +323,87 @@ class _GrammarReader:
             return _Repeat(item, least, most)
         return item
 
-    def _peek(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+    # --- templates ---
 
-    def _next(self) -> tuple[str, str] | None:
+    def _arguments(self) -> tuple[_Node, ...]:
+        opening = self._next()
+        found = [self._choice()]
+        while self._peek().text == ",":
+            self._next()
+            found.append(self._choice())
+        if self._next().text != "}":
+            _refuse(opening, "a '{' is never closed")
+        return tuple(found)
+
+    def _expanded(self, node: _Node, given: Mapping[str, _Node]) -> _Node:
+        """The node with parameters replaced by what is given for them, and each use of a template by a rule of its own."""
+        spend()
+        if isinstance(node, _Name):
+            if not node.arguments:
+                return given.get(node.name, node)
+            arguments = [self._expanded(argument, given) for argument in node.arguments]
+            parameters, body = self._templates.get(node.name, ((), node))
+            if len(parameters) != len(arguments):
+                raise GrammarError(
+                    f"line {node.line} of the grammar: no template {node.name!r} has {len(arguments)} parameters"
+                )
+            if len(key := f"{node.name}{arguments}") > _LONGEST:
+                raise GrammarError(f"line {node.line} of the grammar: template {node.name!r} has no end")
+            spend_characters(len(key))
+            if key not in self.rules:
+                self.rules[key] = node  # while it is expanded: it may use itself
+                self.rules[key] = self._expanded(body, dict(zip(parameters, arguments, strict=True)))
+            return _Name(key, node.line)
+        if isinstance(node, _Sequence):
+            return _Sequence(tuple([self._expanded(item, given) for item in node.items]))
+        if isinstance(node, _Choice):
+            return _Choice(tuple([self._expanded(option, given) for option in node.options]))
+        return replace(node, item=self._expanded(node.item, given)) if isinstance(node, _Repeat) else node
+
+    # --- tokens ---
+
+    def _peek(self, ahead: int = 0) -> _Token:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else _END
+
+    def _next(self) -> _Token:
         token = self._peek()
         self._at += 1
-        return token if token[0] else None
+        return token
 
-    def _next_text(self) -> str:
-        token = self._next()
-        if token is None:
-            raise GrammarError("the grammar ends in the middle of a rule")
-        return token[1]
+    def _until(self, mark: str) -> list[_Token]:
+        """The tokens up to a mark, which is passed over."""
+        opening, found = self._peek(), []
+        while (token := self._next()).text != mark:
+            if token is _END:
+                _refuse(opening, f"a {opening.text!r} is never closed")
+            found.append(token)
+        return found
+
+
+def _refuse(token: _Token, problem: str) -> NoReturn:
+    if token is _END:
+        raise GrammarError("the grammar ends in the middle of a rule")
+    raise GrammarError(f"line {token.line} of the grammar: {problem}")
 
 
 class _Writer:
-    def __init__(self, rules: dict[str, _Node], rng: random.Random) -> None:
+    def __init__(self, rules: dict[str, _Node], ignored: Sequence[_Node], rng: random.Random) -> None:
         self._rules = rules
         self._rng = rng
         self._heights = self._measure()
         self._length = 0
         self._options: dict[int, list[int]] = {}  # heights of the options of a choice, by its id
+        self._last = ""  # the last character that is written
+        self._gap = self._gap_of(ignored)
 
-    def text(self, start: str) -> str:
+    def check(self, start: str) -> None:
         if self._heights[start] == _ENDLESS:
             raise GrammarError(f"rule {start!r} never comes to an end")
-        return self._write(_Name(start), 0)
+
+    def text(self, start: str) -> str:
+        self.check(start)
+        return self._write(_Name(start, 0), 0)
 
     def _measure(self) -> dict[str, int]:
         """For each rule how many rules must be entered within each other to come to an end: the fixed point below endless.
@@ -262,7 +423,7 @@ class _Writer:
         spend()
         if isinstance(node, _Name):
             if node.name not in heights:
-                raise GrammarError(f"the grammar has no rule {node.name!r}")
+                raise GrammarError(f"line {node.line} of the grammar: there is no rule {node.name!r}")
             return min(_ENDLESS, heights[node.name] + 1)
         if isinstance(node, _Sequence):
             return max([self._height(item, heights) for item in node.items], default=0)
@@ -279,19 +440,30 @@ class _Writer:
             found = self._options[id(node)] = [self._height(option, self._heights) for option in node.options]
         return found
 
-    def _write(self, node: _Node, depth: int) -> str:
+    def _gap_of(self, ignored: Sequence[_Node]) -> str:
+        """White space that the grammar ignores, "" if it ignores none."""
+        for node in ignored:
+            for _ in range(4):
+                if self._height(node, self._heights) < _ENDLESS and (text := self._write(node, 0, True)) and text.isspace():
+                    return " " if " " in text else text
+        return ""
+
+    def _write(self, node: _Node, depth: int, within: bool = False) -> str:
+        """within: inside a terminal, where nothing is ignored."""
         spend()
         if isinstance(node, _Text):
             text = node.text
         elif isinstance(node, _Regex):
             try:
-                text = pattern.matching(node.expression, self._rng)
+                text = pattern.whole_match(node.expression, self._rng.getrandbits(32))
             except PatternError as error:
                 raise GrammarError(str(error)) from None
         elif isinstance(node, _Name):
-            return self._write(self._rules[node.name], depth + 1)
+            if within or not node.name.isupper():
+                return self._write(self._rules[node.name], depth + 1, within)
+            text = self._write(self._rules[node.name], depth + 1, True)
         elif isinstance(node, _Sequence):
-            return "".join([self._write(item, depth) for item in node.items])
+            return "".join([self._write(item, depth, within) for item in node.items])
         elif isinstance(node, _Choice):
             heights = self._heights_of(node)
             least = min(heights)
@@ -299,19 +471,27 @@ class _Writer:
                 options = [option for option, height in zip(node.options, heights, strict=True) if height == least]
             else:
                 options = [option for option, height in zip(node.options, heights, strict=True) if height < _ENDLESS]
-            return self._write(self._rng.choice(options), depth)
+            return self._write(self._rng.choice(options), depth, within)
         else:
             most = node.least + _MORE if node.most is None else min(node.most, node.least + _MORE)
             count = node.least if depth >= _DEEP else self._rng.randint(node.least, max(node.least, most))
             spend(count)
-            return "".join([self._write(node.item, depth) for _ in range(count)])
+            return "".join([self._write(node.item, depth, within) for _ in range(count)])
+        if not within and text:
+            text = self._gap + text if self._gap and _reads_as_one(self._last, text[0]) else text
+            self._last = text[-1]
         self._length += len(text)
         if self._length > _LONGEST:
             raise GrammarError("what follows the grammar is too long")
         return text
 
 
-_ENDLESS = 1 << 30
+def _reads_as_one(before: str, after: str) -> bool:
+    """Whether a token may go on over these two characters: both of a word, or both of a sign such as `<=`."""
+    if not before or (before + after).isspace():
+        return False
+    words = [character.isalnum() or character == "_" for character in (before, after)]
+    return all(words) or not (any(words) or before in "()[]{}\"',; \t\r\n" or after in "()[]{}\"',; \t\r\n")
 
 
 def _unescaped(written: str) -> _Text:
@@ -324,4 +504,4 @@ def _escape(match: re.Match[str]) -> str:
     code = match.group(1)
     if code[0] in "ux" and len(code) > 1:
         return chr(int(code[1:], 16))
-    return {"n": "\n", "t": "\t", "r": "\r"}.get(code, code)
+    return {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}.get(code, code)
