@@ -10,6 +10,7 @@ import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
 from llmirage_server.replies.draft import Draft
+from llmirage_server.replies.patches import patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.refusals import is_refused, refusal_text
@@ -22,6 +23,7 @@ from llmirage_server.replies.reply import (
     ReplySource,
 )
 from llmirage_server.replies.shown import filled, shown_form
+from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
@@ -87,8 +89,9 @@ class ComposedReplies:
             return draft.stopped(*_stops(request)) or draft.reply("stop")
         request, calls = self._call_hosted(draft, request, calls, key)
         if calls:
+            files = ShownFiles(request.messages)
             for place, call in enumerate(calls):
-                draft.call(call.tool, self._input(call, mix(key + place)))
+                draft.call(call.tool, self._input(call, mix(key + place), files))
             return draft.reply("tool_calls")
         return self._shaped(draft, request, key) if shaped else self._written(draft, request, quote)
 
@@ -130,8 +133,11 @@ class ComposedReplies:
         return stopped or draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
 
     @staticmethod
-    def _input(call: PlannedCall, seed: int) -> str:
+    def _input(call: PlannedCall, seed: int, files: ShownFiles | None = None) -> str:
         tool = call.tool
+        if files is not None and tool.writes_patches:
+            given = patch_input(tool, call.text, files, seed)
+            return given if isinstance(given, str) else json_text(given)
         if tool.kind != "custom":
             return json_text(arguments_for(call, seed))
         return free_input(call) if tool.grammar is None else grammar_text(tool.grammar, seed)

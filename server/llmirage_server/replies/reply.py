@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -70,6 +70,9 @@ class Grammar:
     choices: tuple[str, ...] = ()
 
 
+_PATCH_MARKS = ("*** Begin Patch", "*** Update File: ", "*** Add File: ", "*** End Patch")
+
+
 @dataclass(slots=True, frozen=True)
 class Tool:
     """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input.
@@ -82,6 +85,22 @@ class Tool:
     description: str = ""
     parameters: Any = None
     grammar: Grammar | None = None
+
+    @property
+    def writes_patches(self) -> bool:
+        """Whether its input is a patch: by its grammar, as the API's own tool, or as a function of that name with a text."""
+        if self.grammar is not None:
+            return all(mark in self.grammar.definition for mark in _PATCH_MARKS)
+        return self.name.endswith("apply_patch") and (self.kind == "client" or self.text_argument is not None)
+
+    @property
+    def text_argument(self) -> str | None:
+        """The one argument that a function must be given, if it is a text."""
+        schema = self.parameters if self.kind == "function" and isinstance(self.parameters, dict) else {}
+        properties = schema.get("properties") or {}
+        names = schema.get("required") or list(properties)
+        found = properties.get(names[0]) if len(names) == 1 else None
+        return str(names[0]) if isinstance(found, dict) and found.get("type") == "string" else None
 
 
 @dataclass(slots=True, frozen=True)
@@ -125,6 +144,7 @@ class ReplyRequest:
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
     results: tuple[str, ...] = ()  # what those calls gave
+    messages: Sequence[Mapping[str, Any]] = ()  # the conversation, in chat's form
     most_hosted_calls: int = 8
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block

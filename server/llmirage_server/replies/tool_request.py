@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,24 @@ _DESCRIPTION_END = re.compile(r"[.!?](?=\s|$)|\n")
 _TAG = re.compile(r"(?<![`\"'“])<(/?)([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ASKING_TAG = re.compile(r"query|question|request|prompt|task|message|input", re.IGNORECASE)
+# Blocks and messages that harnesses write beside what the user asks for.
+_TELLING_TAG = re.compile(
+    r"context|instruction|reminder|environment|permission|skill|mode|system|notif|abort|hook|memory|summary|snapshot",
+    re.IGNORECASE,
+)
+_TITLES = re.compile(r"(?:\s*#[^\n]*(?:\n|$))+\s*")
+_TALK = r"\b(?:conversation|session|chat history|language model|LLM)\b"
+_SUMMARY = re.compile(rf"\bsummar\w+[^.\n]{{0,60}}{_TALK}|{_TALK}[^.\n]{{0,80}}\bsummar\w+", re.IGNORECASE)
+_SUMMARY_CHARACTERS = 300  # fewer are a user's own words
+_SUMMARY_BEGINNING = 600
+_CALLED_AGAIN = re.compile(
+    r"(?:\b(?:and|then|also|next|call|calling|use|using|run|running|invoke|with|again)|[,;&+]|^[ \t]*(?:[-*•]|\d+[.)]))"
+    r"[ \t]*(?:the[ \t]+)?[\"'`]?\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FILE_VERBS = word_set("add append change create delete edit fix insert modify prepend remove rename replace update")
+_FILE = re.compile(r"(?<![\w@/.:-])(?:[\w.-]{1,100}/){0,20}[\w-]{1,100}\.[A-Za-z]\w{0,5}(?![\w@])")
+_PATCH_POINTS = 3
 _REFUSED = re.compile(r"(?:\bnot|n['’]t|\bnever|\bwithout|\binstead of)\s+(?:\w+\s+){0,3}[\"'`]?$", re.IGNORECASE)
 _NO_TOOLS = re.compile(
     r"(?:\bnot|n['’]t|\bnever|\bwithout)\s+(?:use|using|call|calling)?\s*(?:any|the|your)?\s*(?:tools?|functions?)\b",
@@ -85,12 +104,22 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     if not forced and _NO_TOOLS.search(said):
         return []
     named, refused = _named(allowed, said)
-    calls = [call for call in _calls_of_named(named, said) if call.tool.name not in request.called]
+    made = Counter(request.called)
+    calls = []
+    for call in _with_own_text(_calls_of_named(named, said)):
+        made[call.tool.name] -= 1
+        if made[call.tool.name] < 0:
+            calls.append(call)
     candidates = [tool for tool in fresh if tool.name not in refused]
     if not calls and not request.called:
         words = {_singular(word) for word in set(_WORD.findall(said.lower()))}
-        best = max(candidates, key=lambda tool: _points(tool, words), default=None)
-        if best is not None and (forced or _points(best, words) >= THRESHOLD):
+        patch_points = _PATCH_POINTS if words & _FILE_VERBS and _FILE.search(said) else 0
+
+        def points(tool: Tool) -> int:
+            return _points(tool, words) + (patch_points if tool.writes_patches else 0)
+
+        best = max(candidates, key=points, default=None)
+        if best is not None and (forced or points(best) >= THRESHOLD):
             calls = [_matched(best, said)]
     if not calls and forced:
         last, results = (candidates or fresh or allowed)[-1], "\n".join(request.results).strip()
@@ -101,13 +130,20 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
 def request_text(message: str) -> str:
     """What a message asks for: without blocks in XML-like tags, and without the middle if it is long.
 
-    If there is nothing else, the last block is the request, of those named like one (`<user_query>`) if there are any.
+    If there is nothing else but headings, the last block is the request, of those named like one (`<user_query>`) if there
+    are any, unless they are named like what a harness tells (`<environment_context>`). A summary of the conversation, or
+    the request of one, asks for nothing.
     """
     half = MOST_CHARACTERS // 2
+    if len(message) > _SUMMARY_CHARACTERS and _SUMMARY.search(message, 0, _SUMMARY_BEGINNING):
+        return ""
     if "<" in message:
         outside, blocks = _blocks(message)
-        asking = [text for name, text in blocks if _ASKING_TAG.search(name)] or [text for _, text in blocks]
-        message = outside if outside.strip() or not asking else asking[-1]
+        if not blocks or (outside.strip() and not _TITLES.fullmatch(outside)):
+            message = outside
+        else:
+            asking = [text for name, text in blocks if _ASKING_TAG.search(name)]
+            message = (asking or [text for name, text in blocks if not _TELLING_TAG.search(name)] or [""])[-1]
     return message if len(message) <= MOST_CHARACTERS else f"{message[:half]}\n{message[-half:]}"
 
 
@@ -161,7 +197,7 @@ def own_name(name: str) -> str:
 
 def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
     """Where the tools are named, in the order of the text; the names of those that it says not to call."""
-    found = [mention for tool in tools if (mention := _exact(tool, said)) is not None]
+    found = [mention for tool in tools for mention in _exact(tool, said)]
     taken = [span for mention in found for span in mention.spans]
     exact = {mention.tool.name for mention in found}
     lower = said.lower()
@@ -169,26 +205,33 @@ def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
         tool for tool in tools if tool.name not in exact and all(word in lower for word in words_of(own_name(tool.name)))
     ]
     sentences = _sentences(said, taken) if others else []
-    found += [mention for tool in others if (mention := _by_words(tool, sentences)) is not None]
+    found += [mention for tool in others for mention in _by_words(tool, sentences, said)]
     found = [one for one in found if not any(set(one.spans) < set(other.spans) for other in found)]
-    refused = {one.tool.name for one in found if _REFUSED.search(said, max(0, one.spans[0][0] - 60), one.spans[0][0])}
+    not_called = [one for one in found if _REFUSED.search(said, max(0, one.spans[0][0] - 60), one.spans[0][0])]
+    first = {one.tool.name: one for one in sorted(found, key=lambda one: -one.spans[0][0])}
+    refused = {one.tool.name for one in not_called if one is first[one.tool.name]}
     kept: list[_Mention] = []
     for one in sorted(found, key=lambda one: one.spans[-1]):
         shared = {span for other in kept for span in other.spans}
-        if one.tool.name not in refused:
+        if one.tool.name not in refused and one not in not_called:
             kept.append(_Mention(one.tool, tuple([span for span in one.spans if span not in shared]) or one.spans))
     return sorted(kept, key=lambda one: one.spans[0]), refused
 
 
-def _exact(tool: Tool, said: str) -> _Mention | None:
-    """A name of one word is matched as a word."""
+def _exact(tool: Tool, said: str) -> list[_Mention]:
+    """Where the name stands, first and each time that it is called again. A name of one word is matched as a word."""
     lower = said.lower()
     for name in (tool.name, own_name(tool.name)):
         if len(words_of(name)) > 1 and name.lower() in lower:
-            match = re.search(rf"(?<![0-9A-Za-z_]){re.escape(name)}(?![0-9A-Za-z_])", said, re.IGNORECASE)
-            if match is not None:
-                return _Mention(tool, (match.span(),))
-    return None
+            places = re.finditer(rf"(?<![0-9A-Za-z_]){re.escape(name)}(?![0-9A-Za-z_])", said, re.IGNORECASE)
+            if spans := [place.span() for place in places]:
+                return [_Mention(tool, (span,)) for span in (spans[0], *_called_again(said, spans[1:]))]
+    return []
+
+
+def _called_again(said: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those places of a name before which stands that the tool is called: and, then, use, a comma, the sign of a list."""
+    return [span for span in spans if _CALLED_AGAIN.search(said, max(0, span[0] - 40), span[0])]
 
 
 def _sentences(said: str, taken: Sequence[tuple[int, int]]) -> list[dict[str, list[tuple[int, int]]]]:
@@ -202,14 +245,20 @@ def _sentences(said: str, taken: Sequence[tuple[int, int]]) -> list[dict[str, li
     return sentences
 
 
-def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> _Mention | None:
-    """The first sentence with all words of the name: the places next to the rarest of them, in the name's order if any."""
+def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, int]]]], said: str) -> list[_Mention]:
+    """The first sentence with all words of the name: the places next to the rarest of them, in the name's order if any.
+
+    A name of one word also where it stands again as the tool spells it.
+    """
     words = list(dict.fromkeys(words_of(own_name(tool.name))))
-    for places in sentences:
+    for number, places in enumerate(sentences):
         if words and all(word in places for word in words):
             rarest = min(words, key=lambda word: len(places[word]))
-            return _Mention(tool, tuple(sorted(_next_to(places[rarest][0], words, rarest, places))))
-    return None
+            first = _Mention(tool, tuple(sorted(_next_to(places[rarest][0], words, rarest, places))))
+            others = [span for sentence in sentences[number:] for span in sentence.get(words[0], ()) if len(words) == 1]
+            spelled = [span for span in others if said[slice(*span)] == own_name(tool.name) and span not in first.spans]
+            return [first, *[_Mention(tool, (span,)) for span in _called_again(said, spelled)]]
+    return []
 
 
 def _next_to(
@@ -269,6 +318,22 @@ def _calls_of_named(named: Sequence[_Mention], said: str) -> list[PlannedCall]:
         whole = rest if behind else _LAST_WORDS.sub("", ahead)
         calls.append(PlannedCall(mention.tool, f"{behind}\n{ahead}", rest, whole, len(behind)))
     return calls
+
+
+def _with_own_text(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
+    """The calls without those of a tool named more than once whose words say nothing, or what they say of it already."""
+    texts: dict[str, list[list[str]]] = {}
+    kept = []
+    for call in sorted(calls, key=lambda call: not _telling_words(call.text)):
+        known, words = texts.setdefault(call.tool.name, []), _telling_words(call.text)
+        if not known or (words and words not in known):
+            known.append(words)
+            kept.append(call)
+    return [call for call in calls if call in kept]
+
+
+def _telling_words(text: str) -> list[str]:
+    return [word for word in _WORD.findall(text.lower()) if word not in EMPTY_WORDS | COMMON_VERBS]
 
 
 def _hidden(said: str, spans: Sequence[tuple[int, int]]) -> str:

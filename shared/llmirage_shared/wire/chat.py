@@ -33,6 +33,7 @@ class ChatHistory:
     called, results: names of the tools called since then, and what each returned ("" for no result).
     system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
     newest: how many results, at the end, came after the assistant's last message. replies: messages of the assistant.
+    messages: all of them, in chat's form.
     """
 
     last_user_text: str
@@ -42,6 +43,7 @@ class ChatHistory:
     turn: int = 1
     newest: int = 0
     replies: int = 0
+    messages: Sequence[Mapping[str, Any]] = ()
 
 
 NO_HISTORY = ChatHistory("", (), ())
@@ -160,6 +162,7 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
         sum([message.get("role") == "user" for message in messages]),
         min(len(calls), _results_after_reply(messages)),
         sum(message.get("role") == "assistant" for message in messages),
+        messages,
     )
 
 

@@ -315,9 +315,7 @@ class HostedCall(OutputItem):
         return {"call_id": self._call_id, "action": action}
 
     def _apply_patch(self, begun: bool) -> Item:
-        old, new = self._said("old_string"), self._said("new_string")
-        path = self._said("path") or "file.txt"
-        return {
-            "call_id": self._call_id,
-            "operation": {"type": "update_file", "path": path, "diff": f"@@\n-{old}\n+{new}\n"},
-        }
+        operation = self._arguments.get("operation") or {"type": "update_file", "path": "", "diff": ""}  # cut off
+        if begun and "diff" in operation:
+            operation = {**operation, "diff": ""}
+        return {"call_id": self._call_id, "operation": operation}

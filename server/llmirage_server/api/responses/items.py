@@ -40,7 +40,7 @@ OWN_TOOLS: dict[str, Tool] = {
     "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", arguments()),
     "shell": Tool("client", "shell", "Run a shell command.", arguments("command")),
     "local_shell": Tool("client", "local_shell", "Run a shell command.", arguments("command")),
-    "apply_patch": Tool("client", "apply_patch", "Change a file.", arguments("path", "old_string", "new_string")),
+    "apply_patch": Tool("client", "apply_patch", "Change a file.", arguments("operation")),
 }  # fmt: skip
 # The tool that the model called, by type of the item; "": named by the item (MCP).
 _OWN_CALLS = {f"{kind}_call": tool.name for kind, tool in OWN_TOOLS.items()} | {"mcp_call": ""}
