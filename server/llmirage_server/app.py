@@ -204,7 +204,8 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         joined = any(other.config.num_speculative_tokens or other.limits.stream for other in together)
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
         seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
-        served |= {name: ServedModel(pool.model, limit_tokens, joined, priorities, seats) for name in pool.names}
+        hears = pool.deployment.model.hears
+        served |= {name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears) for name in pool.names}
     return served
 
 

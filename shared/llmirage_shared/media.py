@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 BASE_TOKENS = 85
@@ -50,6 +50,12 @@ def part_tokens(part: Mapping[str, Any]) -> int:
         seconds = size / _SOUND_BYTES_PER_S.get(str(sound.get("format")), 16_000.0)
         return max(1, math.ceil(seconds * _SOUND_TOKENS_PER_S))
     return 1
+
+
+def audio_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Tokens of the sounds in messages in chat's form."""
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
+    return sum([part_tokens(part) for content in contents for part in content if part.get("type") == "input_audio"])
 
 
 def part_digest(part: Mapping[str, Any]) -> int:

@@ -43,7 +43,10 @@ _CHAT: list[Body] = [
     {},
     {"n": 2, "temperature": 0.5, "top_p": 0.9, "stop": ["x", "y"], "logit_bias": {"50256": -100}, "seed": 3, "user": "u"},
     {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 2, "max_tokens": 9},
-    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "name": "a", "content": _CHAT_PARTS}]},
+    {
+        "model": "gpt-audio",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "name": "a", "content": _CHAT_PARTS}],
+    },
     {
         "messages": [
             {"role": "user", "content": "The weather in Paris?"},
@@ -146,7 +149,6 @@ ITEMS: list[Body] = [
     {"type": "tool_search_output", "call_id": "call_6", "tools": [{"type": "function", **FUNCTION}]},
     {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", **FUNCTION}]},
     {"type": "compaction", "encrypted_content": "gAAAAaGk="},
-    {"type": "compaction_trigger"},
     {"type": "program", "id": "cm_1", "call_id": "call_7", "code": "1", "fingerprint": "f"},
     {"type": "program_output", "id": "cmo_1", "call_id": "call_7", "result": "1", **_DONE},
 ]  # fmt: skip
@@ -164,6 +166,7 @@ _RESPONSES: list[Body] = [
     {"stream": True, "stream_options": {"include_obfuscation": False}, "reasoning": {"effort": "low", "summary": "auto"}},
     {"input": _CALLS, "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "run"}]},
     {"input": ITEMS},
+    {"input": [*ITEMS, {"type": "compaction_trigger"}], "reasoning": {"context": "all_turns", "effort": "low"}},
     {"tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "say", "format": {
         "type": "grammar", "syntax": "lark", "definition": LARK}}], "tool_choice": {"type": "custom", "name": "say"}},
     {"tools": [{"type": "function", **FUNCTION}], "tool_choice": {"type": "function", "name": "get_weather"}},

@@ -25,6 +25,7 @@ from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest, chat_completion, parse_chat
 from llmirage_shared.wire.content_filters import filtered, filtered_frame, filtered_opening
+from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import (
     CHAT_FORM,
     FinishedChoice,
@@ -46,6 +47,8 @@ class ChatHandler(ServiceHandler):
         request = await exchange.checked(parse_chat, service.documented_only, service.dialect.strict)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
+        if request.sound is not None and not (served.hears or "audio" in body.model.lower()):
+            _refuse_sound(request.sound, served.model, service.dialect)
         constraints = await exchange.planned(lambda: chat_constraints(request), "tools", service.text.plan_in_thread)
         ids = await service.encode_chat(
             exchange,
@@ -69,6 +72,16 @@ class ChatHandler(ServiceHandler):
         if sampling.about_prompt:
             completion |= await prompt_fields(generation.choices[0], sampling, tokenizer)
         return exchange.json(completion)
+
+
+def _refuse_sound(index: int, model: str, dialect: Dialect) -> None:
+    """Raise ApiError for a sound in a message to a model of text, as OpenAI and vLLM (multimodal/registry.py) do."""
+    if dialect.strict:
+        where = f"messages[{index}]"
+        problem = f"Invalid '{where}'. Content blocks are expected to be either text or image_url type."
+        raise ApiError(problem, param=where, code="invalid_value")
+    if dialect.name == "vllm":
+        raise ApiError(f"{model} is not a multimodal model")
 
 
 @dataclass(slots=True, frozen=True)

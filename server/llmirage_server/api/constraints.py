@@ -47,6 +47,7 @@ class ReplyConstraints:
     most_hosted_calls: int = 8
     length_factor: float = 1.0
     may_refuse: bool = False
+    compacts: bool = False  # the reply is a summary of the conversation
     forced: bool = False  # the request names one tool: the finish reason is then "stop"
     legacy_functions: bool = False  # `functions` instead of `tools`: one call, written as function_call
     show_reasoning: bool = True

@@ -102,6 +102,7 @@ class Generation:
     arrived_s: float  # when their request reached the server, see HttpExchange
     entry: JournalEntry  # of their request
     usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
+    audio_tokens: int = 0  # of the prompts
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -166,6 +167,7 @@ class Generation:
             "completion_tokens": sum([tokens for _, tokens in produced]),
             "cached_tokens": sum(choice.request.cached_tokens for choice in prompts),
             "reasoning_tokens": sum(thought),
+            "audio_tokens": self.audio_tokens,
         }
         return usage(**(counts | dict(self.usage_instead or {})))
 

@@ -38,6 +38,7 @@ class ServedModel:
     joined: bool = False  # several tokens may go out together
     priorities: bool = False  # requests may have them
     seats: int = 256  # requests in the batches of its instances, all together
+    hears: bool = False  # takes sounds
 
 
 class ServedModels:

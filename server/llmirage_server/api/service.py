@@ -37,6 +37,7 @@ from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.loop_watch import LoopWatch
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
+from llmirage_shared.media import audio_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.served_times import ServedTimes
 from llmirage_shared.settings import at_call
@@ -176,7 +177,7 @@ class Service:
         """
         ending = _prompt_ending(add_generation_prompt, continue_final_message)
         encoder = (await self._tools()).encoder
-        if any(isinstance(message.get("content"), list) for message in messages):
+        if _have_parts(messages):
             messages = await with_files(exchange, self.files, messages, self.dialect.strict)
         try:
             text = await exchange.apart(lambda: encoder.render(messages, tools, ending, answer_schema=answer_schema))
@@ -284,10 +285,15 @@ class Service:
                 for (place, asked_for), planned in zip(some, replies, strict=True)
             ]
         usage = None if scripted is None else scripted.usage
-        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage)
+        sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
+        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage, sounds)
         if exchange.fault is not None:
             exchange.fault.generation = generation
         return generation
+
+
+def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(isinstance(message.get("content"), list) for message in messages)
 
 
 def _fitting(

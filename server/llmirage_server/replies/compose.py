@@ -27,12 +27,13 @@ from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.tool_request import PlannedCall, calls_now
+from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import Tokenizer
 
 _MOST_QUOTED = 500  # characters of a tool's result
+_MOST_KEPT = 2_000  # characters of the files that a summary keeps
 _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the answer
 
 
@@ -66,11 +67,8 @@ class ComposedReplies:
         refuse = request.may_refuse and self._converses and is_refused(request.last_user_text)
         calls = calls_now(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
-        quote = (
-            ""
-            if calls or shaped or shown or refuse or request.ignore_eos or not self._converses
-            else _results_quoted(request)
-        )
+        quiet = calls or shaped or shown or refuse or request.ignore_eos or not self._converses
+        quote = "" if quiet else _quoted(request)
         if not (calls or shaped or request.reasoning_tokens or refuse or quote or shown):
             return self._texts.reply(request)
         key = conversation_key(request)
@@ -152,8 +150,13 @@ class ComposedReplies:
         return draft.stopped(*_stops(request)) or draft.reply("stop")
 
 
-def _results_quoted(request: ReplyRequest) -> str:
-    """What the tools gave that were called for the last user message, a line each; "" without results."""
+def _quoted(request: ReplyRequest) -> str:
+    """What the tools gave that were called for the last user message, a line each; "" without results.
+
+    A summary keeps the files that the conversation shows instead: later turns may change them.
+    """
+    if request.compacts or asks_for_summary(request.last_user_text):
+        return ShownFiles(request.messages).recent(_MOST_KEPT)
     lines = [
         f"{name}: {result[:_MOST_QUOTED]}\n"
         for name, result in zip(request.called, request.results, strict=False)

@@ -21,6 +21,7 @@ from llmirage_server.replies.tool_request import HIDDEN
 _CONTEXT = 3  # lines around a change
 _MOST_EDITS = 200
 _LINES_A_STEP = 50
+_MOST_REMARKED = 60  # characters
 _NEW_FILE = "notes.txt"
 _HEADS = {"create_file": "*** Add File: ", "update_file": "*** Update File: ", "delete_file": "*** Delete File: "}
 
@@ -155,7 +156,7 @@ def _clauses(
 
 def _change(path: str, deletes: bool, asked: _Asked, files: ShownFiles, seed: int) -> FileChange:
     """The change of one file. path: as the text has it, "" for the one shown last; deletes: "delete" stands before it."""
-    path = path or (files.paths or [_NEW_FILE])[-1]
+    path = path or _changed_file(files, [asked.plain[0]] if asked.plain else [one.text for one in asked.quoted])
     shown = files.get(path)
     if deletes and not asked.quoted:
         return FileChange("delete_file", path if shown is None else shown.path)
@@ -181,6 +182,13 @@ def _change(path: str, deletes: bool, asked: _Asked, files: ShownFiles, seed: in
     if _EXTENDS.search(asked.text) and asked.quoted:
         return FileChange("update_file", path, _diff([], [_Edit(0, 0, content)]))
     return FileChange("create_file", path, [f"+{line}" for line in content])
+
+
+def _changed_file(files: ShownFiles, texts: Sequence[str]) -> str:
+    """The path of the file shown last that has one of the texts, else of the one shown last."""
+    paths = files.paths[::-1] or [_NEW_FILE]
+    holding = [path for path in paths if (shown := files.get(path)) and any(_finds(shown, text) for text in texts)]
+    return (holding or paths)[0]
 
 
 def _edits(shown: ShownFile, asked: _Asked) -> list[tuple[int, list[_Edit]]]:
@@ -259,7 +267,7 @@ def _added(shown: ShownFile, asked: _Asked) -> tuple[int, list[_Edit]] | None:
         else:
             texts.append(one.text)
     said = _SAYING.search(asked.text)
-    lines = texts[0].split("\n") if texts else [said[1].rstrip(" .")] if said else []
+    lines = texts[0].split("\n") if texts else [_said(said)] if said else []
     if not lines:
         return None
     for place, piece in enumerate(shown.pieces):
@@ -299,7 +307,9 @@ def _remark(lines: Sequence[str], path: str, asked: str, seed: int) -> _Edit:
 
 def _commented(path: str, asked: str) -> str:
     """The words of a request as a comment in a file of this kind; in brackets where there are no comments."""
-    words = " ".join(re.findall(r"[\w'.:/-]+", asked))[:60].rpartition(" ")[0] or "changed"
+    line = next((line for line in asked.split("\n") if _WORDS.search(line)), "")
+    words = re.sub(r"^(?:to|please|and|then|so that)\s", "", " ".join(re.findall(r"[\w'.:/-]+", line))) or "changed"
+    words = words if len(words) <= _MOST_REMARKED else words[:_MOST_REMARKED].rpartition(" ")[0] or words[:_MOST_REMARKED]
     kind = posixpath.basename(path).rpartition(".")[2].lower()
     opening, closing = next(((start, end) for start, end, kinds in _COMMENTS if kind in kinds.split()), ("(", ")"))
     return f"{opening}{words.strip(' .')}{closing}"
@@ -310,7 +320,11 @@ def _content(path: str, asked: _Asked) -> list[str]:
     if asked.quoted:
         return max([one.text for one in asked.quoted], key=lambda text: "\n" in text).split("\n")
     said = _SAYING.search(asked.text)
-    return [said[1].rstrip(" .") if said else _commented(path, asked.text).strip("()")]
+    return [_said(said) if said else _commented(path, asked.text).strip("()")]
+
+
+def _said(match: re.Match[str]) -> str:
+    return re.sub(r"\s+(?:to|in|into|at|of)\s*$", "", match[1]).rstrip(" .")
 
 
 # --- what a text names --------------------------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ class ReplyRequest:
     fenced: bool = False  # that value stands in a Markdown code block
     instructions: tuple[str, ...] | None = None  # texts of the prompt that may ask for a form of the answer
     grammar: Grammar | None = None  # the answer matches it
+    compacts: bool = False  # the answer is a summary of the conversation, for the turns that follow it
     may_refuse: bool = False  # decline messages that ask for harm
     length_factor: float = 1.0  # how long a reply that ends by itself is, compared with others
 

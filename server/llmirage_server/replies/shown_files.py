@@ -40,6 +40,10 @@ _FAILED = re.compile(
 _NAME = r"[\w@~./\\-]{0,200}(?:\.[A-Za-z]\w{0,7}|/[\w.-]{1,100}|file)(?![\w/])"
 _NAMED = re.compile(_NAME)
 _FENCE = re.compile(r"^```([^\n]*)\n", re.MULTILINE)
+_NEW_TEXT = re.compile(
+    r"\b(?:add|append|change|create|insert|make|overwrite|put|replace|rewrite|save|should|so that|update|write)\b",
+    re.IGNORECASE,
+)
 _SECTION = re.compile(
     rf"^(?:={{3,}}|-{{3,}}|#{{3,}})[ \t]*(?:File:?[ \t]*)?({_NAME})[ \t=#-]*$", re.MULTILINE | re.IGNORECASE
 )
@@ -184,8 +188,8 @@ def without_files(text: str) -> str:
 def _places(text: str) -> list[tuple[str, int, int, int]]:
     """The files in a message: path, where the heading starts, where the lines do, and where they end.
 
-    A file is a code block under a line that ends with a path, or whose first line names it; a block in tags with a path; or
-    what follows a line such as `===== lib/fib.py`.
+    A file is a code block under a line that ends with a path, or whose first line names it, if that line asks for nothing;
+    a block in tags with a path; or what follows a line such as `===== lib/fib.py`.
     """
     places: list[tuple[str, int, int, int]] = []
     at = 0
@@ -197,7 +201,7 @@ def _places(text: str) -> list[tuple[str, int, int, int]]:
         before = text[max(0, fence.start() - 200) : fence.start()].rstrip()
         heading = before[before.rfind("\n") + 1 :]
         named = _NAMED.findall(fence[1][:200]) or _NAMED.findall(heading)
-        if named and (fence[1].strip() or heading.rstrip("`*\"':)").endswith(named[-1])):
+        if named and not _NEW_TEXT.search(heading) and (fence[1].strip() or heading.rstrip("`*\"':)").endswith(named[-1])):
             start = fence.start() if _NAMED.search(fence[1][:200]) else fence.start() - len(before) + before.rfind("\n") + 1
             places.append((named[-1], max(0, start), fence.end(), max(fence.end(), end + 1)))
     for match in _TAGGED.finditer(text):
@@ -246,7 +250,7 @@ def _follow(files: dict[str, ShownFile], called: Mapping[str, Any], result: str)
         if "Success" in result or not _FAILED.search(result[:500]):
             for change in changes:
                 _apply(files, change)
-    elif commands := list(_commands(arguments, _MOST_NESTED)):
+    elif arguments.get("command") != "view" and (commands := list(_commands(arguments, _MOST_NESTED))):
         folder = str(arguments.get("workdir") or arguments.get("cwd") or "")
         for command in commands:
             printed = _printed(command) if len(commands) == 1 else None

@@ -100,7 +100,11 @@ class Slot:
         """The kinds of values in a text that fit a string."""
         if (form := self.item.get("format")) in _FORMATS:
             return (_FORMATS[form],)
+        if "contentMediaType" in self.item:
+            return ("program",)
         words = set(words_of(self.name))
+        if words == {"code"}:
+            return ("program", "code")
         return next((kinds for known, kinds in _BY_NAME if not known.isdisjoint(words)), ())
 
     def argument(self) -> tuple[Any] | None:

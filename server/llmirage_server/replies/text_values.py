@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.tool_request import COMMON_VERBS, EMPTY_WORDS, word_set
 
 QUOTED = re.compile(r"```(?:\w*\n)?(.*?)```|`([^`\n]+)`|\"([^\"\n]*)\"|“([^”\n]*)”|«([^»\n]*)»|「([^」\n]*)」|"
@@ -42,6 +44,8 @@ _PATTERNS: dict[str, re.Pattern[str]] = {
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)")
 _CODE_WORD = re.compile(r"#?(?<![\w.])[\w-]*\d[\w-]*(?![\w.]*\w)")
 _FORMULA = re.compile(r"(?<![\w.])[-(]*\d[\d\s.,()+*/^%-]*[\d)]")
+_OPERATES = re.compile(r"[\d()\[\]+*/%<>=-]")
+_MOST_WORDS, _MOST_LONG = 12, 200  # words and characters of an expression
 _NAME_WORD = re.compile(r"[^\W\d_][\w’'&-]*")
 _WITHIN_NAMES = word_set("de del da do la le of van von")
 _STATE = re.compile(r", [A-Z]{2}\b")
@@ -80,7 +84,11 @@ class TextValues:
         return text
 
     def left(self, kind: str) -> list[Value]:
-        """The unused values of a kind, in order. kind: quoted, name, first word, number, code, formula or of _PATTERNS."""
+        """The unused values of a kind, in order.
+
+        kind: quoted, name, first word, number, code, formula, program (what is marked as code, or an expression of Python),
+        or of _PATTERNS.
+        """
         if kind not in self._found:
             self._found[kind] = list(self._search(kind))
         used = self._used
@@ -100,8 +108,35 @@ class TextValues:
             others = self._without("date", "time", "email", "url", "quoted") if kind == "code" else self.text
             for match in pattern.finditer(others):
                 yield Value(match.start(), match.end(), match[0].strip())
+        elif kind == "program":
+            yield from self._programs()
         else:
             yield from self._special(kind)
+
+    def _programs(self) -> Iterator[Value]:
+        """What is marked as code, then expressions of Python: the longest runs of words that are one."""
+        marked = [
+            Value(match.start(), match.end(), (match[1] or match[2] or "").strip("\n")) for match in CODE.finditer(self.text)
+        ]
+        yield from marked
+        words = [
+            match for match in re.finditer(r"\S+", self.text) if len(match[0]) <= _MOST_LONG and _OPERATES.search(match[0])
+        ]
+        place = 0
+        while place < len(words):
+            start, run = words[place].start(), 1
+            while (
+                run < _MOST_WORDS
+                and place + run < len(words)
+                and self.text[words[place + run - 1].end() : words[place + run].start()].isspace()
+            ):
+                run += 1
+            while run and not _is_expression(self.text[start : words[place + run - 1].end()].rstrip(".,;:?!")):
+                run -= 1
+            if run and not any(one.start <= start < one.end for one in marked):
+                written = self.text[start : words[place + run - 1].end()].rstrip(".,;:?!")
+                yield Value(start, start + len(written), written)
+            place += run or 1
 
     def _special(self, kind: str) -> Iterator[Value]:
         """Values outside of quotation marks, then those that fill them."""
@@ -145,6 +180,15 @@ class TextValues:
                 end = words[last][1] if state is None else state.end()
                 yield Value(start, end, text[start:end].removesuffix("'s").removesuffix("’s").rstrip("'’-&"))
             place = last + 1
+
+
+def _is_expression(text: str) -> bool:
+    """Whether it is an expression of Python that does something: an operation or a call."""
+    spend()
+    try:
+        return isinstance(ast.parse(text, mode="eval").body, ast.BinOp | ast.Call | ast.Compare | ast.Subscript)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def _is_capitalised(word: str) -> bool:

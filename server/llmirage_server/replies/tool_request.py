@@ -54,6 +54,9 @@ _TELLING_TAG = re.compile(
 _TITLES = re.compile(r"(?:\s*#[^\n]*(?:\n|$))+\s*")
 _TALK = r"\b(?:conversation|session|chat history|language model|LLM)\b"
 _SUMMARY = re.compile(rf"\bsummar\w+[^.\n]{{0,60}}{_TALK}|{_TALK}[^.\n]{{0,80}}\bsummar\w+", re.IGNORECASE)
+_WANTED = re.compile(
+    r"\b(?:create|generate|give|make|produce|provide|write)\b[^.\n]{0,60}\bsummary|\bsummari[sz]e\b", re.IGNORECASE
+)
 _SUMMARY_CHARACTERS = 300  # fewer are a user's own words
 _SUMMARY_BEGINNING = 600
 _CALLED_AGAIN = re.compile(
@@ -135,7 +138,7 @@ def request_text(message: str) -> str:
     the request of one, asks for nothing.
     """
     half = MOST_CHARACTERS // 2
-    if len(message) > _SUMMARY_CHARACTERS and _SUMMARY.search(message, 0, _SUMMARY_BEGINNING):
+    if _is_about_summary(message):
         return ""
     if "<" in message:
         outside, blocks = _blocks(message)
@@ -145,6 +148,15 @@ def request_text(message: str) -> str:
             asking = [text for name, text in blocks if _ASKING_TAG.search(name)]
             message = (asking or [text for name, text in blocks if not _TELLING_TAG.search(name)] or [""])[-1]
     return message if len(message) <= MOST_CHARACTERS else f"{message[:half]}\n{message[-half:]}"
+
+
+def _is_about_summary(message: str) -> bool:
+    """Whether it asks for a summary of the conversation, or hands one over, as harnesses do when a context is full."""
+    return len(message) > _SUMMARY_CHARACTERS and _SUMMARY.search(message, 0, _SUMMARY_BEGINNING) is not None
+
+
+def asks_for_summary(message: str) -> bool:
+    return _is_about_summary(message) and _WANTED.search(message, 0, _SUMMARY_BEGINNING) is not None
 
 
 def _blocks(message: str) -> tuple[str, list[tuple[str, str]]]:

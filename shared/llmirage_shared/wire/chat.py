@@ -54,7 +54,8 @@ class ChatRequest:
     """A checked chat request.
 
     body: the validated fields. messages: as they were sent, but content that is text alone is one string. tools: as they
-    were sent, with deprecated `functions` as tools. answer_schema: the JSON Schema of a `response_format`.
+    were sent, with deprecated `functions` as tools. answer_schema: the JSON Schema of a `response_format`. sound: the first
+    message with a sound, None in a body for an engine.
     """
 
     body: schema.chat.ChatCompletionRequest
@@ -63,6 +64,7 @@ class ChatRequest:
     tools: list[dict[str, Any]] | None
     sampling: Sampling
     answer_schema: dict[str, Any] | None
+    sound: int | None = None
 
 
 def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bool = True) -> ChatRequest:
@@ -110,7 +112,15 @@ def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bo
         tools or None,
         sampling,
         form.json_schema.schema_ if form is not None and form.type == "json_schema" else None,
+        _first_sound(messages) if ENGINE_FIELDS.isdisjoint(body) else None,
     )
+
+
+def _first_sound(messages: Sequence[Mapping[str, Any]]) -> int | None:
+    contents = [
+        (index, message["content"]) for index, message in enumerate(messages) if type(message.get("content")) is list
+    ]
+    return next((index for index, parts in contents for part in parts if part.get("type") == "input_audio"), None)
 
 
 def _refuse(body: Mapping[str, Any]) -> None:

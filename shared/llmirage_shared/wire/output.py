@@ -79,13 +79,15 @@ class FinishedChoice:
         return keys | (self.more or {})
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """The usage object. cached_tokens: prompt tokens found in the prefix cache."""
+def usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0, audio_tokens: int = 0
+) -> dict[str, Any]:
+    """The usage object. cached_tokens: prompt tokens found in the prefix cache; audio_tokens: those of sounds."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens, "audio_tokens": audio_tokens},
         "completion_tokens_details": {
             "reasoning_tokens": reasoning_tokens,
             "audio_tokens": 0,

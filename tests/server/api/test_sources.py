@@ -38,7 +38,10 @@ def test_sounds_have_a_known_format(api: Any) -> None:
     answer = chat_part(api, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "midi"}})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "messages[0].content[0].input_audio.format")
-    assert chat_part(api, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}).status_code == 200
+    assert (
+        "input_audio.format"
+        not in chat_part(api, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}).text
+    )
 
 
 def test_a_prediction_has_content(api: Any) -> None:

@@ -26,6 +26,13 @@ class StoredFile(NamedTuple):
     data: bytes
 
 
+# The files that simulated searches find, by id. They can be looked up and read, are not listed and are never gone.
+SIMULATED = {
+    f"file-simulated{number}": StoredFile(f"simulated-{number}.txt", "assistants", f"Simulated passage {number}\n".encode())
+    for number in (1, 2)
+}
+
+
 class FileStore:
     """Files by id, bounded in number and together in bytes: what is too much is refused, nothing is forgotten for it."""
 
@@ -50,6 +57,9 @@ class FileStore:
 
     def object(self, file_id: str) -> Record:
         """The file object. Raises ApiError (404)."""
+        if (found := SIMULATED.get(file_id)) is not None:
+            about = {"filename": found.filename, "purpose": found.purpose, "bytes": len(found.data)}
+            return _object(file_id, {**about, "created_at": 0, "expires_at": None})
         record = self._records.get(file_id)
         if record is None or not self._is_there(record):
             raise ApiError(f"No such File object: {file_id[:100]}", status=404, param="id")
@@ -62,6 +72,9 @@ class FileStore:
 
     def parts(self, file_id: str) -> Iterator[bytes]:
         """The parts of a file, visible or not; none of one that is gone."""
+        if file_id in SIMULATED:
+            yield SIMULATED[file_id].data
+            return
         place = 0
         while (part := self._contents.next_part(file_id, place)) is not None:
             place = part[0]

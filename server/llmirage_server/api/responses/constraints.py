@@ -17,6 +17,7 @@ from llmirage_server.api.constraints import (
     tool_choice,
 )
 from llmirage_server.api.responses.hosted import chosen, hosted_tools
+from llmirage_server.api.responses.items import compacted_since_user
 from llmirage_server.replies.reply import ANY_OBJECT, Tool, ToolChoice
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history
@@ -29,12 +30,16 @@ def response_constraints(
 
     messages: all that the model sees, in chat's form; items: the same in the API's own form.
     """
+    if request.compacts:
+        return compacting(messages)
     tools = [tool for index, declared in enumerate(request.plain_tools) for tool in _tools(index, declared, items)]
     answer_schema = _answer_schema(request)
     choice, forced = _tool_choice(plain(request.tool_choice), tools)
     if request.tool_choice == "required" and not request.tools:
         raise errors.only_with("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
     check_names(choice, tools)
+    if choice.mode == "auto" and compacted_since_user(items):
+        choice = ToolChoice("none")
     return ReplyConstraints(
         tools=tuple(tools),
         tool_choice=choice,
@@ -48,6 +53,11 @@ def response_constraints(
         may_refuse=True,
         forced=forced,
     )
+
+
+def compacting(messages: Sequence[Mapping[str, Any]]) -> ReplyConstraints:
+    """The constraints of a reply that sums a conversation up."""
+    return ReplyConstraints(history=chat_history(messages), compacts=True)
 
 
 def _tools(index: int, tool: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:

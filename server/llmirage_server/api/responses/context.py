@@ -70,6 +70,7 @@ async def read_context(
         brought = [{"type": "message", "role": "user", "content": given_input}]
     elif given_input is not None:
         brought = await exchange.apart(lambda: [item.plain() for item in given_input])
+    item_forms.check_trigger(brought)
     known = {item["id"]: item for item in before if "id" in item}
     known |= await _stored_items(state, item_forms.references(brought) - known.keys())
 

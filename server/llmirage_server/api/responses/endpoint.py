@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.constraints import TEXT, ReplyConstraints
+from llmirage_server.api.constraints import ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.generation import Generation, TokenStream
@@ -17,7 +17,7 @@ from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
 from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
-from llmirage_server.api.responses.constraints import response_constraints
+from llmirage_server.api.responses.constraints import compacting, response_constraints
 from llmirage_server.api.responses.context import (
     ResponseContext,
     chat_form,
@@ -29,7 +29,8 @@ from llmirage_server.api.responses.context import (
     without_oldest,
 )
 from llmirage_server.api.responses.hosted import listed
-from llmirage_server.api.responses.items import Item, new_item_id, sealed
+from llmirage_server.api.responses.items import Item
+from llmirage_server.api.responses.output_items import CompactionOutput
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.api.service import Service, ServiceHandler
@@ -74,7 +75,8 @@ class ResponsesHandler(ServiceHandler):
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
-        servers = await exchange.apart(lambda: listed(request.plain_tools, context.items))
+        declared = () if request.compacts else request.plain_tools
+        servers = await exchange.apart(lambda: listed(declared, context.items))
         options = request.stream_options
         obfuscated = service.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
         writer = ResponseWriter(choice, request, response, logprobs, servers, context.items, obfuscated)
@@ -166,10 +168,11 @@ class ResponsesHandler(ServiceHandler):
         served = service.models.asked(request.model, exchange)
         context = await read_context(exchange, service.state, request, service.dialect.strict)
         messages = await exchange.apart(lambda: chat_form(request, context.items))
-        generation, context = await self._generation(request, context, messages, TEXT, served, exchange)
+        constraints = compacting(messages)
+        generation, context = await self._generation(request, context, messages, constraints, served, exchange)
         await finish(generation, exchange)
         [choice] = generation.choices
-        summary = {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": sealed(choice.reply.text)}
+        summary = CompactionOutput(choice.reply.all_parts[-1], choice.reply.text).finished([])
         kept = [item for item in context.items if item.get("type") == "message" and item.get("role") == "user"]
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from llmirage_server.api.files.store import SIMULATED
 from llmirage_server.api.responses.items import OWN_TOOLS, Item, arguments, new_item_id
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_shared.wire.output import new_call_id
@@ -264,13 +265,13 @@ class HostedCall(OutputItem):
     def _results(self) -> list[Item]:
         return [
             {
-                "file_id": f"file-simulated{number}",
-                "filename": f"simulated-{number}.txt",
+                "file_id": file_id,
+                "filename": file.filename,
                 "score": round(0.95 - 0.1 * number, 2),
                 "text": f"Simulated passage {number} for: {self._said('query')}",
                 "attributes": {"simulated": True},
             }
-            for number in (1, 2)
+            for number, (file_id, file) in enumerate(SIMULATED.items(), 1)
         ]
 
     def _code_interpreter(self, begun: bool) -> Item:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llmirage_server.replies.reply import Tool
+from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 Item = dict[str, Any]
@@ -35,7 +36,9 @@ def arguments(*names: str) -> dict[str, Any]:
 OWN_TOOLS: dict[str, Tool] = {
     "web_search": Tool("hosted", "web_search", "Search the web.", arguments("query")),
     "file_search": Tool("hosted", "file_search", "Search the uploaded documents.", arguments("query")),
-    "code_interpreter": Tool("hosted", "code_interpreter", "Run Python code, plot and analyze data.", arguments("code")),
+    "code_interpreter": Tool("hosted", "code_interpreter", "Run Python code, plot and analyze data.", {
+        **arguments("code"), "properties": {"code": {"type": "string", "contentMediaType": "text/x-python"}},
+    }),
     "image_generation": Tool("hosted", "image_generation", "Generate an image, a picture or a photo.", arguments("prompt")),
     "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", arguments()),
     "shell": Tool("client", "shell", "Run a shell command.", arguments("command")),
@@ -99,10 +102,40 @@ def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | No
     return found
 
 
+def check_trigger(items: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ApiError (400) for a compaction trigger that is not the last item."""
+    for index, item in enumerate(items[:-1]):
+        if item.get("type") == "compaction_trigger":
+            raise errors.invalid_value(f"input[{index}]", "'compaction_trigger' must be the final input item.")
+
+
+def compacted_since_user(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a compaction item comes after the last message of the user: the model has begun with what it asks for."""
+    for item in reversed(items):
+        if item.get("type") == "compaction":
+            return True
+        if (item.get("type") or "message") == "message" and item.get("role") == "user":
+            return False
+    return False
+
+
+def _seen(items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The items that the model sees: before the last compaction item, which stands for the rest, only what it was told."""
+    last = max([place for place, item in enumerate(items) if item.get("type") == "compaction"], default=0)
+    needed = {item.get("call_id") for item in items[last:]} - {None}
+    kept = [
+        item
+        for item in items[:last]
+        if ((item.get("type") or "message") == "message" and item.get("role") != "assistant")
+        or item.get("call_id") in needed
+    ]
+    return [*kept, *items[last:]] if last else items
+
+
 def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The items as chat messages. Thoughts are left out, as models drop them; consecutive calls are one message."""
     chat: list[dict[str, Any]] = []
-    for item in items:
+    for item in _seen(items):
         kind = item.get("type") or "message"
         if kind == "message":
             chat.append({"role": item["role"], "content": _content(item["content"])})
@@ -128,6 +161,8 @@ def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         elif kind.endswith("_call_output"):
             output = item.get("output")
             written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+            if item.get("status") == "failed":
+                written = f"Failed: {written}"
             chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": written})
         elif kind == "compaction":
             chat.append({"role": "system", "content": unsealed(str(item.get("encrypted_content") or ""))})

@@ -15,6 +15,8 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 def output_item(part: Part, reply: Reply, request: schema.responses.ResponseRequest, cut: bool) -> OutputItem:
     """The item of a part that is no call of one of the API's own tools. cut: the reply ended inside this part."""
+    if request.compacts:
+        return CompactionOutput(part, reply.text)
     text, status = reply.said(part), "incomplete" if cut else "completed"
     if part.kind in ("text", "refusal"):
         return MessageOutput(part, text, status)
@@ -60,6 +62,23 @@ class MessageOutput(OutputItem):
         if not self.has_logprobs:
             return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": text}
+
+
+class CompactionOutput(OutputItem):
+    """The conversation so far, as one item that only this server can read. Its text is not streamed."""
+
+    def __init__(self, part: Part, text: str) -> None:
+        super().__init__(part, new_item_id("compaction"))
+        self._text = text
+
+    def opening(self) -> Item:
+        return {"id": self.id, "type": "compaction", "encrypted_content": ""}
+
+    def finished(self, logprobs: list[Item]) -> Item:
+        return {**self.opening(), "encrypted_content": sealed(self._text)}
+
+    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+        yield from ()
 
 
 class ReasoningOutput(OutputItem):

@@ -11,6 +11,7 @@ from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools, OutputItem
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.output_items import MessageOutput, output_item
+from llmirage_server.replies.reply import Part
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import after_delta, delta_padded, encoded, escape, named_event
 
@@ -39,7 +40,7 @@ class ResponseWriter:
         self._joined = choice.joined
         self._logprobs = logprobs
         self._obfuscated = obfuscated
-        parts = reply.all_parts
+        parts = (Part("text", 0, len(reply.ids)),) if request.compacts else reply.all_parts
         cut = reply.finish_reason == "length"
         self.items: list[OutputItem] = [ListedTools(item) for item in listed]
         for part in parts:

@@ -23,7 +23,10 @@ from llmirage_server.perf.confidence import model_confidence
 ATTENTION: dict[str, type[Attention]] = {"gqa": Gqa, "mla": Mla, "gated_delta": GatedDelta, "mamba2": Mamba2}
 MLP: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
 
-_FIELDS = ("hidden", "vocab", "max_model_len", "tied_embeddings", "native_weights", "mtp_layers", "vision_weights", "notes")
+_FIELDS = (
+    "hidden", "vocab", "max_model_len", "tied_embeddings", "native_weights", "mtp_layers", "vision_weights", "hears",
+    "notes",
+)  # fmt: skip
 
 
 def model_from_entry(name: str, entry: Mapping[str, Any], source: str, aliases: tuple[str, ...] = ()) -> ModelSpec:

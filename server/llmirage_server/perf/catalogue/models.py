@@ -21,6 +21,7 @@ class ModelSpec:
     native_weights: str = "bf16"  # format of the published checkpoint
     mtp_layers: int = 0  # multi-token prediction layers that the checkpoint brings along
     vision_weights: int = 0  # of an encoder of images that engines load beside the language model; it takes no time
+    hears: bool = False  # takes sounds as input; their encoder takes neither time nor memory
     aliases: tuple[str, ...] = ()
     confidence: str = ""
     notes: str = ""

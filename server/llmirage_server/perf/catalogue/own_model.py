@@ -43,6 +43,7 @@ MODEL_KEYS: dict[str, Key] = {
     "native_weights": Key(one_of(*WEIGHT_DTYPES)),
     "mtp_layers": Key(natural),
     "vision_weights": Key(natural),
+    "hears": Key(truth),
     "notes": Key(text),
     "source": Key(text),
 }

@@ -15,7 +15,9 @@ from llmirage_shared.wire.schema.tools import ToolName
 
 
 class Reasoning(WireModel):
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
     effort: Effort | None = None
+    mode: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -78,6 +80,11 @@ class InputFields(WireModel):
     text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     prompt: PromptReference | None = None
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the input ends with the wish for a compaction item."""
+        return isinstance(self.input, list) and bool(self.input) and self.input[-1].type == "compaction_trigger"
 
     @cached_property
     def plain_tools(self) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ def model_from_config(path: str) -> ModelSpec:
         tied_embeddings=f.flag("tie_word_embeddings"),
         native_weights=native_weights(f, _read(beside) if beside.is_file() else None),
         mtp_layers=f.count("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+        hears=any(config.get(key) for key in ("audio_config", "audio_processor")),  # Qwen2-Audio, Voxtral; Phi-4-multimodal
         confidence=model_confidence(groups, hidden),
     )
     if f.problems:
