@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +69,40 @@ def test_calls_have_no_log_probabilities(api: Any) -> None:
     answer = api.chat("What is the weather in Paris?", tools=[TOOL], logprobs=True).json()["choices"][0]
     assert answer["finish_reason"] == "tool_calls"
     assert answer["logprobs"] is None
+
+
+SECOND = {"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "wav"}}  # 48,000 bytes
+
+
+def test_sounds_count_as_audio_tokens(api: Any) -> None:
+    answer = api.post(
+        "/v1/chat/completions",
+        {"model": "gpt-audio", "messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, SECOND]}]},
+    )
+    usage = answer.json()["usage"]
+    assert usage["prompt_tokens_details"]["audio_tokens"] == 10
+    assert usage["prompt_tokens"] > 10
+
+
+def test_a_model_of_text_refuses_sounds_as_the_api_does(make_api: Callable[..., Any], tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [SECOND]}]
+    answer = make_api().post("/v1/chat/completions", {"model": MODEL, "messages": messages})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": "Invalid 'messages[1]'. Content blocks are expected to be either text or image_url type.",
+        "type": "invalid_request_error",
+        "param": "messages[1]",
+        "code": "invalid_value",
+    }
+    vllm = make_api(dialect="vllm").post("/v1/chat/completions", {"model": MODEL, "messages": messages})
+    assert vllm.json()["error"]["message"] == f"{MODEL} is not a multimodal model"
+    config = {
+        "model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {"d_model": 8},
+        "text_config": {
+            "model_type": "qwen2", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": 8, "intermediate_size": 2048, "vocab_size": 32_000, "max_position_embeddings": 8192,
+        },
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    hearing = make_api(model=str(tmp_path / "config.json"))
+    assert hearing.post("/v1/chat/completions", {"model": "x", "messages": messages}).status_code == 200
