@@ -39,6 +39,9 @@ _FAILED = re.compile(
 )
 _NAME = r"[\w@~./\\-]{0,200}(?:\.[A-Za-z]\w{0,7}|/[\w.-]{1,100}|file)(?![\w/])"
 _NAMED = re.compile(_NAME)
+_NAMED_LAST = re.compile(rf"({_NAME})[\"':)*]*\Z")
+_QUOTED_PATH = re.compile(r"[`\"']([^`\"'\n]{1,200})[`\"'][:)*]*\Z")
+_PART = re.compile(r"lines (\d{1,9})")
 _FENCE = re.compile(r"^```([^\n]*)\n", re.MULTILINE)
 _NEW_TEXT = re.compile(
     r"\b(?:add|append|change|create|insert|make|overwrite|put|replace|rewrite|save|should|so that|update|write)\b",
@@ -136,9 +139,11 @@ class ShownFiles:
         }
         for message in self._messages:
             if message.get("role") in ("user", "system"):
-                for path, lines in files_in_message(_text_of(message.get("content"))):
+                text = _text_of(message.get("content"))
+                for place in _places(text):
                     spend()
-                    _shown(files, path).show(Piece(lines, 1), True)
+                    piece = Piece(_lines(text[place.start : place.end]), 1 if place.first is None else place.first or None)
+                    _shown(files, place.path).show(piece, place.first is None)
             for called in message.get("tool_calls") or ():
                 if (result := results.get(str(called.get("id")))) is not None:
                     spend(len(result) // _CHARACTERS_A_STEP)
@@ -162,56 +167,66 @@ class ShownFiles:
         """The files shown last, as a message shows files, in so many characters."""
         written: list[str] = []
         for path, shown in reversed(self._files.items()):
-            part = f"{path}\n```\n" + "".join([f"{line}\n" for piece in shown.pieces for line in piece.lines]) + "```\n"
-            most_characters -= len(part)
-            if most_characters < 0 or not shown.whole or "\n```" in part[len(path) + 1 : -4]:
-                break
-            written.insert(0, part)
+            for piece in reversed(shown.pieces):
+                lines = "".join([f"{line}\n" for line in piece.lines])
+                part = f"`{path}`\n```{'' if shown.whole else f'lines {piece.start or 0}'}\n{lines}```\n"
+                most_characters -= len(part)
+                if most_characters >= 0 and "\n```" not in f"\n{lines}" and "`" not in path:
+                    written.insert(0, part)
         return "\n".join(written)
 
 
-def files_in_message(text: str) -> list[tuple[str, list[str]]]:
-    """The files that stand in a message: their paths and lines."""
-    return [(path, _lines(text[start:end])) for path, _, start, end in _places(text)]
+@dataclass(slots=True, frozen=True)
+class _Place:
+    """A file in a message: where its heading starts, and its lines; first: the number of the first, None: it is all."""
+
+    path: str
+    heading: int
+    start: int
+    end: int
+    first: int | None = None
 
 
 def without_files(text: str) -> str:
     """A message without the files that stand in it, and without their headings."""
     kept, at = [], 0
-    for _, heading, _, end in sorted(_places(text), key=lambda place: place[1]):
-        if heading >= at:
-            kept.append(text[at:heading])
-            at = end
+    for place in sorted(_places(text), key=lambda place: place.heading):
+        if place.heading >= at:
+            kept.append(text[at : place.heading])
+            at = place.end
     return "".join([*kept, text[at:]])
 
 
-def _places(text: str) -> list[tuple[str, int, int, int]]:
-    """The files in a message: path, where the heading starts, where the lines do, and where they end.
+def _places(text: str) -> list[_Place]:
+    """The files in a message.
 
     A file is a code block under a line that ends with a path, or whose first line names it, if that line asks for nothing;
     a block in tags with a path; or what follows a line such as `===== lib/fib.py`.
     """
-    places: list[tuple[str, int, int, int]] = []
+    places: list[_Place] = []
     at = 0
     while len(places) < _MOST_IN_A_MESSAGE and (fence := _FENCE.search(text, at)) is not None:
         end = text.find("\n```", fence.end() - 1)
         if end < 0:
             break
         at = end + 4
-        before = text[max(0, fence.start() - 200) : fence.start()].rstrip()
-        heading = before[before.rfind("\n") + 1 :]
-        named = _NAMED.findall(fence[1][:200]) or _NAMED.findall(heading)
-        if named and not _NEW_TEXT.search(heading) and (fence[1].strip() or heading.rstrip("`*\"':)").endswith(named[-1])):
-            start = fence.start() if _NAMED.search(fence[1][:200]) else fence.start() - len(before) + before.rfind("\n") + 1
-            places.append((named[-1], max(0, start), fence.end(), max(fence.end(), end + 1)))
+        above = text.rfind("\n", max(0, fence.start() - 200), len(text[: fence.start()].rstrip())) + 1
+        info, heading = fence[1][:200], text[max(above, fence.start() - 200) : fence.start()].rstrip()
+        lines = _PART.match(info)
+        named = None if lines or not {".", "/"} & set(info) else _NAMED.search(info)
+        where = fence.start() if named else above
+        named = named or _QUOTED_PATH.search(heading) or _NAMED_LAST.search(heading)
+        if named is not None and not _NEW_TEXT.search(heading):
+            first = int(lines[1]) if lines else None
+            places.append(_Place(named[named.lastindex or 0], where, fence.end(), max(fence.end(), end + 1), first))
     for match in _TAGGED.finditer(text):
         end = text.find(f"</{match[1]}>", match.end())
         if end >= 0 and len(places) < _MOST_IN_A_MESSAGE:
-            places.append((match[2], match.start(), match.end(), end))
+            places.append(_Place(match[2], match.start(), match.end(), end))
     for match in _SECTION.finditer(text):
         below = _SECTION_END.search(text, match.end() + 1)
         end = below.start() if below else len(text)
-        places.append((match[1], match.start(), min(match.end() + 1, end), end))
+        places.append(_Place(match[1], match.start(), min(match.end() + 1, end), end))
     return places[:_MOST_IN_A_MESSAGE]
 
 

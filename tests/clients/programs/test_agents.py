@@ -6,6 +6,7 @@ Skipped where they are not installed: `make test-clients`.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,17 @@ def scripted(serve: Callable[..., LoggedServer], folder: Path, tool: str, argume
 
 class Codex:
     tool, arguments = "exec_command", {"cmd": ROUND}
-    provider = ""
+    model, name = "gpt-5-codex", "llmirage"
+    settings, provider = "", ""
 
     def __init__(self, server: LoggedServer, folder: Path) -> None:
         self._program = program("codex", "codex")
-        self._folder, self._home = folder / "work", folder / "codex"
-        self._folder.mkdir()
+        self._folder, self._home, self.told = folder / "work", folder / "codex", ""
+        self._folder.mkdir(exist_ok=True)
         self._home.mkdir()
         (self._home / "config.toml").write_text(
-            'model = "gpt-5-codex"\nmodel_provider = "llmirage"\n[model_providers.llmirage]\nname = "llmirage"\n'
-            f'base_url = "{server.url}/v1"\nwire_api = "responses"\n{self.provider}',
+            f'model = "{self.model}"\nmodel_provider = "llmirage"\n{self.settings}[model_providers.llmirage]\n'
+            f'name = "{self.name}"\nbase_url = "{server.url}/v1"\nwire_api = "responses"\n{self.provider}',
             "utf-8",
         )
 
@@ -70,6 +72,7 @@ class Codex:
         told = ran([self._program, "exec", *resume, *flags, text], self._folder, CODEX_HOME=str(self._home))
         events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
         assert events[-1]["type"] == "turn.completed", told[-2000:]
+        self.told += told
 
     def rounds(self) -> int:
         return (self._folder / "rounds.txt").read_text("utf-8").count("round")
@@ -77,6 +80,21 @@ class Codex:
 
 class CodexOverWebSocket(Codex):
     provider = "supports_websockets = true\n"
+
+
+class PatchingCodex(Codex):
+    """With a model for which Codex declares apply_patch as a custom tool."""
+
+    model, settings = "gpt-5.5", 'model_reasoning_effort = "low"\n'
+
+
+class CompactingCodex(PatchingCodex):
+    """Compacts remotely, as it does with a provider of this name, every few turns."""
+
+    name, settings = "OpenAI", f"{PatchingCodex.settings}model_auto_compact_token_limit = 9300\n"
+
+    def compactions(self) -> int:
+        return sum(file.read_text("utf-8").count('"type":"compaction"') for file in self._home.rglob("rollout-*.jsonl"))
 
 
 class ClaudeCode:
@@ -121,6 +139,52 @@ def test_ten_turns_on_rules(agent: Any, serve: Callable[..., LoggedServer], tmp_
         session.say(f"Use {agent.tool} to run `{ROUND}`", first=number == 0)
     assert session.rounds() == ROUNDS
     assert server.problems() == []
+
+
+MAIN = "def f():\n\treturn 1  # größer\n\n\ndef g():\n\treturn 2\n"
+PATCHES = (  # what is said, and the files after it: those that change
+    ("Use exec_command to run `cat src/main.py`", {}),
+    (
+        "Use apply_patch to replace 'return 1' by 'return 3' in main.py",
+        {"src/main.py": MAIN.replace("return 1", "return 3")},
+    ),
+    ("Use exec_command to run `nl -ba 'my notes.txt' | sed -n '1,80p'`", {}),
+    ("Replace `eggs` by `bread` in 'my notes.txt' with apply_patch", {"my notes.txt": "buy milk\r\nbuy bread\r\n"}),
+    ("Use apply_patch to create todo.md saying hello world", {"todo.md": "hello world\n"}),
+    ("Now change hello to goodbye in todo.md", {"todo.md": "goodbye world\n"}),
+    ("Use apply_patch to append `bye` to todo.md", {"todo.md": "goodbye world\nbye\n"}),
+    (
+        "Use apply_patch to rename g() to h() in src/main.py",
+        {"src/main.py": MAIN.replace("return 1", "return 3").replace("g()", "h()")},
+    ),
+    ("Tell me what a monad is.", {}),
+    ("Delete the file todo.md", {"todo.md": None}),
+)
+
+
+@pytest.mark.parametrize("agent", [PatchingCodex, CompactingCodex])
+def test_ten_turns_of_codex_at_real_speed(agent: type[PatchingCodex], tmp_path: Path) -> None:
+    files: dict[str, str | None] = {"src/main.py": MAIN, "my notes.txt": "buy milk\r\nbuy eggs\r\n"}
+    (tmp_path / "work" / "src").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "work" / name).write_bytes((text or "").encode())
+    with logged(tmp_path) as server:
+        session = agent(server, tmp_path)
+        started_s = time.monotonic()
+        for number, (said, changed) in enumerate(PATCHES):
+            session.say(said, first=number == 0)
+            files |= changed
+            there = {
+                str(file.relative_to(tmp_path / "work")): file.read_bytes().decode()
+                for file in (tmp_path / "work").rglob("*.*")
+            }
+            assert there == {name: text for name, text in files.items() if text is not None}, said
+        assert time.monotonic() - started_s < 60
+    assert "ERROR" not in session.told
+    assert '"type":"error"' not in session.told
+    assert server.problems() == []
+    if isinstance(session, CompactingCodex):
+        assert session.compactions() >= 2
 
 
 @pytest.mark.parametrize("most", ["32000", "64000"])

@@ -120,7 +120,7 @@ def test_a_summary_asked_for_in_words_keeps_the_files(api: Any) -> None:
         "Create a handoff summary for another LLM that will resume the task. " + "Include all that it needs to know. " * 10
     )
     [message] = asked(api, [*SHOWN, said(wish)])["output"]
-    assert message["content"][0]["text"].startswith("main.py\n```\ndef f():\n    return 1\n```\n")
+    assert message["content"][0]["text"].startswith("`main.py`\n```\ndef f():\n    return 1\n```\n")
 
 
 def test_a_hosted_search_cites_a_file_that_exists(api: Any) -> None:
