@@ -149,6 +149,7 @@ ITEMS: list[Body] = [
     {"type": "tool_search_output", "call_id": "call_6", "tools": [{"type": "function", **FUNCTION}]},
     {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", **FUNCTION}]},
     {"type": "compaction", "encrypted_content": "gAAAAaGk="},
+    {"type": "configuration_update", "reasoning": {"effort": "low"}},
     {"type": "program", "id": "cm_1", "call_id": "call_7", "code": "1", "fingerprint": "f"},
     {"type": "program_output", "id": "cmo_1", "call_id": "call_7", "result": "1", **_DONE},
 ]  # fmt: skip

@@ -47,12 +47,19 @@ def response_constraints(
         history=chat_history(messages),
         json_schema=answer_schema,
         instructions=instructions_of(messages),
-        reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
+        reasoning_tokens=thought_tokens(_effort(request, items), request.max_output_tokens),
         most_hosted_calls=request.max_tool_calls or 8,
         length_factor=LENGTH_FACTORS.get((request.text.verbosity if request.text else None) or "medium", 1.0),
         may_refuse=True,
         forced=forced,
     )
+
+
+def _effort(request: schema.responses.ResponseRequest, items: Sequence[Mapping[str, Any]]) -> str | None:
+    """The effort of the last item that sets one, else of the request."""
+    updates = [item.get("reasoning") or {} for item in items if item.get("type") == "configuration_update"]
+    efforts = [update["effort"] for update in updates if update.get("effort")]
+    return efforts[-1] if efforts else request.reasoning.effort if request.reasoning else None
 
 
 def compacting(messages: Sequence[Mapping[str, Any]]) -> ReplyConstraints:

@@ -24,7 +24,10 @@ _ID_PREFIX = {
     "apply_patch_call": "ap_", "apply_patch_call_output": "apo_",
 }  # fmt: skip
 _MOST_PARTS = 40_000
-_UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+_UNSEEN = (
+    "reasoning", "compaction_trigger", "configuration_update", "mcp_list_tools", "mcp_approval_request",
+    "mcp_approval_response",
+)  # fmt: skip
 
 
 def arguments(*names: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.base import Effort, Integer, Number, WireModel
 from llmirage_shared.wire.schema.validation import OTHER_ITEMS
 
 
@@ -278,6 +278,18 @@ class CompactionTrigger(StoredItem):
     type: Literal["compaction_trigger"]
 
 
+class ReasoningUpdate(WireModel):
+    effort: Effort | None = None
+
+
+class ConfigurationUpdate(StoredItem):
+    """Settings from here on, in place of the request's (openai 3.57, response_configuration_update_item_param.py)."""
+
+    type: Literal["configuration_update"]
+    reasoning: ReasoningUpdate | None = None
+    text: dict[str, Any] | None = None
+
+
 class ToolSearchCallItem(StoredItem):
     type: Literal["tool_search_call"]
     call_id: str | None = None
@@ -310,7 +322,8 @@ class ProgramOutputItem(CallItem):
 OtherItem = Annotated[
     FileSearchCallItem | WebSearchCallItem | ComputerCallItem | ComputerOutputItem | CodeInterpreterCallItem | ImageCallItem
     | LocalShellCallItem | LocalShellOutputItem | ShellCallItem | ShellOutputItem | PatchCallItem | PatchOutputItem
-    | McpListItem | McpRequestItem | McpResponseItem | McpCallItem | CompactionItem | CompactionTrigger | ToolSearchCallItem
+    | McpListItem | McpRequestItem | McpResponseItem | McpCallItem | CompactionItem | CompactionTrigger
+    | ConfigurationUpdate | ToolSearchCallItem
     | ToolSearchOutputItem | MoreToolsItem | ProgramItem | ProgramOutputItem,
     Field(discriminator="type"),
 ]  # fmt: skip

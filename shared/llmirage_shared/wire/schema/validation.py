@@ -20,8 +20,8 @@ OTHER_ITEMS = (
     "web_search_call", "file_search_call", "computer_call", "computer_call_output", "code_interpreter_call",
     "image_generation_call", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
     "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
-    "mcp_call", "compaction", "compaction_trigger", "tool_search_call", "tool_search_output", "additional_tools", "program",
-    "program_output",
+    "mcp_call", "compaction", "compaction_trigger", "configuration_update", "tool_search_call", "tool_search_output",
+    "additional_tools", "program", "program_output",
 )  # fmt: skip
 # The expected types of fields, where pydantic's error names only some of them.
 _EXPECTED = {
