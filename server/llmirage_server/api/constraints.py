@@ -13,10 +13,10 @@ from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.budget import working_on
-from llmirage_server.replies.structured.grammar import check_grammar
 from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.schema_check import check_schema
+from llmirage_shared.settings import at_call
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import NO_HISTORY, ChatHistory, ChatRequest
 from llmirage_shared.wire.completions import TextRequest
@@ -30,6 +30,8 @@ _problems: dict[tuple[bytes, str], str | None] = {}  # by digest and kind: agent
 _problems_lock = Lock()  # planning may run in a thread
 _WITHOUT_REFERENCES = 2  # the version of marshal's format that writes equal values equally; a fifth of the time of JSON
 _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form of the answer
+
+check_grammar: Callable[[str], None] = at_call("llmirage_server.replies.structured.grammar:check_grammar")
 
 
 @dataclass(slots=True, frozen=True)

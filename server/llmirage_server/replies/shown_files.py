@@ -70,7 +70,7 @@ class FileChange:
 
 
 @dataclass(slots=True)
-class Piece:
+class ShownLines:
     """Lines of a file that follow each other. start: the number of the first, from 1; None: unknown."""
 
     lines: list[str]
@@ -82,10 +82,10 @@ class ShownFile:
     """What is known of a file. pieces: in the file's order, as far as that is known. whole: there is nothing else in it."""
 
     path: str
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ShownLines] = field(default_factory=list)
     whole: bool = False
 
-    def show(self, piece: Piece, whole: bool) -> None:
+    def show(self, piece: ShownLines, whole: bool) -> None:
         """Learn what a part of the file is, or all of it."""
         if whole:
             self.pieces, self.whole = [piece], True
@@ -142,7 +142,9 @@ class ShownFiles:
                 text = _text_of(message.get("content"))
                 for place in _places(text):
                     spend()
-                    piece = Piece(_lines(text[place.start : place.end]), 1 if place.first is None else place.first or None)
+                    piece = ShownLines(
+                        _lines(text[place.start : place.end]), 1 if place.first is None else place.first or None
+                    )
                     _shown(files, place.path).show(piece, place.first is None)
             for called in message.get("tool_calls") or ():
                 if (result := results.get(str(called.get("id")))) is not None:
@@ -177,7 +179,7 @@ class ShownFiles:
 
 
 @dataclass(slots=True, frozen=True)
-class _Place:
+class _FileInMessage:
     """A file in a message: where its heading starts, and its lines; first: the number of the first, None: it is all."""
 
     path: str
@@ -197,13 +199,13 @@ def without_files(text: str) -> str:
     return "".join([*kept, text[at:]])
 
 
-def _places(text: str) -> list[_Place]:
+def _places(text: str) -> list[_FileInMessage]:
     """The files in a message.
 
     A file is a code block under a line that ends with a path, or whose first line names it, if that line asks for nothing;
     a block in tags with a path; or what follows a line such as `===== lib/fib.py`.
     """
-    places: list[_Place] = []
+    places: list[_FileInMessage] = []
     at = 0
     while len(places) < _MOST_IN_A_MESSAGE and (fence := _FENCE.search(text, at)) is not None:
         end = text.find("\n```", fence.end() - 1)
@@ -218,15 +220,15 @@ def _places(text: str) -> list[_Place]:
         named = named or _QUOTED_PATH.search(heading) or _NAMED_LAST.search(heading)
         if named is not None and not _NEW_TEXT.search(heading):
             first = int(lines[1]) if lines else None
-            places.append(_Place(named[named.lastindex or 0], where, fence.end(), max(fence.end(), end + 1), first))
+            places.append(_FileInMessage(named[named.lastindex or 0], where, fence.end(), max(fence.end(), end + 1), first))
     for match in _TAGGED.finditer(text):
         end = text.find(f"</{match[1]}>", match.end())
         if end >= 0 and len(places) < _MOST_IN_A_MESSAGE:
-            places.append(_Place(match[2], match.start(), match.end(), end))
+            places.append(_FileInMessage(match[2], match.start(), match.end(), end))
     for match in _SECTION.finditer(text):
         below = _SECTION_END.search(text, match.end() + 1)
         end = below.start() if below else len(text)
-        places.append(_Place(match[1], match.start(), min(match.end() + 1, end), end))
+        places.append(_FileInMessage(match[1], match.start(), min(match.end() + 1, end), end))
     return places[:_MOST_IN_A_MESSAGE]
 
 
@@ -294,13 +296,13 @@ def _learn(files: dict[str, ShownFile], path: str, text: str, numbered: bool | N
         shown.show(piece, start == 0 and len(pieces) == 1)
 
 
-def _pieces(first: int | None, lines: list[str]) -> list[Piece]:
+def _pieces(first: int | None, lines: list[str]) -> list[ShownLines]:
     """The lines, in parts where some are left out."""
     cuts = [place for place, line in enumerate(lines) if len(line) < 200 and _LEFT_OUT.fullmatch(line)]
     parts = [lines[begin + 1 : end] for begin, end in zip([-1, *cuts], [*cuts, len(lines)], strict=True)]
     if not cuts:
-        return [Piece(lines, first)]
-    return [Piece(part, None if place else first) for place, part in enumerate(parts) if part]
+        return [ShownLines(lines, first)]
+    return [ShownLines(part, None if place else first) for place, part in enumerate(parts) if part]
 
 
 def _without_numbers(lines: Sequence[str]) -> list[tuple[int | None, list[str]]]:
@@ -451,7 +453,7 @@ def _apply(files: dict[str, ShownFile], change: FileChange) -> None:
     key = _known(files, change.path)
     if change.kind == "create_file":
         created = _shown(files, change.path)
-        created.show(Piece([line[1:] for line in change.diff if line.startswith("+")], 1), True)
+        created.show(ShownLines([line[1:] for line in change.diff if line.startswith("+")], 1), True)
     elif key is not None and (change.kind == "delete_file" or not _shown(files, key).change(change.diff)):
         del files[key]
 
