@@ -300,7 +300,8 @@ def _remark(lines: Sequence[str], path: str, asked: str, seed: int) -> _Edit:
     if not places:
         return _Edit(len(lines), len(lines), [_commented(path, asked)])
     common = [len(words & set(_WORDS.findall(lines[place].lower()))) for place in places]
-    best = [place for place, count in zip(places, common, strict=True) if count == max(common)]
+    most = max(common)
+    best = [place for place, count in zip(places, common, strict=True) if count == most]
     chosen = best[seed % len(best)]
     return _Edit(chosen, chosen + 1, [f"{lines[chosen]}  {_commented(path, asked)}"])
 

@@ -14,14 +14,17 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal
 
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.tool_request import word_set, words_of
 
-_CHARACTERS_A_STEP = 1_000
+_MOST_LINES = 20_000  # of a conversation: the newest messages with so many
+_MOST_OF_A_TEXT = 5_000  # lines
+_MOST_OF_A_COMMAND = 2_000  # characters
 _MOST_NESTED = 4  # levels of arguments that are looked through
-_MOST_IN_A_MESSAGE = 50  # files
+_MOST_IN_A_MESSAGE = 50  # blocks of each kind
 _READING = word_set("cat display fetch get load open print read show view")
 _SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k|fi)?sh|(?:.*[/\\])?(?:pwsh|powershell|cmd)(?:\.exe)?")
 _PRINTING = frozenset(("cat", "nl", "head", "tail", "sed", "less", "more", "bat", "type", "Get-Content", "gc"))
@@ -48,7 +51,7 @@ _NEW_TEXT = re.compile(
     re.IGNORECASE,
 )
 _SECTION = re.compile(
-    rf"^(?:={{3,}}|-{{3,}}|#{{3,}})[ \t]*(?:File:?[ \t]*)?({_NAME})[ \t=#-]*$", re.MULTILINE | re.IGNORECASE
+    rf"^(?:={{3,80}}|-{{3,80}}|#{{3,80}})[ \t]*(?:File:?[ \t]*)?({_NAME})[ \t=#-]*$", re.MULTILINE | re.IGNORECASE
 )
 _SECTION_END = re.compile(r"^(?:<|={3,}|-{3,}[ \t]*$)", re.MULTILINE)
 _TAGGED = re.compile(r"<(\w{1,40})\s+(?:path|name|file|filename)=\"([^\"\n]{1,200})\"[^>\n]{0,200}>\n?")
@@ -137,7 +140,7 @@ class ShownFiles:
             for message in self._messages
             if message.get("role") in ("tool", "function")
         }
-        for message in self._messages:
+        for message in self._messages[self._first_read() :]:
             if message.get("role") in ("user", "system"):
                 text = _text_of(message.get("content"))
                 for place in _places(text):
@@ -148,9 +151,17 @@ class ShownFiles:
                     _shown(files, place.path).show(piece, place.first is None)
             for called in message.get("tool_calls") or ():
                 if (result := results.get(str(called.get("id")))) is not None:
-                    spend(len(result) // _CHARACTERS_A_STEP)
                     _follow(files, called, result)
         return files
+
+    def _first_read(self) -> int:
+        """The place of the first message that is read: what many lines before say is forgotten."""
+        lines = 0
+        for place in range(len(self._messages) - 1, -1, -1):
+            lines += 1 + _text_of(self._messages[place].get("content")).count("\n")
+            if lines > _MOST_LINES:
+                return place
+        return 0
 
     def get(self, path: str) -> ShownFile | None:
         """The file of this path; relative and absolute paths of it are the same."""
@@ -207,13 +218,15 @@ def _places(text: str) -> list[_FileInMessage]:
     """
     places: list[_FileInMessage] = []
     at = 0
-    while len(places) < _MOST_IN_A_MESSAGE and (fence := _FENCE.search(text, at)) is not None:
-        end = text.find("\n```", fence.end() - 1)
-        if end < 0:
+    for _ in range(_MOST_IN_A_MESSAGE):
+        fence = _FENCE.search(text, at)
+        end = -1 if fence is None else text.find("\n```", fence.end() - 1)
+        if fence is None or end < 0:
             break
         at = end + 4
-        above = text.rfind("\n", max(0, fence.start() - 200), len(text[: fence.start()].rstrip())) + 1
-        info, heading = fence[1][:200], text[max(above, fence.start() - 200) : fence.start()].rstrip()
+        before = text[max(0, fence.start() - 200) : fence.start()].rstrip()
+        info, heading = fence[1][:200], before[before.rfind("\n") + 1 :]
+        above = max(0, fence.start() - 200) + len(before) - len(heading)
         lines = _PART.match(info)
         named = None if lines or not {".", "/"} & set(info) else _NAMED.search(info)
         where = fence.start() if named else above
@@ -221,15 +234,15 @@ def _places(text: str) -> list[_FileInMessage]:
         if named is not None and not _NEW_TEXT.search(heading):
             first = int(lines[1]) if lines else None
             places.append(_FileInMessage(named[named.lastindex or 0], where, fence.end(), max(fence.end(), end + 1), first))
-    for match in _TAGGED.finditer(text):
+    for match in islice(_TAGGED.finditer(text), _MOST_IN_A_MESSAGE):
         end = text.find(f"</{match[1]}>", match.end())
-        if end >= 0 and len(places) < _MOST_IN_A_MESSAGE:
+        if end >= 0:
             places.append(_FileInMessage(match[2], match.start(), match.end(), end))
-    for match in _SECTION.finditer(text):
+    for match in islice(_SECTION.finditer(text), _MOST_IN_A_MESSAGE):
         below = _SECTION_END.search(text, match.end() + 1)
         end = below.start() if below else len(text)
         places.append(_FileInMessage(match[1], match.start(), min(match.end() + 1, end), end))
-    return places[:_MOST_IN_A_MESSAGE]
+    return places
 
 
 def changes_of(patch: str) -> list[FileChange]:
@@ -286,14 +299,17 @@ def _follow(files: dict[str, ShownFile], called: Mapping[str, Any], result: str)
 def _learn(files: dict[str, ShownFile], path: str, text: str, numbered: bool | None, start: int | None) -> None:
     """Keep the lines of a text as a file's. numbered: None: as they look. start: of the first line; 0: it is all."""
     lines = _lines(text)
+    if len(lines) > _MOST_OF_A_TEXT:
+        lines, start = lines[:_MOST_OF_A_TEXT], start or (1 if start == 0 else None)
+    spend(len(lines) // 2)
     runs = _without_numbers(lines) if numbered is not False else []
     if numbered and lines and not runs:
         return
     runs = runs or [(start or (1 if start == 0 else None), lines)]
-    pieces = [piece for first, run in runs for piece in _pieces(first, run)]
+    pieces = [piece for first, run in runs for piece in _pieces(first, run)] or [ShownLines([])]
     shown = _shown(files, path)
     for piece in pieces:
-        shown.show(piece, start == 0 and len(pieces) == 1)
+        shown.show(piece, start == 0 and len(pieces) == 1 and (piece.start is not None))
 
 
 def _pieces(first: int | None, lines: list[str]) -> list[ShownLines]:
@@ -308,14 +324,14 @@ def _pieces(first: int | None, lines: list[str]) -> list[ShownLines]:
 def _without_numbers(lines: Sequence[str]) -> list[tuple[int | None, list[str]]]:
     """The runs of lines with consecutive numbers: (first number, lines). One line alone is none, unless it is all."""
     runs: list[tuple[int | None, list[str]]] = []
-    expected = 0
+    expected = -1
     for line in lines:
         match = _NUMBERED.fullmatch(line)
         if match is None:
-            if expected and not line.strip():  # `nl` numbers no empty line
+            if expected > 0 and not line.strip():  # `nl` numbers no empty line
                 runs[-1][1].append("")
             else:
-                expected = 0
+                expected = -1
             continue
         if int(match[1]) != expected:
             runs.append((int(match[1]), []))
@@ -348,6 +364,8 @@ class _Printed:
 
 def _printed(command: str) -> _Printed | None:
     """What a command line prints, if that is lines of one file and nothing else."""
+    if len(command) > _MOST_OF_A_COMMAND:
+        return None
     lexer = shlex.shlex(command.strip(), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""

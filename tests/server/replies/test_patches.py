@@ -358,6 +358,29 @@ def test_what_failed_or_was_written_otherwise_is_not_believed(source: ComposedRe
     assert "*** Add File: main.py" in "".join(talk.reply("Use apply_patch to mend main.py").pieces)
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "0: a\n1: b\n",
+        "0\tx",
+        "\n" * 9000,
+        "```\n" * 9000,
+        "9999999999: a\n",
+        "\r\n\r\n",
+        "x" * 300_000,
+        "{",
+        "[{}]",
+        "[...truncated]\n",
+    ],
+)
+def test_whatever_a_tool_prints_a_patch_is_written(source: ComposedReplies, printed: str) -> None:
+    for name, arguments in (("read_file", {"path": "main.py"}), ("exec_command", {"cmd": "cat main.py"})):
+        talk = Conversation(source, {})
+        talk.function(name, arguments, printed)
+        for said in ("Use apply_patch to mend main.py", "Use apply_patch to replace 'x' by 'y' in main.py"):
+            assert "*** Update File: main.py" in "".join(talk.reply(said).pieces)
+
+
 def test_a_wish_to_change_a_file_names_the_tool(source: ComposedReplies) -> None:
     shell = Tool(
         "function", "exec_command", "Runs a command in a PTY.", {"type": "object", "properties": {"cmd": {"type": "string"}}}
