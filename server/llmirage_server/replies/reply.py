@@ -88,10 +88,12 @@ class Tool:
 
     @property
     def writes_patches(self) -> bool:
-        """Whether its input is a patch: by its grammar, as the API's own tool, or as a function of that name with a text."""
+        """Whether its input is a patch: by its grammar, or by its name, apply_patch; of a function with one text."""
         if self.grammar is not None:
             return all(mark in self.grammar.definition for mark in _PATCH_MARKS)
-        return self.name.endswith("apply_patch") and (self.kind == "client" or self.text_argument is not None)
+        if self.kind in ("custom", "client"):
+            return self.name == "apply_patch"
+        return self.text_argument is not None and self.name.rpartition("__")[2].rpartition(".")[2] == "apply_patch"
 
     @property
     def text_argument(self) -> str | None:

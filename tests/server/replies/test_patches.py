@@ -33,7 +33,7 @@ TEXT: Any = {"type": "object", "properties": {"input": {"type": "string"}}, "req
 CUSTOM = Tool("custom", "apply_patch", "The `apply_patch` tool can be used to edit files.", None, Grammar("lark", GRAMMAR))
 FUNCTION = Tool("function", "apply_patch", "Apply a patch.", TEXT)
 HOSTED = Tool("client", "apply_patch", "Change a file.", None)
-TOOLS = {"custom": CUSTOM, "function": FUNCTION, "hosted": HOSTED}
+TOOLS = {"custom": CUSTOM, "without a grammar": Tool("custom", "apply_patch"), "function": FUNCTION, "hosted": HOSTED}
 
 CODE = "def f():\n    return 1\n\n\ndef g():\n    return 2\n\n\ndef h():\n    return 1\n"
 FILES = {
