@@ -126,7 +126,7 @@ def classes_of(path: Path) -> dict[str, ClassNames]:
             for inner in ast.walk(each):
                 if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
                     stored |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
-            bases = {ast.unparse(base).rpartition(".")[2] for base in each.bases}
+            bases = {ast.unparse(base) for base in each.bases}  # one with a dot is a library's
             found[each.name] = ClassNames(bases, stored | valued, valued | methods)
     return found
 
