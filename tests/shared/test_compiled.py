@@ -137,10 +137,10 @@ def test_a_value_that_what_is_compiled_would_not_see_is_refused(
         ("level = 2", "level"),
         ("@property\n    def tokens(self): ...", "tokens"),
     ):
-        cold.write_text(f"class Tiered(hot.Cache):\n    {body}\n")
+        cold.write_text(f"class Tiered(Cache):\n    {body}\n")
         with pytest.raises(tool.CannotBuildError, match=rf"llmirage_server/cold\.py: Tiered\.{name} would not be seen"):
             tool.open_classes()
-    cold.write_text("class Tiered(hot.Cache):\n    level: int\n    def grow(self): ...\n    size = property(len)\n")
+    cold.write_text("class Tiered(Cache):\n    level: int\n    def grow(self): ...\n    size = property(len)\n")
     assert tool.open_classes() == {"Base", "Cache"}
 
 
