@@ -11,8 +11,8 @@ from typing import Any
 from llmirage_server.replies.slots import Slot, SlotFiller, trimmed
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
-from llmirage_server.replies.structured.validity import Validator
-from llmirage_server.replies.structured.values import validator_for, value_for
+from llmirage_server.replies.structured.validity import Validator, validator_for
+from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.text_values import CODE, TextValues
 from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, words_of
 
@@ -27,12 +27,12 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
     schema = call.tool.parameters
     if schema is None or schema in ({}, True):
         return {}
-    valid, resolver = validator_for(schema), Resolver(schema)
-    properties = resolver.flat(schema).get("properties") or {}
+    valid = validator_for(schema)
+    properties = valid.resolver.outline(schema).get("properties") or {}
     for given in _objects(call.text, call.tool.name):
         if (given.keys() & properties.keys() or not properties) and valid.is_valid(given):
             return given
-    slots = _slots(schema, resolver)
+    slots = _slots(valid)
     values = TextValues(call.text, frozenset(words_of(own_name(call.tool.name))))
     SlotFiller(slots, values, valid).fill(call.rest, call.whole, call.near)
     found: dict[str, Any] = {}
@@ -42,7 +42,7 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
     sampled = any(slot.required and slot.is_list_of_objects for slot in slots)
     if not sampled and valid.is_valid(found):
         return found
-    value = value_for(schema, seed)
+    value = value_for(valid, seed)
     if not isinstance(value, dict):
         raise SchemaError("a function's parameters must be of type object")
     return _overlaid(value, slots, valid, prune=True)
@@ -50,7 +50,8 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
 
 def with_quoted(value: dict[str, Any], schema: Any, said: str) -> dict[str, Any]:
     """A structured answer with what the user said, free text aside, where it fits; still valid."""
-    slots, valid = _slots(schema, Resolver(schema)), validator_for(schema)
+    valid = validator_for(schema)
+    slots = _slots(valid)
     SlotFiller(slots, TextValues(said[:MOST_CHARACTERS]), valid).fill()
     return _overlaid(value, slots, valid, prune=False)
 
@@ -79,9 +80,10 @@ def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
         at = text.find("{", end)
 
 
-def _slots(schema: Any, resolver: Resolver) -> list[Slot]:
-    """The properties to fill, objects inside included. One that requires nothing is filled like one that requires all."""
-    flat = _one_option(resolver.flat(schema), resolver)
+def _slots(valid: Validator) -> list[Slot]:
+    """Return the properties to fill, also within objects. One that requires nothing is filled like one that requires all."""
+    resolver = valid.resolver
+    flat = _one_option(resolver.outline(valid.schema), resolver)
     slots = list(islice(_slots_in(flat, resolver, (), not flat.get("required"), True), _MOST_SLOTS))
     spend(len(slots) * _STEPS_OF_A_SLOT)
     return slots
@@ -92,7 +94,7 @@ def _slots_in(
 ) -> Iterator[Slot]:
     """wanted: all properties are filled as if they were required. needed: the object itself is required."""
     for name, sub in (flat.get("properties") or {}).items():
-        inner = _one_option(resolver.flat(sub), resolver)
+        inner = _one_option(resolver.outline(sub), resolver)
         required = needed and name in (flat.get("required") or ())
         if not inner.get("properties"):
             if "const" not in inner:
@@ -104,25 +106,29 @@ def _slots_in(
             yield from _slots_in(inner, resolver, (*path, name), False, required or wanted)
 
 
-def _one_option(flat: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
+def _one_option(flat: Mapping[str, Any], resolver: Resolver, is_item: bool = False) -> Mapping[str, Any]:
     """The schema with the first of its alternatives that is not null, and with the items of a list without references."""
-    options = [resolver.flat(option) for option in flat.get("anyOf") or flat.get("oneOf") or ()]
+    options = [resolver.outline(option) for option in flat.get("anyOf") or flat.get("oneOf") or ()]
     if options:
         chosen = next((option for option in options if types_of(option) != ["null"]), {})
         rest = {key: value for key, value in flat.items() if key not in ("anyOf", "oneOf")}
         flat = {**rest, **chosen, "nullable": any(types_of(option) == ["null"] for option in options)}
     items = flat.get("items")
-    return {**flat, "items": _one_option(resolver.flat(items), resolver)} if isinstance(items, Mapping) else flat
+    if is_item or not isinstance(items, Mapping):  # no rule looks at lists within lists, which may have no end
+        return flat
+    return {**flat, "items": _one_option(resolver.outline(items), resolver, is_item=True)}
 
 
 def _overlaid(value: dict[str, Any], slots: Sequence[Slot], valid: Validator, *, prune: bool) -> dict[str, Any]:
     """The value with what was found. prune: without optional properties for which nothing was."""
     for slot in slots:
-        changed = copy.deepcopy(value)
         argument = slot.argument() if prune or slot.found is not None else None
+        if argument is None and (slot.required or not prune):
+            continue
+        changed = copy.deepcopy(value)
         if argument is not None:
             _set(changed, slot.path, argument[0])
-        elif prune and not slot.required:
+        else:
             _drop(changed, slot.path)
         if valid.is_valid(changed):
             value = changed

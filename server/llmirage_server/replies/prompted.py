@@ -11,7 +11,7 @@ from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest
 from llmirage_server.replies.structured.schema import SchemaError
-from llmirage_server.replies.structured.values import validator_for
+from llmirage_server.replies.structured.validity import validator_for
 
 _MARK = '"properties"'
 _DECODER = json.JSONDecoder()

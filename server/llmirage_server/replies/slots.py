@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmirage_server.replies.structured.schema import types_of
+from llmirage_server.replies.structured.schema import SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator
 from llmirage_server.replies.text_values import QUOTED, TextValues, Value, iso_time
 from llmirage_server.replies.tool_request import HIDDEN, word_set, words_of
@@ -277,7 +277,10 @@ class SlotFiller:
             value = iso_time(written) if value and kind == "time" else value
         if value is None or value == "" or HIDDEN in written:
             return None
-        return value if self._valid.is_valid(value, schema) else None
+        try:
+            return value if self._valid.is_valid(value, schema) else None
+        except SchemaError:  # a regular expression that is not supported, say
+            return None
 
 
 def trimmed(text: str, *, keep_start: bool = False) -> str:

@@ -16,7 +16,7 @@ from llmirage_server.replies.scripts.rule import ScriptedCall, ScriptedReply, Sc
 from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templates_in
 from llmirage_server.replies.scripts.text_match import TextMatch
 from llmirage_server.replies.structured.schema import SchemaError
-from llmirage_server.replies.structured.values import validator_for
+from llmirage_server.replies.structured.validity import validator_for
 from llmirage_shared.settings import did_you_mean
 
 

@@ -14,7 +14,7 @@ from llmirage_server.replies.scripts.conditions import CONVERSING
 from llmirage_server.replies.scripts.rule import NO_JSON, RuleMatch, ScriptedCall, ScriptedReply
 from llmirage_server.replies.scripts.template import Scope, ScriptError, Template, rendered
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
-from llmirage_server.replies.structured.values import first_problem
+from llmirage_server.replies.structured.validity import first_problem
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import Tokenizer

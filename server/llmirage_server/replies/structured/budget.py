@@ -67,6 +67,12 @@ def working_on(part: str) -> None:
         budget.part = part
 
 
+def part_worked_on() -> str:
+    """Return the field of the request that the last steps were spent on."""
+    budget = CURRENT.get()
+    return "" if budget is None else budget.part
+
+
 def limited(work: Callable[[], T], budget: Budget) -> T:
     """Do the work within the budget. Raises BudgetError when it is too much, or nested too deeply for the interpreter."""
     token = CURRENT.set(budget)

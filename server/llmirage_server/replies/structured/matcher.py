@@ -1,385 +1,590 @@
-"""Regular expressions of users, matched in time that grows with the text, not with its ways to match.
+"""Regular expressions of users, matched, and texts found that match, in steps that are counted.
 
-The set of places in the expression that the text so far can have reached is carried from character to character (Thompson's
-simulation of an automaton). The engine of `re` tries one way after the other instead, and may need longer than the age of
-the universe for a text of forty characters. Back-references, atomic groups, possessive quantifiers and conditions cannot be
-matched with places alone and are refused. \\d, \\w, \\s and $ mean what they mean in ECMAScript, the dialect of JSON Schema.
+An expression is an alternating automaton whose places are made when they are reached: a place is a part of the expression
+and what follows it, so that repetitions are counted, not written out. Where a text may be is a formula over places: "or"
+where expressions leave a choice, "and" for a look ahead, "not" for a negative one and for expressions that must not match. A
+formula is a set of alternatives: the number of a place, ("and", formulas) or ("not", formula). The engine of `re` tries one
+way after the other instead, and may need longer than the age of the universe for a text of forty characters.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-# The standard library's own parser; its tree is what `re` itself compiles. Renamed in Python 3.11.
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as sre_parser  # type: ignore[attr-defined]
-from typing import Any, NoReturn
+from llmirage_server.replies.structured.budget import spend, spend_characters
+from llmirage_server.replies.structured.regex_syntax import (
+    ANY,
+    EMPTY,
+    LINE_ENDS,
+    WORD,
+    Alternation,
+    Assertion,
+    Bounds,
+    CharacterSet,
+    Concatenation,
+    RegexNode,
+    Repetition,
+    parse,
+)
+from llmirage_server.replies.structured.regex_syntax import NoPatternError as NoPatternError
+from llmirage_server.replies.structured.regex_syntax import PatternError as PatternError
 
-from llmirage_server.replies.structured.budget import spend
+_KEPT_LANGUAGES, _KEPT_SIZE, _KEPT_CHARACTERS = 256, 5_000, 1_000  # what is compiled once and kept
+_READABLE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_ .,:/@#+()"
+_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz")
+_ALPHANUMERIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_FEW = 40  # characters of a class that texts are written with
+_SURROGATES = range(0xD800, 0xE000)
+_BEYOND = 0x110000
+_MOST_CHARACTERS = 10_000  # whose class is remembered
 
-MOST_PLACES = 50_000  # in one expression: the memory of some ten megabytes
-_KEPT_EXPRESSIONS, _KEPT_PLACES, _KEPT_CHARACTERS = 256, 512, 1_000  # what is compiled once and kept
+Formula = frozenset[Any]
+_FALSE: Formula = frozenset()
+_ACCEPTS, _END = 0, 1  # the places after which any text may follow, and none
+_TRUE: Formula = frozenset([_ACCEPTS])
 
-# `parse` warns of sets as "[[a]" that may mean something else in a later Python. Users' expressions are not Python source.
-warnings.filterwarnings("ignore", r"Possible (nested set|set \w+) at position", FutureWarning)
-
-_SHOWN_CHARACTERS = 200  # of an expression in a message
-
-CharTest = Callable[[str], bool]
-
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_CATEGORIES: dict[Any, tuple[CharTest, bool]] = {  # what belongs to it, or what does not
-    sre.CATEGORY_DIGIT: (frozenset("0123456789").__contains__, True),
-    sre.CATEGORY_NOT_DIGIT: (frozenset("0123456789").__contains__, False),
-    sre.CATEGORY_SPACE: (str.isspace, True),
-    sre.CATEGORY_NOT_SPACE: (str.isspace, False),
-    sre.CATEGORY_WORD: (_WORD.__contains__, True),
-    sre.CATEGORY_NOT_WORD: (_WORD.__contains__, False),
-}
-_REFUSED = {
-    sre.GROUPREF: "back-references", sre.GROUPREF_EXISTS: "conditions", sre.ATOMIC_GROUP: "atomic groups",
-    sre.POSSESSIVE_REPEAT: "possessive quantifiers",
-}  # fmt: skip
-# What ECMAScript writes in another way than Python.
-_DIALECT = re.compile(r"\\p\{([LN])[a-z]?\}|\\.|[\[\]]|\(\?<(?=[A-Za-z_])", re.DOTALL)
+# What stood before a place, as far as expressions ask: bits of an integer; more bits say which looks behind hold.
+_START, _AFTER_WORD, _AFTER_LINE, _FIRST_LOOK = 1, 2, 4, 8
 
 
 class GrammarError(ValueError):
     """The grammar cannot be read, or nothing follows it."""
 
 
-class PatternError(ValueError):
-    """The pattern cannot be followed, or no string for it was found."""
+class TextDemand(NamedTuple):
+    """A demand on a text: the pattern matches in it, or from end to end (whole), or does not."""
+
+    pattern: str
+    whole: bool = False
+    negative: bool = False
 
 
-class NoPatternError(PatternError):
-    """The pattern is not a regular expression."""
+class TextState(NamedTuple):
+    """Where a text may be. alternatives: a formula, or while a text is sought, what must all hold of its rest."""
+
+    alternatives: Formula
+    before: int
+    behind: tuple[Formula, ...]  # for each look behind, where its expression may be
 
 
-def compiled(pattern: str) -> PatternMatcher:
-    """The pattern, ready to match. Raises PatternError."""
-    found = _kept.get(pattern)
-    if found is None:
-        found = PatternMatcher(pattern)
-        if found.places <= _KEPT_PLACES and len(pattern) <= _KEPT_CHARACTERS:
-            if len(_kept) >= _KEPT_EXPRESSIONS:
-                _kept.clear()
-            _kept[pattern] = found
+class _Move(NamedTuple):
+    """What characters of some classes (a mask) lead to. held: bits of what holds before them."""
+
+    classes: int
+    held: int
+    before: int
+    behind: tuple[Formula, ...]
+
+
+class _Edges(NamedTuple):
+    """The ways on from a place: by classes of characters to alternatives; before which classes the end is reached."""
+
+    ways: list[tuple[int, Any]]
+    ends: int
+
+
+def compiled(pattern: str) -> Language:
+    """The texts in which the pattern matches. Raises PatternError."""
+    return language((TextDemand(pattern),))
+
+
+def language(parts: tuple[TextDemand, ...]) -> Language:
+    """The texts that meet all demands. Raises PatternError."""
+    kept = _kept.languages
+    found = kept.get(parts)
+    if found is None or found.size > _KEPT_SIZE:
+        found = Language(parts)
+        if sum([len(part.pattern) for part in parts]) <= _KEPT_CHARACTERS:
+            if len(kept) >= _KEPT_LANGUAGES:
+                kept.clear()
+            kept[parts] = found
     return found
 
 
-class PatternMatcher:
-    """One regular expression. tree: as the standard library parses it."""
+class Language:
+    """The texts that meet demands of regular expressions."""
 
-    def __init__(self, pattern: str) -> None:
-        """Raises PatternError for what is no regular expression, and for one that places cannot match."""
-        self.pattern = pattern
-        spend(len(pattern) // 4)
-        try:
-            self.tree = sre_parser.parse(_in_python(pattern))
-            flags = self.tree.state.flags
-            self._program = _Compiler().program(self.tree, flags)
-        except PatternError:
-            raise
-        except (re.error, OverflowError, ValueError) as error:
-            raise NoPatternError(f"{_shown(pattern)} is not a regular expression: {error}") from None
-        except RecursionError:
-            raise PatternError("the regular expression is nested too deeply") from None
-        self.places = len(self._program.code)
+    def __init__(self, parts: Sequence[TextDemand]) -> None:
+        """Raises PatternError."""
+        self._alphabet = _Alphabet()
+        self._nodes: list[Sequence[Any]] = []
+        self._looks: list[int] = []  # the expressions of looks behind, inner ones first
+        self._looks_behind = False  # while what is numbered is within one
+        trees = [parse(part.pattern) for part in parts]
+        numbered = [self._number(tree) for tree in trees]
+        # What a text must have at least, in characters; texts may well be longer.
+        wanted = [node for part, node in zip(parts, numbered, strict=True) if not part.negative]
+        self.shortest = max([node.shortest for node in wanted], default=0)
+        any_number = self._number(Repetition(CharacterSet(ANY), 0, -1)).number
+        self._alphabet.close()
+        self._every, self._end_bit = self._alphabet.every, self._alphabet.every + 1
+        self._whole = self._every | self._end_bit
+        self._words, self._line_ends = self._alphabet.mask(WORD), self._alphabet.mask(LINE_ENDS)
+        self._numbers: dict[tuple[int, int, int], int] = {}  # of places: by node, count and what follows
+        self._places: list[tuple[int, int, int]] = [(-1, 0, -1), (-1, 0, -1)]
+        self._ranks = [0, 1]  # of places, whenever they were made
+        self._edges_of: dict[tuple[int, int], _Edges] = {}
+        self._steps: dict[tuple[Formula, int, int], Formula] = {}
+        self._states: dict[tuple[TextState, int], TextState] = {}
+        self._moves: dict[tuple[int, tuple[Formula, ...]], list[_Move]] = {}
+        self._ways: dict[TextState, list[tuple[int, TextState]]] = {}
+        self.searches: dict[Any, Any] = {}  # of its user, who finds them again with the language
+        demands: list[Formula] = []
+        for part, tree, node in zip(parts, trees, numbered, strict=True):
+            place = self._place(node.number, 0, _END if part.whole else _ACCEPTS)
+            if not part.whole and not _starts_at_start(tree):
+                place = self._place(any_number, 0, place)
+            demands.append(_not(frozenset([place])) if part.negative else frozenset([place]))
+        behind = tuple([frozenset([self._place(any_number, 0, self._place(look, 0, _END))]) for look in self._looks])
+        self._start = TextState(_and(demands), _START, behind)
 
-    def search(self, text: str) -> bool:
-        """Whether it matches anywhere in the text."""
-        return self._program.matches(text, 0, anywhere=True, whole=False)
+    @property
+    def size(self) -> int:
+        """The number of places and states made so far, a measure of the memory they take."""
+        return len(self._places) + len(self._states) + len(self._ways)
 
-    def fullmatch(self, text: str) -> bool:
-        """Whether it matches the text from end to end."""
-        return self._program.matches(text, 0, anywhere=False, whole=True)
+    def has(self, text: str) -> bool:
+        """Return True if the text meets the demands."""
+        spend_characters(len(text))
+        state, class_of, states = self._start, self._alphabet.class_of, self._states
+        for character in text:
+            key = (state, class_of(character))
+            following = states.get(key)
+            if following is None:
+                following = states[key] = self._moved(*key)
+            state = following
+            if not state.alternatives or state.alternatives == _TRUE:
+                return bool(state.alternatives)
+        return bool(self._ends(state.alternatives, self._held_at_end(state)) & self._end_bit)
 
+    # --- the search for texts ---
 
-_kept: dict[str, PatternMatcher] = {}
+    def starts(self) -> list[TextState]:
+        """Return the states that a text which is sought may begin in."""
+        return [TextState(all_of, _START, self._start.behind) for all_of in self._ways_to_hold(self._start.alternatives)]
 
+    def accepts(self, state: TextState) -> bool:
+        """Return True if the text may end in a state of the search."""
+        held = self._held_at_end(state)
+        return all(self._ends(frozenset([one]), held) & self._end_bit for one in state.alternatives)
 
-def _shown(pattern: str) -> str:
-    return repr(pattern if len(pattern) <= _SHOWN_CHARACTERS else f"{pattern[:_SHOWN_CHARACTERS]}...")
+    def ways(self, state: TextState) -> list[tuple[int, TextState]]:
+        """Return classes of characters (a mask), and the state of the search that they lead to."""
+        found = self._ways.get(state)
+        if found is None:
+            spend(2)
+            written = self._alphabet.written
+            found = self._ways[state] = [
+                (classes & written, TextState(all_of, move.before, move.behind))
+                for move in self._moves_from(state)
+                for classes, all_of in self._all_ways(state.alternatives, move)
+                if classes & written
+            ]
+        return found
 
+    def characters(self, classes: int, every: bool = False) -> str:
+        """Return characters to write for a mask of classes; without `every` the most readable of them."""
+        return self._alphabet.characters(classes, every)
 
-def _in_python(pattern: str) -> str:
-    in_set = False
+    def _all_ways(self, all_of: Formula, move: _Move) -> list[tuple[int, Formula]]:
+        """Return how all alternatives of the set can hold after a character, by its classes."""
+        ways: list[tuple[int, Formula]] = [(move.classes & self._every, frozenset())]
+        for one in self._in_order(all_of):
+            alone = frozenset([one])
+            if isinstance(one, int):
+                targets = [(mask, frozenset([target])) for mask, target in self._edges(one, move.held).ways]
+            else:
+                groups = [mask for mask in self._groups([alone], move.held) if mask & self._every]
+                targets = [(mask, self._step(alone, move.held, _lowest(mask))) for mask in groups]
+            onwards = [(mask, way) for mask, target in targets for way in self._ways_to_hold(target)]
+            spend(1 + len(ways) * len(onwards) // 4)
+            ways = [(mask & more, before | after) for mask, before in ways for more, after in onwards if mask & more]
+        return list(dict.fromkeys(ways))
 
-    def written(match: re.Match[str]) -> str:
-        nonlocal in_set
-        text = match.group(0)
-        if kind := match.group(1):
-            members = "a-zA-Z" if kind == "L" else "0-9"
-            return members if in_set else f"[{members}]"
-        if text == "[":
-            if in_set:
-                return "\\["
-            in_set = True
-        elif text == "]":
-            in_set = False
-        return "(?P<" if text == "(?<" else text
+    def _ways_to_hold(self, formula: Formula) -> list[Formula]:
+        """Return the sets of places and negations that make a formula true if all of a set hold."""
+        ways: list[Formula] = []
+        for one in self._in_order(formula):
+            if one == _ACCEPTS:
+                return [frozenset()]
+            if isinstance(one, tuple) and one[0] == "and":
+                products: list[Formula] = [frozenset()]
+                for each in sorted(one[1], key=self._rank):
+                    more = self._ways_to_hold(each)
+                    spend(len(products) * len(more) // 4)
+                    products = [left | right for left in products for right in more]
+                ways += products
+            else:
+                ways.append(frozenset([one]))
+        return ways
 
-    return _DIALECT.sub(written, pattern)
+    def _in_order(self, formula: Formula) -> Sequence[Any]:
+        return list(formula) if len(formula) < 2 else sorted(formula, key=self._rank)
 
+    def _rank(self, one: Any) -> int:
+        """Return what orders alternatives and formulas, however often this language was used before."""
+        if isinstance(one, int):
+            return self._ranks[one]
+        if isinstance(one, tuple):
+            return _mixed(2 if one[0] == "and" else 3, self._rank(one[1]))
+        return _mixed(*sorted([self._rank(each) for each in one]))
 
-# --- the places of an expression ----------------------------------------------------------------------------------------
+    # --- steps ---
 
-# A place is an index into the code and a count: how often a repeated character was seen. What stands there is one of
-#   ("char", test), then the next index;   ("loop", test, least, most or -1), then the next index;
-#   ("split", (indexes)), all of them at once;   ("at", where), ("look", program, negated, width before or -1): to the next
-#   index if it holds;   ("end",).
-_Instruction = tuple[Any, ...]
+    def _held_at_end(self, state: TextState) -> int:
+        return next(move.held for move in self._moves_from(state) if move.classes & self._end_bit)
 
+    def _moved(self, state: TextState, class_: int) -> TextState:
+        move = next(move for move in self._moves_from(state) if move.classes >> class_ & 1)
+        return TextState(self._step(state.alternatives, move.held, class_), move.before, move.behind)
 
-class _Program:
-    """Code without jumps backwards, except those of loops."""
+    def _moves_from(self, state: TextState) -> list[_Move]:
+        """Return what holds before each class of characters (and before the end), and what is known after it."""
+        key = (state.before, state.behind)
+        found = self._moves.get(key)
+        if found is not None:
+            return found
+        found = self._moves[key] = []
+        for group in self._groups(state.behind, state.before, [self._words, self._line_ends]):
+            class_ = _lowest(group)
+            held = state.before
+            behind = []
+            for place, formula in enumerate(state.behind):
+                if self._ends(formula, held) >> class_ & 1:
+                    held |= _FIRST_LOOK << place
+                behind.append(_FALSE if group & self._end_bit else self._step(formula, held, class_))
+            before = (_AFTER_WORD if group & self._words else 0) | (_AFTER_LINE if group & self._line_ends else 0)
+            found.append(_Move(group, held, before, tuple(behind)))
+        return found
 
-    def __init__(self) -> None:
-        self.code: list[_Instruction] = []
-        self.anchored = False  # only matches at the beginning of the text
+    def _step(self, formula: Formula, held: int, class_: int) -> Formula:
+        """Return the formula of the rest of the text, after a character of that class."""
+        key = (formula, held, class_)
+        found = self._steps.get(key)
+        if found is None:
+            spend(1 + len(formula) // 2)
+            bit = 1 << class_
+            alternatives: list[Iterable[Any]] = []
+            for one in formula:
+                if isinstance(one, int):
+                    alternatives.append([target for mask, target in self._edges(one, held).ways if mask & bit])
+                elif one[0] == "and":
+                    alternatives.append(_and([self._step(each, held, class_) for each in one[1]]))
+                else:
+                    alternatives.append(_not(self._step(one[1], held, class_)))
+            found = frozenset().union(*alternatives)
+            found = self._steps[key] = _TRUE if _ACCEPTS in found else found
+        return found
 
-    def matches(self, text: str, start: int, *, anywhere: bool, whole: bool) -> bool:
-        """Whether it matches from `start` on, or from anywhere after it; whole: up to the end of the text."""
-        code, length = self.code, len(text)
-        at_start = [(0, 0)]
-        arriving, at = at_start, start
-        while True:
-            places, ends = self._reached(arriving, text, at)
-            if ends and (not whole or at == length):
-                return True
-            if at == length:
-                return False
-            character = text[at]
-            arriving = []
-            for place in places:
-                instruction = code[place[0]]
-                if instruction[0] == "char":
-                    if instruction[1](character):
-                        arriving.append((place[0] + 1, 0))
-                else:  # a loop
-                    _, test, least, most = instruction
-                    count = place[1] + 1
-                    if (most < 0 or count <= most) and test(character):
-                        arriving.append((place[0], min(count, least) if most < 0 else count))
-            if anywhere and not self.anchored:
-                arriving += at_start
-            elif not arriving:
-                return False
-            at += 1
+    def _ends(self, formula: Formula, held: int) -> int:
+        """Return the classes of characters (and the end of the text) before which a formula may end."""
+        ends = 0
+        for one in formula:
+            if isinstance(one, int):
+                ends |= self._edges(one, held).ends
+            elif one[0] == "and":
+                common = self._whole
+                for each in one[1]:
+                    common &= self._ends(each, held)
+                ends |= common
+            else:
+                ends |= self._whole & ~self._ends(one[1], held)
+        return ends
 
-    def _reached(self, arriving: list[tuple[int, int]], text: str, at: int) -> tuple[list[tuple[int, int]], bool]:
-        """The places that wait for a character, of all that are reached without one; and whether the end is reached."""
-        code = self.code
-        seen = set(arriving)
-        stack, waiting, ends = list(seen), [], False
-        while stack:
-            place = stack.pop()
-            instruction = code[place[0]]
-            kind = instruction[0]
-            following: tuple[int, ...] = ()
-            if kind == "char":
-                waiting.append(place)
-            elif kind == "loop":
-                waiting.append(place)
-                if place[1] >= instruction[2]:
-                    following = (place[0] + 1,)
-            elif kind == "split":
-                following = instruction[1]
-            elif kind == "end":
-                ends = True
-            elif (kind == "at" and _holds(instruction[1], text, at)) or (kind == "look" and _seen(instruction, text, at)):
-                following = (place[0] + 1,)
-            for index in following:
-                next_place = (index, 0)
-                if next_place not in seen:
-                    seen.add(next_place)
-                    stack.append(next_place)
-        spend(1 + len(seen) // 2)
-        return waiting, ends
+    def _groups(self, formulas: Iterable[Formula], held: int, masks: Sequence[int] = ()) -> list[int]:
+        """Return masks of classes that are alike for all formulas: disjoint, together all; the end is one of its own."""
+        found = dict.fromkeys(masks)
+        pending = list(formulas)
+        while pending:
+            for one in self._in_order(pending.pop()):
+                if isinstance(one, int):
+                    edges = self._edges(one, held)
+                    found.update(dict.fromkeys([mask for mask, _ in edges.ways]))
+                    found[edges.ends] = None
+                else:
+                    pending += sorted(one[1], key=self._rank) if one[0] == "and" else [one[1]]
+        groups = [self._every, self._end_bit]
+        for mask in found:
+            spend(len(groups) // 8)
+            groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
+        return groups
 
+    def _edges(self, start: int, held: int) -> _Edges:
+        """Return the ways on from a place before which these bits hold."""
+        key = (start, held)
+        if (known := self._edges_of.get(key)) is not None:
+            return known
+        ways: list[tuple[int, Any]] = []
+        ends = 0
+        # A place, classes of the character that follows, and formulas of looks ahead that must hold after it.
+        pending: list[_Pending] = [(start, self._whole, frozenset())]
+        seen: dict[tuple[int, frozenset[Formula]], int] = {}
+        begun: dict[tuple[int, int, frozenset[Formula]], int] = {}  # repetitions: the lowest count
+        while pending:
+            spend()
+            place, mask, beside = pending.pop()
+            mask &= ~seen.get((place, beside), 0)
+            if not mask:
+                continue
+            seen[place, beside] = seen.get((place, beside), 0) | mask
+            if place in (_ACCEPTS, _END):
+                ends |= mask
+                if place == _ACCEPTS and mask & self._every:
+                    ways.append((mask & self._every, _beside(place, beside)))
+                continue
+            node, count, following = self._places[place]
+            kind, what, *more = self._nodes[node]
+            if kind == "chars":
+                if mask & what:
+                    ways.append((mask & what, _beside(following, beside)))
+            elif kind == "parts":
+                for part in reversed(what):
+                    following = self._place(part, 0, following)
+                pending.append((following, mask, beside))
+            elif kind == "choice":
+                pending += [(self._place(option, 0, following), mask, beside) for option in reversed(what)]
+            elif kind == "repeat":
+                least, most, may_be_empty = more
+                if count >= least:
+                    pending.append((following, mask, beside))
+                if most < 0 or count < most:
+                    lowest = begun.setdefault((node, following, beside), count)
+                    if not may_be_empty or count <= lowest:  # a round without a character gives nothing new
+                        onwards = self._place(node, min(count + 1, least) if most < 0 else count + 1, following)
+                        pending.append((self._place(what, 0, onwards), mask, beside))
+            elif kind == "at":
+                pending.append((following, mask & self._holding(what, held), beside))
+            elif kind == "behind":
+                if bool(held & _FIRST_LOOK << what) != more[0]:
+                    pending.append((following, mask, beside))
+            else:
+                ahead = frozenset([self._place(what, 0, _ACCEPTS)])
+                for group in self._groups([ahead], held):
+                    if group & self._end_bit:
+                        holds = bool(self._ends(ahead, held) & self._end_bit) != more[0]
+                        rest = _TRUE if holds else _FALSE
+                    else:
+                        rest = self._step(ahead, held, _lowest(group))
+                        rest = _not(rest) if more[0] else rest
+                    if rest:
+                        pending.append((following, mask & group, beside if rest == _TRUE else beside | {rest}))
+        found = self._edges_of[key] = _Edges(ways, ends)
+        return found
 
-def _holds(where: Any, text: str, at: int) -> bool:
-    if where in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING):
-        return at == 0
-    if where in (sre.AT_END, sre.AT_END_STRING):
-        return at == len(text)
-    if where is sre.AT_BEGINNING_LINE:
-        return at == 0 or text[at - 1] == "\n"
-    if where is sre.AT_END_LINE:
-        return at == len(text) or text[at] == "\n"
-    inside = (at > 0 and text[at - 1] in _WORD) != (at < len(text) and text[at] in _WORD)
-    return inside == (where is sre.AT_BOUNDARY)
+    def _holding(self, where: str, held: int) -> int:
+        """Return the classes of characters (and the end) before which an assertion holds."""
+        if where == "start":
+            return self._whole if held & _START else 0
+        if where == "end":
+            return self._end_bit
+        if where == "line start":
+            return self._whole if held & (_START | _AFTER_LINE) else 0
+        if where == "line end":
+            return self._end_bit | self._line_ends
+        at_boundary = self._whole & ~self._words if held & _AFTER_WORD else self._words
+        return at_boundary if where == "boundary" else self._whole & ~at_boundary
 
+    # --- nodes and places ---
 
-def _seen(instruction: _Instruction, text: str, at: int) -> bool:
-    """Whether a look ahead or behind finds what it asks for."""
-    _, program, negated, width = instruction
-    start = at if width < 0 else at - width
-    if start < 0:
-        return bool(negated)
-    around = text if width < 0 else text[:at]
-    found = program.matches(around, start, anywhere=False, whole=width >= 0)
-    return bool(found != negated)
+    def _place(self, node: int, count: int, following: int) -> int:
+        key = (node, count, following)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._places)
+            self._places.append(key)
+            self._ranks.append(_mixed(node, count, self._ranks[following]))
+        return number
 
-
-class _Compiler:
-    """Writes the program of a parsed expression. Raises PatternError for what cannot be matched with places."""
-
-    def __init__(self) -> None:
-        self._places = 0
-
-    def program(self, tree: Any, flags: int) -> _Program:
-        if flags & re.LOCALE:
-            _refuse("the flag L")
-        program = _Program()
-        self._sequence(program.code, tree, flags)
-        self._add(program.code, ("end",))
-        program.anchored = program.code[0] in (("at", sre.AT_BEGINNING), ("at", sre.AT_BEGINNING_STRING))
-        return program
-
-    def _add(self, code: list[_Instruction], instruction: _Instruction) -> None:
-        self._places += 1
-        if self._places > MOST_PLACES:
-            raise PatternError(
-                f"the regular expression has more than {MOST_PLACES:,} places once its repetitions are written out"
-            )
+    def _number(self, tree: RegexNode) -> _Numbered:
+        """Add the nodes of a tree. Raises PatternError for a look ahead within a look behind."""
         spend()
-        code.append(instruction)
+        if isinstance(tree, CharacterSet):
+            return self._add(self._alphabet.node(tree.bounds), False, False, 1)
+        if isinstance(tree, Concatenation):
+            parts = [self._number(part) for part in tree.parts]
+            return self._add(
+                ("parts", tuple([part.number for part in parts])),
+                all(part.may_be_empty for part in parts),
+                all(part.is_empty for part in parts),
+                sum([part.shortest for part in parts]),
+            )
+        if isinstance(tree, Alternation):
+            options = [self._number(option) for option in tree.options]
+            return self._add(
+                ("choice", tuple([option.number for option in options])),
+                any(option.may_be_empty for option in options),
+                all(option.is_empty for option in options),
+                min([option.shortest for option in options]),
+            )
+        if isinstance(tree, Repetition):
+            inner = self._number(tree.inner)
+            if inner.is_empty or tree.most == 0:  # what takes no text holds once as well as more often
+                return inner if tree.least else self._number(EMPTY)
+            least = 0 if inner.may_be_empty else tree.least
+            node = ("repeat", inner.number, least, tree.most, inner.may_be_empty)
+            return self._add(node, not least, False, least * inner.shortest)
+        if isinstance(tree, Assertion):
+            if tree.where in ("boundary", "inside"):
+                self._alphabet.node(WORD)
+            elif tree.where in ("line start", "line end"):
+                self._alphabet.node(LINE_ENDS)
+            return self._add(("at", tree.where), False, True, 0)
+        if not tree.behind:
+            if self._looks_behind:
+                raise PatternError("the regular expression uses a look ahead in a look behind, which is not supported")
+            return self._add(("ahead", self._number(tree.inner).number, tree.negative), False, True, 0)
+        within, self._looks_behind = self._looks_behind, True
+        inner = self._number(tree.inner)
+        self._looks_behind = within
+        self._looks.append(inner.number)
+        return self._add(("behind", len(self._looks) - 1, tree.negative), False, True, 0)
 
-    def _sequence(self, code: list[_Instruction], tree: Any, flags: int) -> None:
-        for op, argument in tree:
-            self._one(code, op, argument, flags)
+    def _add(self, node: Sequence[Any], may_be_empty: bool, is_empty: bool, shortest: int) -> _Numbered:
+        self._nodes.append(node)
+        return _Numbered(len(self._nodes) - 1, may_be_empty, is_empty, shortest)
 
-    def _one(self, code: list[_Instruction], op: Any, argument: Any, flags: int) -> None:
-        if op in _REFUSED:
-            _refuse(_REFUSED[op])
-        if (test := _char_test(op, argument, flags)) is not None:
-            self._add(code, ("char", test))
-        elif op is sre.AT:
-            if flags & re.MULTILINE:
-                argument = {sre.AT_BEGINNING: sre.AT_BEGINNING_LINE, sre.AT_END: sre.AT_END_LINE}.get(argument, argument)
-            self._add(code, ("at", argument))
-        elif op is sre.SUBPATTERN:
-            _, added, removed, inner = argument
-            self._sequence(code, inner, (flags | added) & ~removed)
-        elif op is sre.BRANCH:
-            self._branch(code, argument[1], flags)
-        elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-            self._repeat(code, argument, flags)
-        elif op in (sre.ASSERT, sre.ASSERT_NOT):
-            direction, inner = argument
-            width = -1
-            if direction < 0:
-                width, widest = inner.getwidth()
-                if width != widest:
-                    _refuse("a look behind of no fixed width")
-            around = _Compiler()
-            around._places = self._places
-            program = around.program(inner, flags)
-            self._places = around._places
-            self._add(code, ("look", program, op is sre.ASSERT_NOT, width))
-        elif op is sre.FAILURE:
-            self._add(code, ("split", ()))
+
+_Pending = tuple[int, int, frozenset[Formula]]
+
+
+class _Numbered(NamedTuple):
+    """A node. may_be_empty: it takes no character in some way that asks for nothing else. is_empty: it never takes any."""
+
+    number: int
+    may_be_empty: bool
+    is_empty: bool
+    shortest: int  # the characters that it takes at least
+
+
+class _KeptLanguages(threading.local):
+    """The last languages of a thread: they make their places while they are used."""
+
+    def __init__(self) -> None:
+        self.languages: dict[tuple[TextDemand, ...], Language] = {}
+
+
+_kept = _KeptLanguages()
+
+
+def _starts_at_start(tree: RegexNode) -> bool:
+    while isinstance(tree, Concatenation) and tree.parts:
+        tree = tree.parts[0]
+    return isinstance(tree, Assertion) and tree.where == "start"
+
+
+def _lowest(mask: int) -> int:
+    """The lowest class of a mask."""
+    return (mask & -mask).bit_length() - 1
+
+
+def _mixed(*numbers: int) -> int:
+    mixed = 0x345678
+    for number in numbers:
+        mixed = (mixed ^ number) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 29
+    return mixed
+
+
+def _beside(place: int, beside: frozenset[Formula]) -> Any:
+    """The alternative that a place and formulas beside it all hold."""
+    return ("and", beside | {frozenset([place])}) if beside else place
+
+
+def _and(formulas: Iterable[Formula]) -> Formula:
+    parts: set[Formula] = set()
+    for formula in formulas:
+        if not formula:
+            return _FALSE
+        [one, *others] = formula
+        if not others and isinstance(one, tuple) and one[0] == "and":
+            parts |= one[1]
         else:
-            _refuse(str(op).lower())
-
-    def _branch(self, code: list[_Instruction], options: list[Any], flags: int) -> None:
-        split = len(code)
-        self._add(code, ("split", ()))
-        starts, exits = [], []
-        for option in options:
-            starts.append(len(code))
-            self._sequence(code, option, flags)
-            exits.append(len(code))
-            self._add(code, ("split", ()))
-        for exit_ in exits:
-            code[exit_] = ("split", (len(code),))
-        code[split] = ("split", tuple(starts))
-
-    def _repeat(self, code: list[_Instruction], argument: Any, flags: int) -> None:
-        least, most, inner = argument
-        endless = most is sre.MAXREPEAT
-        if len(inner) == 1 and (test := _char_test(inner[0][0], inner[0][1], flags)) is not None:
-            self._add(code, ("loop", test, int(least), -1 if endless else int(most)))
-            return
-        copies = int(least) if endless else int(most)
-        if inner.getwidth()[1] == 0:
-            copies, least, endless = min(copies, 1), min(least, 1), False  # what takes no text holds as well once
-        spend(copies)
-        splits = []
-        for copy in range(copies):
-            if copy >= least:
-                splits.append(len(code))
-                self._add(code, ("split", ()))
-            self._sequence(code, inner, flags)
-        if endless:
-            split = len(code)
-            self._add(code, ("split", ()))
-            self._sequence(code, inner, flags)
-            self._add(code, ("split", (split,)))
-            code[split] = ("split", (split + 1, len(code)))
-        for split in splits:
-            code[split] = ("split", (split + 1, len(code)))
+            parts.add(formula)
+    parts.discard(_TRUE)
+    return frozenset([("and", frozenset(parts))]) if len(parts) > 1 else parts.pop() if parts else _TRUE
 
 
-def _refuse(what: str) -> NoReturn:
-    raise PatternError(f"the regular expression uses {what}, which are not supported")
+def _not(formula: Formula) -> Formula:
+    if not formula or formula == _TRUE:
+        return _FALSE if formula else _TRUE
+    return frozenset([("not", formula)])
 
 
-# --- characters ---------------------------------------------------------------------------------------------------------
+class _Alphabet:
+    """Characters in classes that no set of the expressions tells apart. A mask has a bit for each class."""
+
+    def __init__(self) -> None:
+        self._sets: dict[Bounds, list[Any]] = {ANY: ["chars", 0]}  # the nodes of sets, whose masks follow
+        self._starts: list[int] = []  # of the ranges of characters of one class
+        self._classes: list[int] = []  # of these ranges
+        self._class_of: dict[str, int] = {}
+        self._characters: list[str] = []
+        self._readable: dict[tuple[int, bool], str] = {}
+        self.every = 0
+        self.written = 0  # classes of which a character can be written
+
+    def node(self, bounds: Bounds) -> list[Any]:
+        """Return the node of one character of a set, complete when the alphabet is closed."""
+        return self._sets.setdefault(bounds, ["chars", 0])
+
+    def mask(self, bounds: Bounds) -> int:
+        """Return the mask of a set, 0 of one that no expression has."""
+        mask: int = self._sets.get(bounds, [None, 0])[1]
+        return mask
+
+    def close(self) -> None:
+        """Find the classes of all sets."""
+        changes: dict[int, int] = {}  # at a character, which sets begin or end
+        for place, bounds in enumerate(self._sets):
+            spend(1 + len(bounds) // 8)
+            for bound in bounds:
+                changes[bound] = changes.get(bound, 0) ^ 1 << place
+        within = 0
+        known: dict[int, int] = {}
+        for start in sorted(changes)[:-1]:  # the last is the end of ANY
+            within ^= changes[start]
+            self._starts.append(start)
+            self._classes.append(known.setdefault(within, len(known)))
+        for place, node in enumerate(self._sets.values()):
+            node[1] = sum([1 << class_ for sets, class_ in known.items() if sets >> place & 1])
+        spend(len(self._sets) * len(known) // 16)
+        self.every = (1 << len(known)) - 1
+        self._characters = [""] * len(known)
+        for character in _READABLE:
+            self._characters[self.class_of(character)] += character
+        ranges = zip(self._starts, [*self._starts[1:], _BEYOND], self._classes, strict=True)
+        for start, end, class_ in ranges:
+            missing = _FEW - len(self._characters[class_])
+            if missing > 0 and (end > _SURROGATES.start or start < _SURROGATES.start):
+                codes = [code for code in range(start, min(end, start + 4 * _FEW)) if code not in _SURROGATES]
+                self._characters[class_] += "".join(
+                    [chr(code) for code in codes if chr(code) not in self._characters[class_]][:missing]
+                )
+        self.written = sum([1 << class_ for class_, characters in enumerate(self._characters) if characters])
+
+    def class_of(self, character: str) -> int:
+        class_ = self._class_of.get(character)
+        if class_ is None:
+            if len(self._class_of) > _MOST_CHARACTERS:
+                self._class_of.clear()
+            class_ = self._classes[bisect_right(self._starts, ord(character)) - 1]
+            self._class_of[character] = class_
+        return class_
+
+    def characters(self, mask: int, every: bool) -> str:
+        """Return characters of the classes; without `every` letters and digits, or small letters of what has other signs."""
+        found = self._readable.get((mask, every))
+        if found is None:
+            all_of = "".join([characters for class_, characters in enumerate(self._characters) if mask >> class_ & 1])
+            found = self._readable[mask, every] = all_of if every else _most_readable(all_of)
+        return found
 
 
-def _char_test(op: Any, argument: Any, flags: int) -> CharTest | None:
-    """What one character must be; None for what is not one character."""
-    either = bool(flags & re.IGNORECASE)
-    if op is sre.LITERAL:
-        return _in_any_case(chr(argument).__eq__) if either else chr(argument).__eq__
-    if op is sre.NOT_LITERAL:
-        return _negated(_in_any_case(chr(argument).__eq__)) if either else chr(argument).__ne__
-    if op is sre.ANY:
-        return (lambda character: True) if flags & re.DOTALL else "\n".__ne__
-    if op is not sre.IN:
-        return None
-    negated = argument[0][0] is sre.NEGATE
-    test = _set_test(argument[1:] if negated else argument)
-    test = _in_any_case(test) if either else test
-    return _negated(test) if negated else test
-
-
-def _set_test(items: Any) -> CharTest:
-    spend(len(items))
-    ranges, categories = [], []
-    for op, argument in items:
-        if op is sre.CATEGORY:
-            categories.append(_CATEGORIES[argument])
-        else:
-            ranges.append((argument, argument) if op is sre.LITERAL else argument)
-    if not categories and sum([high - low + 1 for low, high in ranges]) <= 256:
-        return frozenset([chr(code) for low, high in ranges for code in range(low, high + 1)]).__contains__
-    bounds: list[int] = []  # where ranges begin, and where they have ended, in turn
-    for low, high in sorted(ranges):
-        if bounds and low <= bounds[-1]:
-            bounds[-1] = max(bounds[-1], high + 1)
-        else:
-            bounds += (low, high + 1)
-    if not categories:
-        return lambda character: bisect_right(bounds, ord(character)) % 2 == 1
-    distinct = list(dict.fromkeys(categories))
-    return lambda character: (
-        bisect_right(bounds, ord(character)) % 2 == 1 or any(test(character) == wanted for test, wanted in distinct)
-    )
-
-
-def _negated(test: CharTest) -> CharTest:
-    return lambda character: not test(character)
-
-
-def _in_any_case(test: CharTest) -> CharTest:
-    def either(character: str) -> bool:
-        return any(test(form) for form in (character, character.lower(), character.upper()) if len(form) == 1)
-
-    return either
+def _most_readable(characters: str) -> str:
+    letters = [character for character in characters if character in _ALPHANUMERIC]
+    if len(letters) + sum(map(characters.count, "-_")) < len(characters):
+        letters = [character for character in letters if character in _LOWER] or letters
+    return "".join(letters or [character for character in characters if character.isprintable()] or characters)

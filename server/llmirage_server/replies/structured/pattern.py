@@ -1,113 +1,148 @@
-"""Readable strings that match a regular expression."""
+"""Readable texts that regular expressions match."""
 
 from __future__ import annotations
 
 import random
-
-# The standard library's own parser; its tree is what `re` itself compiles. Renamed in Python 3.11.
-from re import _constants as sre  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Container, Iterator, Sequence
 
 from llmirage_server.replies.structured.budget import spend, spend_characters
-from llmirage_server.replies.structured.matcher import PatternError, compiled
+from llmirage_server.replies.structured.matcher import Language, PatternError, TextDemand, TextState, language
 
-_MORE = 4  # repetitions beyond the smallest number, where a pattern leaves it open
-_TRIES = 50
-_READABLE = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-_ .,:/@#+()"
-_CATEGORIES = {
-    sre.CATEGORY_DIGIT: "0123456789",
-    sre.CATEGORY_NOT_DIGIT: "abcdefghijklmnopqrstuvwxyz",
-    sre.CATEGORY_SPACE: " ",
-    sre.CATEGORY_NOT_SPACE: "abcdefghijklmnopqrstuvwxyz0123456789",
-    sre.CATEGORY_WORD: "abcdefghijklmnopqrstuvwxyz",
-    sre.CATEGORY_NOT_WORD: " -",
-}
+_MORE = 6  # characters beyond the shortest text, and as many again as it has
+_MOST_MORE = 12
+_MOST_KEPT_LENGTHS = 200
+_TRIES = 10  # at random, to find a text that was not there before
+
+_Ways = list[dict[TextState, list[tuple[int, TextState]]]]  # by length: the ways on that lead to a text
 
 
 def matching(pattern: str, rng: random.Random, min_length: int = 0, max_length: int | None = None) -> str:
-    """Return a string that `pattern` matches (anywhere in it, as JSON Schema asks), in characters within the lengths.
+    """Return a text that `pattern` matches (anywhere in it, as JSON Schema asks), in characters within the lengths.
 
-    Raises PatternError when none is found, BudgetError when finding one is too much work.
+    Raises PatternError when there is none, BudgetError when finding one is too much work.
     """
-    expression = compiled(pattern)
-    spend_characters(min_length)
-    longest = max_length if max_length is not None else 1 << 30
-    for attempt in range(_TRIES):
-        text = _PatternWriter(rng, attempt, min_length).sequence(expression.tree)
-        if len(text) < min_length and not _anchored_at_end(expression.tree):
-            text += "".join([rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min_length - len(text))])
-        if min_length <= len(text) <= longest and expression.search(text):
-            return text
-    raise PatternError(f"found no string of {min_length} to {max_length} characters that matches {pattern!r}")
+    return text_of([TextDemand(pattern)], rng, min_length, max_length)
 
 
 def whole_match(pattern: str, seed: int) -> str:
-    """Return a string that is a match from end to end, as guided decoding by a regex asks. Raises as `matching`."""
-    expression = compiled(pattern)
-    rng = random.Random(seed)
-    for attempt in range(_TRIES):
-        text = _PatternWriter(rng, attempt, 0).sequence(expression.tree)
-        if expression.fullmatch(text):
-            return text
-    raise PatternError(f"found no string that {pattern!r} matches from end to end")
+    """Return a text that is a match from end to end, as guided decoding by a regex asks. Raises as `matching`."""
+    return text_of([TextDemand(pattern, whole=True)], random.Random(seed))
 
 
-def _anchored_at_end(tree: Any) -> bool:
-    return bool(len(tree)) and tree[-1][0] is sre.AT and tree[-1][1] in (sre.AT_END, sre.AT_END_STRING)
+def text_of(
+    parts: Sequence[TextDemand],
+    rng: random.Random,
+    min_length: int = 0,
+    max_length: int | None = None,
+    besides: Sequence[str] = (),
+) -> str:
+    """Return a text that meets all demands, in characters within the lengths, other than those of `besides`.
+
+    Raises as `matching`. Patterns match it from end to end, if such a text exists: what stands around a match says nothing.
+    """
+    exact = tuple([part._replace(whole=True) if not part.negative else part for part in parts])
+    for demands in dict.fromkeys([exact, tuple(parts)]):
+        texts = language(demands)
+        key = (min_length, max_length, len(besides))
+        search = texts.searches.get(key)
+        if search is None:
+            search = _Search(texts, *key)
+            if search.lengths <= _MOST_KEPT_LENGTHS and not besides:
+                texts.searches[key] = search
+        found: str | None = search.text(rng, besides)
+        if found is not None:
+            return found
+    listed = " and ".join([f"{'not ' if part.negative else ''}{part.pattern!r}" for part in parts])
+    bounds = f"{min_length} {f'to {max_length}' if max_length is not None else 'or more'} characters"
+    other = ", other than those that are there," if besides else ""
+    raise PatternError(f"no text of {bounds}{other} matches {listed}")
 
 
-class _PatternWriter:
-    """Walks the parsed pattern. Later attempts repeat less or more often than the first, to meet the length asked for."""
+class _Search:
+    """The texts of a language by their lengths, up to some characters beyond the shortest that is long enough."""
 
-    def __init__(self, rng: random.Random, attempt: int, min_length: int) -> None:
-        self._rng = rng
-        self._more = min_length + _MORE if attempt % 2 and min_length else max(0, _MORE - attempt // 4)
-
-    def sequence(self, tree: Any) -> str:
-        return "".join([self._one(op, argument) for op, argument in tree])
-
-    def _one(self, op: Any, argument: Any) -> str:
-        spend()
-        if op is sre.LITERAL:
-            return chr(argument)
-        if op is sre.NOT_LITERAL:
-            return self._other_than({chr(argument)})
-        if op is sre.ANY:
-            return self._rng.choice("abcdefghijklmnopqrstuvwxyz")
-        if op is sre.IN:
-            return self._member(argument)
-        if op is sre.BRANCH:
-            return self.sequence(self._rng.choice(argument[1]))
-        if op is sre.SUBPATTERN:
-            return self.sequence(argument[3])
-        if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-            least, most, inner = argument
-            most = least + self._more if most is sre.MAXREPEAT else min(most, least + max(self._more, 1))
-            count = self._rng.randint(least, max(least, most))
-            spend(count)
-            return "".join([self.sequence(inner) for _ in range(count)])
-        return ""  # anchors and look-arounds: whether they hold is checked on the finished string
-
-    def _member(self, items: Any) -> str:
-        if items[0][0] is sre.NEGATE:
-            return self._other_than(set("".join(self._characters(items[1:]))))
-        return self._rng.choice(self._rng.choice(self._characters(items)))
-
-    def _characters(self, items: Any) -> list[str]:
-        """One string of characters for each item of a set."""
-        found = []
-        for op, argument in items:
-            if op is sre.LITERAL:
-                found.append(chr(argument))
-            elif op is sre.RANGE:
-                low, high = argument
-                found.append("".join(map(chr, range(low, min(high, low + 255) + 1))))
-                spend_characters(len(found[-1]))
-            elif op is sre.CATEGORY:
-                found.append(_CATEGORIES[argument])
+    def __init__(self, texts: Language, least: int, most: int | None, more: int) -> None:
+        self._texts = texts
+        spend_characters(max(least, texts.shortest))
+        layers = [dict.fromkeys(texts.starts())]  # the states that texts of a length may be in
+        known = set(layers[0])
+        self._lengths: list[int] = []
+        while layers[-1] and (most is None or len(layers) - 1 <= most):
+            length = len(layers) - 1
             spend()
+            if length >= least and any(texts.accepts(state) for state in layers[-1]):
+                self._lengths.append(length)
+                if len(self._lengths) == 1:
+                    further = length + _MORE + min(length, _MOST_MORE) + more
+                    most = further if most is None else min(most, further)
+            elif not self._lengths and length > least + len(known):
+                break  # a longer text would repeat a state without need
+            following: dict[TextState, None] = {}
+            for state in layers[-1]:
+                ways = texts.ways(state)
+                spend(1 + len(ways) // 8)
+                following.update(dict.fromkeys([after for _, after in ways]))
+            known.update(following)
+            layers.append(following)
+        self._layers = layers
+        self._ways_to_lengths: dict[int, _Ways] = {}
+
+    @property
+    def lengths(self) -> int:
+        """The number of lengths that it has looked at."""
+        return len(self._layers)
+
+    def text(self, rng: random.Random, besides: Container[str]) -> str | None:
+        """Return one of the texts, None if there is none."""
+        if not self._lengths:
+            return None
+        for _ in range(_TRIES if besides else 1):
+            length = rng.choice(self._lengths)
+            text = self._any(self._ways_to(length), length, rng)
+            if text not in besides:
+                return text
+        for length in self._lengths:
+            for text in self._every(self._ways_to(length), length):
+                spend()
+                if text not in besides:
+                    return text
+        return None
+
+    def _ways_to(self, length: int) -> _Ways:
+        """Return the ways through the layers that end in a text of the length."""
+        if length in self._ways_to_lengths:
+            return self._ways_to_lengths[length]
+        alive: dict[TextState, list[tuple[int, TextState]]] = {
+            state: [] for state in self._layers[length] if self._texts.accepts(state)
+        }
+        found = [alive]
+        for layer in reversed(self._layers[:length]):
+            spend(1 + len(layer) // 2)
+            before = {}
+            for state in layer:
+                if ways := [way for way in self._texts.ways(state) if way[1] in alive]:
+                    before[state] = ways
+            found.append(alive := before)
+        found.reverse()
+        self._ways_to_lengths[length] = found
         return found
 
-    def _other_than(self, excluded: set[str]) -> str:
-        choices = [c for c in _READABLE if c not in excluded] or [c for c in map(chr, range(33, 0x250)) if c not in excluded]
-        return self._rng.choice(choices[:26])
+    def _any(self, ways: _Ways, length: int, rng: random.Random) -> str:
+        state = rng.choice(list(ways[0]))
+        written = []
+        for place in range(length):
+            classes, state = rng.choice(ways[place][state])
+            written.append(rng.choice(self._texts.characters(classes)))
+        return "".join(written)
+
+    def _every(self, ways: _Ways, length: int) -> Iterator[str]:
+        """Yield all texts of the length, some more than once."""
+        pending = [("", state) for state in reversed(ways[0])]
+        while pending:
+            spend()
+            text, state = pending.pop()
+            if len(text) == length:
+                yield text
+                continue
+            for classes, following in reversed(ways[len(text)][state]):
+                pending += [(text + character, following) for character in reversed(self._texts.characters(classes, True))]

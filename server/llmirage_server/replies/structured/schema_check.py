@@ -1,8 +1,9 @@
-"""Whether something is a JSON Schema (draft 2020-12): what its meta-schema demands, in the words of python-jsonschema.
+"""The check that something is a JSON Schema (draft 2020-12), in the words of python-jsonschema.
 
 The meta-schema is applied by hand here because a schema is checked before every reply that obeys it, and because general
-validators follow 64 references for each part of it. Regular expressions are compiled, so that unsupported ones are found
-now. A schema may be nested up to `MOST_LEVELS` levels of objects and arrays, and its bounds must be doubles.
+validators follow 64 references for each part of it. Regular expressions must be some; that this server cannot follow one is
+found when a value must match it. A schema may be nested up to `MOST_LEVELS` levels of objects and arrays, and its bounds
+must be doubles.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.matcher import NoPatternError, PatternError, compiled
-from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.replies.structured.schema import ONE_SCHEMA, SCHEMA_LIST, SCHEMAS_BY_NAME, SchemaError
 
 MOST_LEVELS = 200  # of objects and arrays within each other
 _SHOWN_CHARACTERS = 200  # of a value in a message
@@ -180,8 +181,8 @@ def _pattern_problem(value: Any) -> str:
         compiled(value)
     except NoPatternError:
         return f"{shown(value)} is not a 'regex'"
-    except PatternError as error:
-        return str(error)
+    except PatternError:
+        pass  # an expression that this server cannot follow hurts nobody until a value must match it
     return ""
 
 
@@ -215,10 +216,7 @@ def _id(value: Any) -> str:
 
 
 _KEYWORDS: dict[str, str | Callable[[Any], str]] = {
-    **dict.fromkeys(("items", "contains", "additionalProperties", "propertyNames", "if", "then", "else", "not",
-                     "unevaluatedItems", "unevaluatedProperties", "contentSchema"), "schema"),
-    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"), "map"),
-    **dict.fromkeys(("prefixItems", "allOf", "anyOf", "oneOf"), "list"),
+    **dict.fromkeys(ONE_SCHEMA, "schema"), **dict.fromkeys(SCHEMAS_BY_NAME, "map"), **dict.fromkeys(SCHEMA_LIST, "list"),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains", "minProperties",
                      "maxProperties"), _count),

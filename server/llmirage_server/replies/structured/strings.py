@@ -6,6 +6,7 @@ import base64
 import random
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 
 from llmirage_server.replies.structured.budget import spend_characters
 
@@ -122,12 +123,14 @@ _BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
 
 
 def by_name(name: str, rng: random.Random) -> str:
-    """A string that a property of this name might hold."""
+    """Return a string that a property of this name might hold."""
+    return _maker(name)(rng)
+
+
+@lru_cache(maxsize=1024)
+def _maker(name: str) -> Maker:
     words = _name_words(name)
-    for known, maker in _BY_NAME:
-        if known & words:
-            return maker(rng)
-    return _words(rng, 2)
+    return next((maker for known, maker in _BY_NAME if known & words), lambda rng: _words(rng, 2))
 
 
 def fitted(text: str, min_length: int, max_length: int | None, rng: random.Random) -> str:
