@@ -84,6 +84,12 @@ _SAMPLING = {
     "guided_regex": Probe("[ab]{5}"),
     "guided_choice": Probe(["red", "green"]),
     "guided_grammar": Probe('start: "a" | "b"'),
+    "guided_json_object": Probe(True),
+    "json_schema": Probe(_SCHEMA),
+    "regex": Probe("[ab]{5}"),
+    "ebnf": Probe('root ::= "a" | "b"'),
+    "grammar": Probe('root ::= "a" | "b"'),
+    "response_format": Probe({"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA}}),
 }
 
 PROBES: dict[str, dict[str, Probe]] = {
@@ -99,7 +105,6 @@ PROBES: dict[str, dict[str, Probe]] = {
         "parallel_tool_calls": Probe(False, {"tools": [_TOOL, _OTHER], "tool_choice": "required", "messages": _BOTH}),
         "functions": Probe([_TOOL["function"]]),
         "function_call": Probe({"name": "get_weather"}, {"functions": [_TOOL["function"]], "messages": _GREETING}),
-        "response_format": Probe({"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA}}),
         "reasoning_effort": Probe("low"),
         "verbosity": Probe("low", {"max_tokens": None}),
         "service_tier": Probe("flex"),
@@ -162,6 +167,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "frequency_penalty": Probe(1.0),
         "user": Probe("somebody"),
         "seed": Probe(1234),
+        "structured_outputs": Probe({"choice": ["red", "green"]}),
         "ignore_eos": Probe(True, {"max_output_tokens": None}),
         "min_tokens": Probe(600, {"max_output_tokens": None}),
     },

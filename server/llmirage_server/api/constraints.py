@@ -44,6 +44,7 @@ class ReplyConstraints:
     history: ChatHistory = NO_HISTORY
     json_schema: Any = None
     grammar: Grammar | None = None
+    form_field: str = "response_format"  # that gives one of these two
     instructions: tuple[str, ...] | None = None
     reasoning_tokens: int = 0
     most_hosted_calls: int = 8
@@ -58,14 +59,28 @@ class ReplyConstraints:
 TEXT = ReplyConstraints()
 
 
+@dataclass(slots=True, frozen=True)
+class AnswerForm:
+    """A JSON value or a text of a grammar that the answer must be, and the field that says so. False without either."""
+
+    field: str = "response_format"
+    json_schema: Any = None
+    grammar: Grammar | None = None
+
+    def __bool__(self) -> bool:
+        return self.json_schema is not None or self.grammar is not None
+
+
+NO_FORM = AnswerForm()
+
+
 def chat_constraints(request: ChatRequest) -> ReplyConstraints:
     """The constraints of a chat reply. Raises ApiError for an invalid JSON Schema or grammar and for an unknown tool."""
     _check_schemas(request)
     body = request.body
     legacy = bool(body.functions) and not body.tools
-    guided_schema, grammar = _guided(body)
-    answer_schema = _response_schema(body)
-    tools = tuple([_read_tool(index, tool) for index, tool in enumerate(request.tools or ())])
+    form = _answer_form(body)
+    tools = tuple([_read_tool(index, tool, legacy) for index, tool in enumerate(request.tools or ())])
     choice, forced = tool_choice(plain(body.function_call if legacy else body.tool_choice))
     check_names(choice, tools)
     effort = body.reasoning_effort
@@ -76,8 +91,9 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not legacy,
         history=request.history,
-        json_schema=guided_schema if answer_schema is None else answer_schema,
-        grammar=grammar,
+        json_schema=form.json_schema,
+        grammar=form.grammar,
+        form_field=form.field,
         instructions=instructions_of(request.messages),
         reasoning_tokens=thought_tokens(effort, request.sampling.max_tokens),
         length_factor=LENGTH_FACTORS.get(body.verbosity or "medium", 1.0),
@@ -89,11 +105,9 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
 
 
 def completion_constraints(request: TextRequest) -> ReplyConstraints:
-    """The constraints of a text completion: vLLM's structured outputs. Raises ApiError for an invalid one."""
-    answer_schema, grammar = _guided(request.body)
-    return (
-        TEXT if answer_schema is None and grammar is None else ReplyConstraints(json_schema=answer_schema, grammar=grammar)
-    )
+    """Return the constraints of a text completion: the form of its text. Raises ApiError for a schema that is no JSON."""
+    form = _answer_form(request.body)
+    return ReplyConstraints(json_schema=form.json_schema, grammar=form.grammar, form_field=form.field) if form else TEXT
 
 
 def check_names(choice: ToolChoice, tools: Sequence[Tool]) -> None:
@@ -168,7 +182,7 @@ def _check_schemas(request: ChatRequest) -> None:
     for index, tool in enumerate(request.tools or ()):
         function = tool.get("function")
         parameters = function.get("parameters") if isinstance(function, dict) else None
-        where = f"tools[{index}].function.parameters"
+        where = _tool_field(index, not request.body.tools)
         if parameters and (problem := schema_problem(parameters, where, bool(tool["function"].get("strict")))):
             raise errors.invalid_schema(
                 f"function '{tool['function']['name']}'", problem, where, "invalid_function_parameters"
@@ -188,37 +202,64 @@ def _check_schemas(request: ChatRequest) -> None:
         raise errors.invalid_schema(f"response_format '{form.json_schema.name}'", problem, "response_format", None)
 
 
-def _response_schema(body: schema.chat.ChatCompletionRequest) -> Any:
-    """The JSON Schema that a `response_format` asks for, None for text."""
-    form = body.response_format
-    if form is None or form.type == "text":
-        return None
-    if form.type == "json_object" or form.json_schema.schema_ is None:
-        return ANY_OBJECT
-    return form.json_schema.schema_
+def _answer_form(body: schema.chat.SamplingFields) -> AnswerForm:
+    """Return the form that the fields of a request give for its answer. Raises ApiError for a schema that is no JSON."""
+    guided, form = _guided(body), body.response_format
+    if guided.grammar is not None or form is None or form.type == "text":
+        return guided
+    if form.type == "json_object":  # others than OpenAI take a schema with it
+        given = (form.model_extra or {}).get("schema")
+        return AnswerForm("response_format", given if isinstance(given, dict) else ANY_OBJECT)
+    given = form.json_schema.schema_
+    return AnswerForm("response_format", ANY_OBJECT if given is None else given)
 
 
-def _guided(body: schema.chat.SamplingFields) -> tuple[Any, Grammar | None]:
-    """The JSON Schema or the grammar of vLLM's `structured_outputs` and `guided_*` fields."""
-    given = body.structured_outputs
-    answer_schema: Any = (given.json_ if given else None) or body.guided_json
-    if answer_schema is None and given is not None and given.json_object:
-        answer_schema = ANY_OBJECT
-    if isinstance(answer_schema, str):
-        try:
-            answer_schema = json.loads(answer_schema)
-        except ValueError:
-            raise errors.invalid_value("structured_outputs.json", "it is not valid JSON.") from None
-    regex = (given.regex if given else None) or body.guided_regex
-    choices: Sequence[str] | None = (given.choice if given else None) or body.guided_choice
-    grammar = (given.grammar if given else None) or body.guided_grammar
-    if regex is not None:
-        return None, Grammar("regex", regex)
-    if choices:
-        return None, Grammar("choice", choices=tuple(choices))
-    if grammar is not None:
-        return None, Grammar("lark", grammar)
-    return answer_schema, None
+def _guided(body: schema.chat.SamplingFields) -> AnswerForm:
+    """Return the form of vLLM's `structured_outputs` and `guided_*`, SGLang's and llama.cpp's fields."""
+    given = structured_form(body.structured_outputs)
+    return given or _form(
+        regexes=((body.guided_regex, "guided_regex"), (body.regex, "regex")),
+        choices=((body.guided_choice, "guided_choice"),),
+        grammars=((body.guided_grammar, "guided_grammar"), (body.ebnf, "ebnf"), (body.grammar, "grammar")),
+        schemas=((body.guided_json, "guided_json"), (body.json_schema, "json_schema")),
+        any_object=((body.guided_json_object, "guided_json_object"),),
+    )
+
+
+def structured_form(given: schema.chat.StructuredOutputs | None) -> AnswerForm:
+    """Return the form of `structured_outputs`. Raises ApiError for a schema that is no JSON."""
+    name = "structured_outputs"
+    return NO_FORM if given is None else _form(
+        ((given.regex, f"{name}.regex"),), ((given.choice, f"{name}.choice"),), ((given.grammar, f"{name}.grammar"),),
+        ((given.json_, f"{name}.json"),), ((given.json_object, f"{name}.json_object"),)
+    )  # fmt: skip
+
+
+_Given = Sequence[tuple[Any, str]]  # values of fields with their names
+
+
+def _form(regexes: _Given, choices: _Given, grammars: _Given, schemas: _Given, any_object: _Given) -> AnswerForm:
+    for regex, field in regexes:
+        if regex is not None:
+            return AnswerForm(field, grammar=Grammar("regex", regex))
+    for texts, field in choices:
+        if texts:
+            return AnswerForm(field, grammar=Grammar("choice", choices=tuple(texts)))
+    for grammar, field in grammars:
+        if grammar is not None:
+            return AnswerForm(field, grammar=Grammar("lark", grammar))
+    for json_schema, field in schemas:
+        if isinstance(json_schema, str):
+            try:
+                json_schema = json.loads(json_schema)
+            except (ValueError, RecursionError):
+                raise errors.invalid_value(field, "it is not valid JSON.") from None
+        if json_schema is not None:
+            return AnswerForm(field, json_schema)
+    for wanted, field in any_object:
+        if wanted:
+            return AnswerForm(field, ANY_OBJECT)
+    return NO_FORM
 
 
 # --- tools --------------------------------------------------------------------------------------------------------------
@@ -229,17 +270,25 @@ def plain(field: Any) -> Any:
     return field.plain() if hasattr(field, "plain") else field
 
 
-def _read_tool(index: int, tool: Mapping[str, Any]) -> Tool:
-    """A tool in chat's form. Raises ApiError for an invalid grammar."""
+def _tool_field(index: int, legacy: bool) -> str:
+    """Return the field with a function's parameters. legacy: of the deprecated `functions`."""
+    return f"functions[{index}].parameters" if legacy else f"tools[{index}].function.parameters"
+
+
+def _read_tool(index: int, tool: Mapping[str, Any], legacy: bool) -> Tool:
+    """Return a tool in chat's form. legacy: of the deprecated `functions`. Raises ApiError for an invalid grammar."""
     custom = tool.get("custom")
     if tool.get("type") == "custom" and isinstance(custom, dict):
         return custom_tool(custom, f"tools[{index}].custom")
+    field = _tool_field(index, legacy)
     function = tool.get("function") or {}
-    return Tool("function", function.get("name", ""), function.get("description") or "", function.get("parameters"))
+    return Tool(
+        "function", function.get("name", ""), function.get("description") or "", function.get("parameters"), field=field
+    )
 
 
 def custom_tool(custom: Mapping[str, Any], where: str) -> Tool:
-    """A tool that takes free text, or text of a grammar. where: the field. Raises ApiError for an invalid grammar."""
+    """Return a tool that takes free text, or text of a grammar. where: its field. Raises ApiError for an invalid grammar."""
     form = custom.get("format") or {}
     grammar = None
     if form.get("type") == "grammar":
@@ -247,10 +296,10 @@ def custom_tool(custom: Mapping[str, Any], where: str) -> Tool:
         grammar = Grammar(written.get("syntax", "lark"), written.get("definition", ""))
         definition = grammar.definition
         check = check_grammar if grammar.syntax == "lark" else compiled
-        where = f"{where}.format.{'definition' if written is form else 'grammar.definition'}"
-        if problem := _problem(definition, where, grammar.syntax, lambda: _refusal(lambda: check(definition))):
-            raise errors.ApiError(f"Invalid grammar for custom tool '{custom.get('name', '')}': {problem}", param=where)
-    return Tool("custom", custom.get("name", ""), custom.get("description") or "", None, grammar)
+        place = f"{where}.format.{'definition' if written is form else 'grammar.definition'}"
+        if problem := _problem(definition, place, grammar.syntax, lambda: _refusal(lambda: check(definition))):
+            raise errors.ApiError(f"Invalid grammar for custom tool '{custom.get('name', '')}': {problem}", param=place)
+    return Tool("custom", custom.get("name", ""), custom.get("description") or "", None, grammar, f"{where}.format")
 
 
 def _refusal(check: Callable[[], Any]) -> str | None:

@@ -31,6 +31,7 @@ from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_server.replies.structured.budget import part_worked_on
 from llmirage_server.replies.structured.matcher import GrammarError, PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.telemetry.journal import Journal
@@ -51,6 +52,7 @@ from llmirage_shared.wire.sampling import Sampling
 LONG_CHARACTERS = 8_000
 _SPLIT_CHARACTERS = 400_000  # of a longer text even to find out which parts are new takes too long
 WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
+_MOST_SAID = 600  # characters of what is wrong with a schema
 _SLICE = 4  # choices that are planned before others have their turn: each may take some milliseconds
 
 # The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
@@ -261,7 +263,7 @@ class Service:
                 return _planned(tools.replies, one[1])
             return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
 
-        part = _part_planned(constraints)
+        part = "tools" if constraints.tools else constraints.form_field
         choices: list[Choice] = []
         for start in range(0, len(wanted), _SLICE):
             if start:
@@ -375,13 +377,6 @@ def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
     return requested + sum(len(prompt.ids) for prompt in prompts)
 
 
-def _part_planned(constraints: ReplyConstraints) -> str:
-    """The field that decides how much there is to plan."""
-    if constraints.tools:
-        return "tools"
-    return "response_format" if constraints.grammar is None else "structured_outputs"
-
-
 _Wanted = tuple[int, ReplyRequest]  # the number of the prompt, and one choice for it
 
 
@@ -390,15 +385,14 @@ def _replies(wanted: Sequence[_Wanted], reply: Callable[[_Wanted], Reply]) -> li
 
 
 def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
-    """The reply. Raises ApiError for a form of the answer that is impossible; request schemas were checked before."""
+    """Return the reply. Raises ApiError with the field that demands arguments or an answer that nothing satisfies."""
     try:
         return replies.reply(request)
-    except SchemaError as error:
-        raise errors.ApiError(f"Invalid schema: {error}", param="tools" if request.tools else "response_format") from None
-    except (PatternError, GrammarError) as error:
-        what = "grammar" if isinstance(error, GrammarError) else "pattern"
-        param = "structured_outputs" if request.grammar is not None or not request.tools else "tools"
-        raise errors.ApiError(f"Invalid {what}: {error}", param=param) from None
+    except (SchemaError, PatternError, GrammarError) as error:
+        what = "schema" if isinstance(error, SchemaError) else "grammar" if isinstance(error, GrammarError) else "pattern"
+        path = f"{error.path}: " if isinstance(error, SchemaError) and error.path else ""
+        said = errors.shorten(f"Invalid {what}: {path}{error}", _MOST_SAID)
+        raise errors.ApiError(said, param=part_worked_on()) from None
 
 
 class ServiceHandler:

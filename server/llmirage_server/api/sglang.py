@@ -286,9 +286,9 @@ def _constraints(params: schema.sglang.SglangSampling) -> ReplyConstraints:
         where = "sampling_params.json_schema"
         if problem := schema_problem(json_schema, where):
             raise errors.invalid_schema(where, problem, where, None)
-        return ReplyConstraints(json_schema=json_schema)
+        return ReplyConstraints(json_schema=json_schema, form_field=where)
     if params.regex is not None:
-        return ReplyConstraints(grammar=Grammar("regex", params.regex))
+        return ReplyConstraints(grammar=Grammar("regex", params.regex), form_field="sampling_params.regex")
     if params.ebnf is not None:
-        return ReplyConstraints(grammar=Grammar("lark", params.ebnf))
+        return ReplyConstraints(grammar=Grammar("lark", params.ebnf), form_field="sampling_params.ebnf")
     return TEXT

@@ -26,6 +26,7 @@ from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
+from llmirage_server.replies.structured.budget import working_on
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
 from llmirage_shared.prose_book import mix
@@ -136,11 +137,13 @@ class ComposedReplies:
         if files is not None and tool.writes_patches:
             given = patch_input(tool, call.text, files, seed)
             return given if isinstance(given, str) else json_text(given)
+        working_on(tool.field)
         if tool.kind != "custom":
             return json_text(arguments_for(call, seed))
         return free_input(call) if tool.grammar is None else grammar_text(tool.grammar, seed)
 
     def _shaped(self, draft: Draft, request: ReplyRequest, key: int) -> Reply:
+        working_on(request.form_field)
         if request.grammar is not None:
             text = grammar_text(request.grammar, key)
         else:

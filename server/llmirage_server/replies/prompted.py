@@ -40,9 +40,9 @@ def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
     if request.instructions is None or request.grammar is not None or request.json_schema not in (None, ANY_OBJECT):
         return request
     if request.json_schema is not None:
-        return replace(request, json_schema=object_form(request.instructions))
+        return replace(request, json_schema=object_form(request.instructions), form_field="messages")
     form = prompted_form(request.instructions)
-    return request if form is None else replace(request, json_schema=form[0], fenced=form[1])
+    return request if form is None else replace(request, json_schema=form[0], fenced=form[1], form_field="messages")
 
 
 def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:

@@ -77,7 +77,8 @@ _PATCH_MARKS = ("*** Begin Patch", "*** Update File: ", "*** Add File: ", "*** E
 class Tool:
     """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input.
 
-    hosted: the API runs it and the reply goes on; client: a tool of the API's own that the client runs.
+    hosted: the API runs it and the reply goes on; client: a tool of the API's own that the client runs. field: the field of
+    the request that says what its input must be.
     """
 
     kind: Literal["function", "custom", "hosted", "client"]
@@ -85,6 +86,7 @@ class Tool:
     description: str = ""
     parameters: Any = None
     grammar: Grammar | None = None
+    field: str = "tools"
 
     @property
     def writes_patches(self) -> bool:
@@ -149,6 +151,7 @@ class ReplyRequest:
     messages: Sequence[Mapping[str, Any]] = ()  # the conversation, in chat's form
     most_hosted_calls: int = 8
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
+    form_field: str = "response_format"  # the field of the request that gives json_schema or grammar
     fenced: bool = False  # that value stands in a Markdown code block
     instructions: tuple[str, ...] | None = None  # texts of the prompt that may ask for a form of the answer
     grammar: Grammar | None = None  # the answer matches it

@@ -14,9 +14,10 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 ENGINE_FIELDS = frozenset((
-    "add_generation_prompt", "bad_words", "chat_template_kwargs", "continue_final_message", "guided_choice",
-    "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "include_reasoning", "include_stop_str_in_output",
-    "kv_transfer_params", "min_p", "min_tokens", "nvext", "prompt_logprobs", "repetition_penalty", "return_token_ids",
+    "add_generation_prompt", "bad_words", "chat_template_kwargs", "continue_final_message", "ebnf", "grammar",
+    "guided_choice", "guided_grammar", "guided_json", "guided_json_object", "guided_regex", "ignore_eos",
+    "include_reasoning", "include_stop_str_in_output", "json_schema", "kv_transfer_params", "min_p", "min_tokens", "nvext",
+    "prompt_logprobs", "regex", "repetition_penalty", "return_token_ids",
     "return_tokens_as_token_ids", "rid", "skip_special_tokens", "stop_token_ids", "structured_outputs", "top_k",
     "truncate_prompt_tokens", "vllm_xargs",
 ))  # fmt: skip

@@ -89,14 +89,18 @@ def function(name: str, parameters: Any) -> Any:
     ("path", "fields", "param"),
     [
         ("/v1/chat/completions", {"tools": [function("a", {}), function("b", WIDE)]}, "tools[1].function.parameters"),
-        ("/v1/chat/completions", {"tools": [function("a", LONG)], "tool_choice": "required"}, "tools"),
+        (
+            "/v1/chat/completions",
+            {"tools": [function("a", LONG)], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
         (
             "/v1/chat/completions",
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": LONG}}},
             "response_format",
         ),
-        ("/v1/chat/completions", {"guided_regex": "a{1000000000}"}, "structured_outputs"),
-        ("/v1/chat/completions", {"guided_grammar": 'start: (""~1000000)~1000000'}, "structured_outputs"),
+        ("/v1/chat/completions", {"guided_regex": "a{1000000000}"}, "guided_regex"),
+        ("/v1/chat/completions", {"guided_grammar": 'start: (""~1000000)~1000000'}, "guided_grammar"),
     ],
 )
 def test_the_field_that_asks_for_too_much_is_told(guarded: Api, path: str, fields: Any, param: str) -> None:

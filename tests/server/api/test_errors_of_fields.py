@@ -182,8 +182,8 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
         None,
         "points to nothing",
     ),
-    ({"structured_outputs": {"regex": "["}}, "structured_outputs", None, "not a regular expression"),
-    ({"guided_grammar": "start: start"}, "structured_outputs", None, "never comes to an end"),
+    ({"structured_outputs": {"regex": "["}}, "structured_outputs.regex", None, "not a regular expression"),
+    ({"guided_grammar": "start: start"}, "guided_grammar", None, "never comes to an end"),
 ]
 
 TEXT_CASES: list[tuple[dict[str, Any], str, str, str]] = [

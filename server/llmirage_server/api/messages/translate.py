@@ -154,10 +154,11 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
         if tool.input_schema and (problem := schema_problem(tool.input_schema, where)):
             raise errors.invalid_schema(f"tool '{tool.name}'", problem, where, None)
         if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
-            tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema))
+            tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema, field=where))
     json_schema = answer_schema(request)
-    if json_schema is not None and (problem := schema_problem(json_schema, "output_config.format.schema")):
-        raise errors.invalid_schema("output_config.format", problem, "output_config.format.schema", None)
+    form = "output_config.format" if request.output_config and request.output_config.format else "output_format"
+    if json_schema is not None and (problem := schema_problem(json_schema, f"{form}.schema")):
+        raise errors.invalid_schema(form, problem, f"{form}.schema", None)
     return ReplyConstraints(
         reasoning_tokens=_thought_tokens(request),
         tools=tuple(tools),
@@ -165,6 +166,7 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
         history=chat_history(chat),
         json_schema=json_schema,
+        form_field=f"{form}.schema",
         instructions=instructions_of(chat),
         may_refuse=True,
     )

@@ -7,12 +7,14 @@ from typing import Any
 
 from llmirage_server.api.constraints import (
     LENGTH_FACTORS,
+    AnswerForm,
     ReplyConstraints,
     check_names,
     custom_tool,
     instructions_of,
     plain,
     schema_problem,
+    structured_form,
     thought_tokens,
     tool_choice,
 )
@@ -33,7 +35,7 @@ def response_constraints(
     if request.compacts:
         return compacting(messages)
     tools = [tool for index, declared in enumerate(request.plain_tools) for tool in _tools(index, declared, items)]
-    answer_schema = _answer_schema(request)
+    form = _answer_form(request)
     choice, forced = _tool_choice(plain(request.tool_choice), tools)
     if request.tool_choice == "required" and not request.tools:
         raise errors.only_with("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
@@ -45,7 +47,9 @@ def response_constraints(
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         history=chat_history(messages),
-        json_schema=answer_schema,
+        json_schema=form.json_schema,
+        grammar=form.grammar,
+        form_field=form.field,
         instructions=instructions_of(messages),
         reasoning_tokens=thought_tokens(_effort(request, items), request.max_output_tokens),
         most_hosted_calls=request.max_tool_calls or 8,
@@ -77,19 +81,19 @@ def _tools(index: int, tool: Mapping[str, Any], items: Sequence[Mapping[str, Any
     where = f"tools[{index}].parameters"
     if parameters and (problem := schema_problem(parameters, where, tool.get("strict") is True)):
         raise errors.invalid_schema(f"function '{tool['name']}'", problem, where, "invalid_function_parameters")
-    return [Tool("function", tool["name"], tool.get("description") or "", parameters)]
+    return [Tool("function", tool["name"], tool.get("description") or "", parameters, field=where)]
 
 
-def _answer_schema(request: schema.responses.ResponseRequest) -> Any:
-    """The JSON Schema that `text.format` asks for, None for text. Raises ApiError for an invalid one."""
+def _answer_form(request: schema.responses.ResponseRequest) -> AnswerForm:
+    """Return the form of `text.format` or of vLLM's `structured_outputs`. Raises ApiError for an invalid JSON Schema."""
     form = request.text.format if request.text else None
     if form is None or form.type == "text":
-        return None
+        return structured_form(request.structured_outputs)
     if form.type == "json_object":
-        return ANY_OBJECT
+        return AnswerForm("text.format", ANY_OBJECT)
     if problem := schema_problem(form.schema_, "text.format.schema", bool(form.strict)):
         raise errors.invalid_schema(f"response_format '{form.name}'", problem, "text.format.schema", "invalid_json_schema")
-    return form.schema_
+    return AnswerForm("text.format.schema", form.schema_)
 
 
 def _tool_choice(choice: Any, tools: Sequence[Tool]) -> tuple[ToolChoice, bool]:

@@ -184,11 +184,17 @@ class SamplingFields(WireModel):
     prompt_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
     truncate_prompt_tokens: Annotated[Integer, Field(ge=-1)] | None = None
     priority: Integer | None = None
+    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
+    guided_json_object: bool | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None  # llama.cpp's
 
     def sampling(self, max_tokens: int | None, logprobs: int | None) -> Sampling:
         """The settings that these fields mean. max_tokens, logprobs: from the endpoint's own fields.
@@ -257,7 +263,6 @@ class ChatCompletionRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[FunctionDefinition], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
     function_call: Literal["none", "auto"] | ToolReference | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
+from llmirage_shared.wire.schema.chat import StructuredOutputs
 from llmirage_shared.wire.schema.extensions import RESPONSES_EXTENSIONS
 from llmirage_shared.wire.schema.items import InputItem
 from llmirage_shared.wire.schema.response_tools import ResponseTool, ResponseToolChoice
@@ -115,7 +116,8 @@ class ResponseRequest(InputFields):
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     user: str | None = None
-    seed: Integer | None = None  # not OpenAI's; vLLM's
+    seed: Integer | None = None  # not OpenAI's; vLLM's, as those that follow
+    structured_outputs: StructuredOutputs | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[Integer, Field(ge=0)] | None = None
 
