@@ -32,7 +32,7 @@ from llmirage_server.replies.structured.regex_syntax import (
 from llmirage_server.replies.structured.regex_syntax import NoPatternError as NoPatternError
 from llmirage_server.replies.structured.regex_syntax import PatternError as PatternError
 
-_KEPT_LANGUAGES, _KEPT_SIZE, _KEPT_CHARACTERS = 256, 5_000, 1_000  # what is compiled once and kept
+_KEPT_LANGUAGES, _KEPT_SIZE, _KEPT_CHARACTERS = 128, 20_000, 1_000  # what is compiled once and kept, by each thread
 _READABLE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_ .,:/@#+()"
 _LOWER = frozenset("abcdefghijklmnopqrstuvwxyz")
 _ALPHANUMERIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -45,6 +45,7 @@ Formula = frozenset[Any]
 _FALSE: Formula = frozenset()
 _ACCEPTS, _END = 0, 1  # the places after which any text may follow, and none
 _TRUE: Formula = frozenset([_ACCEPTS])
+_ANYTHING, _NOTHING = -1, -2  # instead of the number of a state: any rest, and none, makes a text meet the demands
 
 # What stood before a place, as far as expressions ask: bits of an integer; more bits say which looks behind hold.
 _START, _AFTER_WORD, _AFTER_LINE, _FIRST_LOOK = 1, 2, 4, 8
@@ -95,10 +96,10 @@ def language(parts: tuple[TextDemand, ...]) -> Language:
     """The texts that meet all demands. Raises PatternError."""
     kept = _kept.languages
     found = kept.get(parts)
-    if found is None or found.size > _KEPT_SIZE:
+    if found is None:
         found = Language(parts)
         if sum([len(part.pattern) for part in parts]) <= _KEPT_CHARACTERS:
-            if len(kept) >= _KEPT_LANGUAGES:
+            if len(kept) >= _KEPT_LANGUAGES or sum([each.size for each in kept.values()]) > _KEPT_SIZE:
                 kept.clear()
             kept[parts] = found
     return found
@@ -128,7 +129,9 @@ class Language:
         self._ranks = [0, 1]  # of places, whenever they were made
         self._edges_of: dict[tuple[int, int], _Edges] = {}
         self._steps: dict[tuple[Formula, int, int], Formula] = {}
-        self._states: dict[tuple[TextState, int], TextState] = {}
+        self._states: list[TextState] = []  # that texts were in, the first before any text
+        self._numbers_of_states: dict[TextState, int] = {}
+        self._following: list[dict[int, int]] = []  # by number of a state, by class: the number of the next
         self._moves: dict[tuple[int, tuple[Formula, ...]], list[_Move]] = {}
         self._ways: dict[TextState, list[tuple[int, TextState]]] = {}
         self.searches: dict[Any, Any] = {}  # of its user, who finds them again with the language
@@ -140,24 +143,28 @@ class Language:
             demands.append(_not(frozenset([place])) if part.negative else frozenset([place]))
         behind = tuple([frozenset([self._place(any_number, 0, self._place(look, 0, _END))]) for look in self._looks])
         self._start = TextState(_and(demands), _START, behind)
+        self._numbered(self._start)
 
     @property
     def size(self) -> int:
-        """The number of places and states made so far, a measure of the memory they take."""
-        return len(self._places) + len(self._states) + len(self._ways)
+        """The number of places, states and ways made so far: each takes up to a kilobyte."""
+        return len(self._places) + len(self._states) + len(self._ways) + len(self._edges_of) + len(self._steps)
 
     def has(self, text: str) -> bool:
         """Return True if the text meets the demands."""
         spend_characters(len(text))
-        state, class_of, states = self._start, self._alphabet.class_of, self._states
+        number, following_of, classes = 0, self._following, self._alphabet.class_of
         for character in text:
-            key = (state, class_of(character))
-            following = states.get(key)
+            class_ = classes.get(character)
+            if class_ is None:
+                class_ = self._alphabet.classify(character)
+            following = following_of[number].get(class_)
             if following is None:
-                following = states[key] = self._moved(*key)
-            state = following
-            if not state.alternatives or state.alternatives == _TRUE:
-                return bool(state.alternatives)
+                following = self._move(number, class_)
+            if following < 0:
+                return following == _ANYTHING
+            number = following
+        state = self._states[number]
         return bool(self._ends(state.alternatives, self._held_at_end(state)) & self._end_bit)
 
     # --- the search for texts ---
@@ -237,9 +244,24 @@ class Language:
     def _held_at_end(self, state: TextState) -> int:
         return next(move.held for move in self._moves_from(state) if move.classes & self._end_bit)
 
-    def _moved(self, state: TextState, class_: int) -> TextState:
+    def _move(self, number: int, class_: int) -> int:
+        """Return the number of the state after a character of that class, or _ANYTHING or _NOTHING if that is decided."""
+        state = self._states[number]
         move = next(move for move in self._moves_from(state) if move.classes >> class_ & 1)
-        return TextState(self._step(state.alternatives, move.held, class_), move.before, move.behind)
+        alternatives = self._step(state.alternatives, move.held, class_)
+        if not alternatives or alternatives == _TRUE:
+            following = _ANYTHING if alternatives else _NOTHING
+        else:
+            following = self._numbered(TextState(alternatives, move.before, move.behind))
+        self._following[number][class_] = following
+        return following
+
+    def _numbered(self, state: TextState) -> int:
+        number = self._numbers_of_states.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+            self._following.append({})
+        return number
 
     def _moves_from(self, state: TextState) -> list[_Move]:
         """Return what holds before each class of characters (and before the end), and what is known after it."""
@@ -520,7 +542,7 @@ class _Alphabet:
         self._sets: dict[Bounds, list[Any]] = {ANY: ["chars", 0]}  # the nodes of sets, whose masks follow
         self._starts: list[int] = []  # of the ranges of characters of one class
         self._classes: list[int] = []  # of these ranges
-        self._class_of: dict[str, int] = {}
+        self.class_of: dict[str, int] = {}  # of characters that were seen
         self._characters: list[str] = []
         self._readable: dict[tuple[int, bool], str] = {}
         self.every = 0
@@ -554,7 +576,7 @@ class _Alphabet:
         self.every = (1 << len(known)) - 1
         self._characters = [""] * len(known)
         for character in _READABLE:
-            self._characters[self.class_of(character)] += character
+            self._characters[self.classify(character)] += character
         ranges = zip(self._starts, [*self._starts[1:], _BEYOND], self._classes, strict=True)
         for start, end, class_ in ranges:
             missing = _FEW - len(self._characters[class_])
@@ -565,13 +587,11 @@ class _Alphabet:
                 )
         self.written = sum([1 << class_ for class_, characters in enumerate(self._characters) if characters])
 
-    def class_of(self, character: str) -> int:
-        class_ = self._class_of.get(character)
-        if class_ is None:
-            if len(self._class_of) > _MOST_CHARACTERS:
-                self._class_of.clear()
-            class_ = self._classes[bisect_right(self._starts, ord(character)) - 1]
-            self._class_of[character] = class_
+    def classify(self, character: str) -> int:
+        """Return the class of a character that was not seen before."""
+        if len(self.class_of) > _MOST_CHARACTERS:
+            self.class_of.clear()
+        class_ = self.class_of[character] = self._classes[bisect_right(self._starts, ord(character)) - 1]
         return class_
 
     def characters(self, mask: int, every: bool) -> str:

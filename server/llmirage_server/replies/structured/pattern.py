@@ -10,7 +10,7 @@ from llmirage_server.replies.structured.matcher import Language, PatternError, T
 
 _MORE = 6  # characters beyond the shortest text, and as many again as it has
 _MOST_MORE = 12
-_MOST_KEPT_LENGTHS = 200
+_MOST_KEPT, _MOST_KEPT_LENGTHS = 8, 200  # searches of a language, and lengths of each
 _TRIES = 10  # at random, to find a text that was not there before
 
 _Ways = list[dict[TextState, list[tuple[int, TextState]]]]  # by length: the ways on that lead to a text
@@ -48,6 +48,8 @@ def text_of(
         if search is None:
             search = _Search(texts, *key)
             if search.lengths <= _MOST_KEPT_LENGTHS and not besides:
+                if len(texts.searches) >= _MOST_KEPT:
+                    texts.searches.clear()
                 texts.searches[key] = search
         found: str | None = search.text(rng, besides)
         if found is not None:

@@ -16,7 +16,7 @@ from llmirage_server.replies.structured.schema import Placed, Resolver, SchemaEr
 from llmirage_server.replies.structured.schema_check import check_schema, shown
 
 _WITHOUT_REFERENCES = 2  # the version of marshal's format that writes equal values equally
-_MOST_KEPT, _MOST_KEPT_BYTES = 256, 20_000
+_MOST_KEPT, _MOST_KEPT_BYTES = 100, 20_000  # of validators of a thread, and of their schemas
 
 
 @dataclass(slots=True, frozen=True)
