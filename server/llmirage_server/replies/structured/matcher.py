@@ -88,12 +88,12 @@ class _Edges(NamedTuple):
 
 
 def compiled(pattern: str) -> Language:
-    """The texts in which the pattern matches. Raises PatternError."""
+    """Return the texts in which the pattern matches. Raises PatternError."""
     return language((TextDemand(pattern),))
 
 
 def language(parts: tuple[TextDemand, ...]) -> Language:
-    """The texts that meet all demands. Raises PatternError."""
+    """Return the texts that meet all demands. Raises PatternError."""
     kept = _kept.languages
     found = kept.get(parts)
     if found is None:
@@ -269,7 +269,7 @@ class Language:
         found = self._moves.get(key)
         if found is not None:
             return found
-        found = self._moves[key] = []
+        found = []
         for group in self._groups(state.behind, state.before, [self._words, self._line_ends]):
             class_ = _lowest(group)
             held = state.before
@@ -280,6 +280,7 @@ class Language:
                 behind.append(_FALSE if group & self._end_bit else self._step(formula, held, class_))
             before = (_AFTER_WORD if group & self._words else 0) | (_AFTER_LINE if group & self._line_ends else 0)
             found.append(_Move(group, held, before, tuple(behind)))
+        self._moves[key] = found
         return found
 
     def _step(self, formula: Formula, held: int, class_: int) -> Formula:
@@ -415,9 +416,10 @@ class Language:
         key = (node, count, following)
         number = self._numbers.get(key)
         if number is None:
+            rank = _mixed(node, count, self._ranks[following])  # before anything is changed: it may be one call too deep
             number = self._numbers[key] = len(self._places)
             self._places.append(key)
-            self._ranks.append(_mixed(node, count, self._ranks[following]))
+            self._ranks.append(rank)
         return number
 
     def _number(self, tree: RegexNode) -> _Numbered:

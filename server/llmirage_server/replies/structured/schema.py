@@ -115,7 +115,7 @@ class Resolver:
     def _find_names(self) -> dict[tuple[str, str], Any]:
         """Return the schemas with an `$anchor`, and find those with an `$id`."""
         if self._anchors is None:
-            self._anchors = {}
+            anchors: dict[tuple[str, str], Any] = {}  # kept when it is complete: the steps may end before
             pending: list[tuple[Any, str]] = [(self._root, self.scope[0])]
             while pending:
                 spend()
@@ -127,10 +127,11 @@ class Resolver:
                     self._resources.setdefault(uri, schema)
                 for keyword in ("$anchor", "$dynamicAnchor"):
                     if keyword in schema:
-                        self._anchors[uri, schema[keyword]] = schema
+                        anchors[uri, schema[keyword]] = schema
                 if "$dynamicAnchor" in schema:
                     self._dynamic[uri, schema["$dynamicAnchor"]] = schema
                 pending += [(inner, uri) for inner in subschemas(schema)]
+            self._anchors = anchors
         return self._anchors
 
     def outline(self, schema: Any) -> Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 
 import jsonschema_rs
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.replies.structured.budget import FULL, Budget, BudgetError, limited
-from llmirage_server.replies.structured.matcher import TextDemand, compiled, language
+from llmirage_server.replies.structured.matcher import Language, TextDemand, compiled, language
 from llmirage_server.replies.structured.pattern import matching, text_of, whole_match
 from llmirage_server.replies.structured.regex_syntax import NoPatternError, PatternError
 
@@ -219,6 +220,23 @@ def test_what_was_asked_before_does_not_change_a_text(expression: str) -> None:
     for text in ("", "a", "Zz9", "foo", "2001:db8::1", "ÄÖ"):
         compiled(f"(?:(?:{expression})|(?!))").has(text)
     assert fresh == [matching(f"(?:(?:{expression})|(?!))", random.Random(seed)) for seed in range(5)]
+
+
+@pytest.mark.parametrize("expression", [r"^(?=.*\d)(a|b\b)*.{3,}$", r"(?<=\ba)x|(?<!b)\b\w+(?!y)", r"^(?:(?!ab)[ab]){2,5}$"])
+def test_steps_that_end_anywhere_leave_an_expression_as_it_was(expression: str) -> None:
+    """What is kept is planned with again, first with few steps on the event loop, then with more in a thread."""
+    texts = ["", "a1b", "ax", "bb 1", "x", "aab", "ba", "b a1b1"]
+    expected = [Language((TextDemand(expression),)).has(text) for text in texts]
+    written = matching(f"(?:{expression})", random.Random(3))
+    for steps in range(0, 400, 3):
+        interrupted = Language((TextDemand(expression),))
+        for text in texts:
+            with suppress(BudgetError):
+                limited(lambda text=text, interrupted=interrupted: interrupted.has(text), Budget(steps))  # type: ignore[misc]
+        assert expected == [interrupted.has(text) for text in texts]
+        with suppress(BudgetError):
+            limited(lambda: matching(f"(?:{expression})", random.Random(3)), Budget(steps))
+        assert matching(f"(?:{expression})", random.Random(3)) == written
 
 
 def test_texts_other_than_those_there_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import jsonschema
@@ -183,6 +184,17 @@ def test_an_expression_that_is_not_supported_hurts_only_where_a_value_must_match
     assert not Validator(schema).is_valid({"a": 1})
     with pytest.raises(SchemaError, match="back-references"):
         Validator(schema).is_valid({"a": "aa"})
+
+
+def test_steps_that_end_anywhere_leave_a_validator_as_it_was() -> None:
+    parts = {f"p{place}": {"$anchor": f"a{place}", "$ref": f"#a{place + 1}"} for place in range(9)}
+    schema = {"$ref": "#a0", "$defs": {**parts, "end": {"$anchor": "a9", "type": "string", "pattern": r"^\w+(?!x)$"}}}
+    for steps in range(60):
+        validator = Validator(schema)
+        with suppress(BudgetError):
+            limited(lambda validator=validator: validator.is_valid("text"), Budget(steps))  # type: ignore[misc]
+        assert validator.is_valid("text")
+        assert not validator.is_valid(5)
 
 
 def _nested(levels: int, key: str) -> Any:
