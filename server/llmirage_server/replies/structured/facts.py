@@ -194,7 +194,7 @@ class Ways:
         if not facts.types:
             raise NoValueError("no type is allowed by all that applies to it")
         if facts.types == TYPES["object"] and len(facts.facts) > 1:
-            required = {name for names in facts.each("required") for name in names}
+            required = {name: None for names in facts.each("required") for name in names}
             for properties in facts.each("properties") if required else ():
                 if (name := next((name for name in required if properties.get(name) is False), None)) is not None:
                     raise NoValueError(f"the property {name!r} is required, and nothing is allowed for it")
