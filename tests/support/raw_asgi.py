@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Send
@@ -92,20 +90,3 @@ def texts(body: bytes) -> list[str]:
 
 def idle(app: LlmirageApp) -> bool:
     return all(s.running == s.waiting == s.kv_used_tokens == 0 for s in app.driver.cluster.snapshot())
-
-
-async def cyclic_garbage_of(work: Callable[[], Coroutine[Any, Any, None]]) -> list[object]:
-    """What of ours tasks leave that only the collector of cycles can free. (Of the last, the cluster keeps the request.)"""
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(3):
-            await asyncio.create_task(work())
-        await asyncio.sleep(0.01)
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        return [each for each in gc.garbage if type(each).__module__.startswith("llmirage")]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()

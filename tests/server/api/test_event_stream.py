@@ -7,7 +7,8 @@ import threading
 
 import anyio
 import pytest
-from raw_asgi import CHAT, Connection, cyclic_garbage_of, fixed_app, idle, texts
+from cyclic_garbage import cyclic_garbage_of
+from raw_asgi import CHAT, Connection, fixed_app, idle, texts
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from raw_asgi import CHAT, Connection, cyclic_garbage_of, fixed_app, idle, texts
+from cyclic_garbage import cyclic_garbage_of
+from raw_asgi import CHAT, Connection, fixed_app, idle, texts
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmirage_server.api.event_stream import PING_S

@@ -51,7 +51,7 @@ def text_of(
                 if len(texts.searches) >= _MOST_KEPT:
                     texts.searches.clear()
                 texts.searches[key] = search
-        found: str | None = search.text(rng, besides)
+        found: str | None = search.text(texts, rng, besides)
         if found is not None:
             return found
     listed = " and ".join([f"{'not ' if part.negative else ''}{part.pattern!r}" for part in parts])
@@ -61,10 +61,12 @@ def text_of(
 
 
 class _Search:
-    """The texts of a language by their lengths, up to some characters beyond the shortest that is long enough."""
+    """The texts of a language by their lengths, up to some characters beyond the shortest that is long enough.
+
+    It has no reference to its language, which keeps it: both are freed with their thread, without the collector of cycles.
+    """
 
     def __init__(self, texts: Language, least: int, most: int | None, more: int) -> None:
-        self._texts = texts
         spend_characters(max(least, texts.shortest))
         layers = [dict.fromkeys(texts.starts())]  # the states that texts of a length may be in
         known = set(layers[0])
@@ -94,50 +96,50 @@ class _Search:
         """The number of lengths that it has looked at."""
         return len(self._layers)
 
-    def text(self, rng: random.Random, besides: Container[str]) -> str | None:
+    def text(self, texts: Language, rng: random.Random, besides: Container[str]) -> str | None:
         """Return one of the texts, None if there is none."""
         if not self._lengths:
             return None
         for _ in range(_TRIES if besides else 1):
             length = rng.choice(self._lengths)
-            text = self._any(self._ways_to(length), length, rng)
+            text = self._any(texts, self._ways_to(texts, length), length, rng)
             if text not in besides:
                 return text
         for length in self._lengths:
-            for text in self._every(self._ways_to(length), length):
+            for text in self._every(texts, self._ways_to(texts, length), length):
                 spend()
                 if text not in besides:
                     return text
         return None
 
-    def _ways_to(self, length: int) -> _Ways:
+    def _ways_to(self, texts: Language, length: int) -> _Ways:
         """Return the ways through the layers that end in a text of the length."""
         if length in self._ways_to_lengths:
             return self._ways_to_lengths[length]
         alive: dict[TextState, list[tuple[int, TextState]]] = {
-            state: [] for state in self._layers[length] if self._texts.accepts(state)
+            state: [] for state in self._layers[length] if texts.accepts(state)
         }
         found = [alive]
         for layer in reversed(self._layers[:length]):
             spend(1 + len(layer) // 2)
             before = {}
             for state in layer:
-                if ways := [way for way in self._texts.ways(state) if way[1] in alive]:
+                if ways := [way for way in texts.ways(state) if way[1] in alive]:
                     before[state] = ways
             found.append(alive := before)
         found.reverse()
         self._ways_to_lengths[length] = found
         return found
 
-    def _any(self, ways: _Ways, length: int, rng: random.Random) -> str:
+    def _any(self, texts: Language, ways: _Ways, length: int, rng: random.Random) -> str:
         state = rng.choice(list(ways[0]))
         written = []
         for place in range(length):
             classes, state = rng.choice(ways[place][state])
-            written.append(rng.choice(self._texts.characters(classes)))
+            written.append(rng.choice(texts.characters(classes)))
         return "".join(written)
 
-    def _every(self, ways: _Ways, length: int) -> Iterator[str]:
+    def _every(self, texts: Language, ways: _Ways, length: int) -> Iterator[str]:
         """Yield all texts of the length, some more than once."""
         pending = [("", state) for state in reversed(ways[0])]
         while pending:
@@ -147,4 +149,4 @@ class _Search:
                 yield text
                 continue
             for classes, following in reversed(ways[len(text)][state]):
-                pending += [(text + character, following) for character in reversed(self._texts.characters(classes, True))]
+                pending += [(text + character, following) for character in reversed(texts.characters(classes, True))]

@@ -106,10 +106,6 @@ class _ValueWriter:
         self._failures = attempt * _FAILURES_A_LEVEL
         self._most_failures = self._failures + _MOST_FAILURES
         self._most_levels = _MOST_LEVELS if attempt < _TRIES // 2 else _FEW_LEVELS
-        self._makers: dict[str, Callable[[Facts, str, int, _Keys], Any]] = {
-            "null": lambda *_: None, "boolean": self._boolean, "number": self._number, "string": self._string,
-            "array": self._array, "object": self._object,
-        }  # fmt: skip
 
     @property
     def deep(self) -> int:
@@ -156,7 +152,7 @@ class _ValueWriter:
         problem: NoValueError | None = None
         for kind in self._types_in_order(facts, name, depth):
             try:
-                return self._makers[kind](facts, name, depth, besides)
+                return _MAKERS[kind](self, facts, name, depth, besides)
             except NoValueError as error:
                 problem = problem or error
             except PatternError as error:
@@ -437,6 +433,12 @@ class _ValueWriter:
 
     def _object(self, facts: Facts, name: str, depth: int, besides: _Keys) -> dict[str, Any]:
         return self._another(lambda: _ObjectWriter(self, facts, depth).written(), besides)
+
+
+_MAKERS: dict[str, Callable[[_ValueWriter, Facts, str, int, _Keys], Any]] = {
+    "null": lambda *_: None, "boolean": _ValueWriter._boolean, "number": _ValueWriter._number,
+    "string": _ValueWriter._string, "array": _ValueWriter._array, "object": _ValueWriter._object,
+}  # fmt: skip
 
 
 class _ObjectWriter:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from cyclic_garbage import cyclic_garbage_of_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -187,3 +188,11 @@ def test_a_pattern_that_a_usual_value_matches_gives_the_usual_value() -> None:
     schema = {"type": "string", "format": "email", "pattern": r"^[\w.+'-]+@([A-Za-z0-9-]+\.)+[A-Za-z]{2,}$"}
     assert all(value_for(schema, seed).endswith("@example.com") for seed in range(20))
     assert all(len(value_for(schema | {"maxLength": 12}, seed)) <= 12 for seed in range(20))
+
+
+def test_a_thread_that_ends_leaves_nothing_to_the_collector_of_cycles() -> None:
+    def work() -> None:
+        for schema in [TREE, *NAMED, *NASTY.values()]:
+            limited(lambda schema=schema: value_for(schema, 1), Budget(FULL))  # type: ignore[misc]
+
+    assert cyclic_garbage_of_thread(work) == []

@@ -1,0 +1,50 @@
+"""Objects of ours that only the collector of cycles can free."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def _collected() -> Iterator[list[object]]:
+    """Give a list that has, at the end, what of our classes the block left in cycles."""
+    found: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += [each for each in gc.garbage if type(each).__module__.startswith("llmirage")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def cyclic_garbage_of(work: Callable[[], Coroutine[Any, Any, None]]) -> list[object]:
+    """Return what tasks leave in cycles. (Of the last task, the cluster keeps the request.)"""
+    with _collected() as found:
+        for _ in range(3):
+            await asyncio.create_task(work())
+        await asyncio.sleep(0.01)
+    return found
+
+
+def cyclic_garbage_of_thread(work: Callable[[], None]) -> list[object]:
+    """Return what a thread keeps for itself and leaves in cycles when it ends."""
+
+    def work_and_collect() -> None:
+        work()
+        gc.collect()
+
+    with _collected() as found:
+        thread = threading.Thread(target=work_and_collect)
+        thread.start()
+        thread.join()
+    return found
