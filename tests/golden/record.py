@@ -28,6 +28,7 @@ from commands import COMMANDS, play_command
 from play import ways_of
 from play_engines import is_fast
 from stored import OUTCOMES, PLANS, Row, differences, group_of, read, unpacked, write
+from toy_deployment import toy_deployments
 
 
 def main() -> None:
@@ -42,7 +43,11 @@ def main() -> None:
     paths = [*PLANS.values()] if args.what == "plans" else [*OUTCOMES.values(), stored.COMMANDS]
     if (there := [path.name for path in paths if path.exists()]) and not args.force:
         sys.exit(f"{', '.join(there)}: there already; --force overwrites")
-    draw() if args.what == "plans" else record()
+    if args.what == "plans":
+        draw()
+    else:
+        with toy_deployments():
+            record()
     for path in paths:
         print(f"{path.name}: {path.stat().st_size:,} bytes")
 
