@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
 
-from accuracy.closed_loop import Prediction  # noqa: E402
+from accuracy.closed_loop import Prediction, predict  # noqa: E402
 from accuracy.errors import Spread  # noqa: E402
 from accuracy.reduce import longest_prefix  # noqa: E402
 from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs  # noqa: E402
@@ -61,6 +61,30 @@ def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
     runs = [run(id="a", tp=4, max_num_seqs=64), run(id="b", shortest=0.8, kv_cache_dtype="fp8")]
     save_runs(tmp_path / "runs.csv.gz", runs)
     assert load_runs(tmp_path / "runs.csv.gz") == runs
+
+
+SGLANG = {"engine": "sglang", "model": "Qwen/Qwen3-8B", "tp": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "metric"),
+    [
+        ({**SGLANG, "max_prefill_tokens": 1000}, "ttft_ms"),
+        ({**SGLANG, "enable_mixed_chunk": 1}, "tpot_ms"),
+        ({**SGLANG, "allreduce_fusion": 1}, "tpot_ms"),
+        ({"engine": "trtllm", "model": "Qwen/Qwen3-8B", "batch_wait_timeout_iters": 20}, "ttft_ms"),
+        ({"model": "openai/gpt-oss-120b", "gpu": "b200_sxm", "mxfp4_activations": "fp8"}, "tpot_ms"),
+    ],
+)
+def test_a_setting_of_a_script_has_an_effect_that_defaults_have_not(settings: dict[str, object], metric: str) -> None:
+    [last] = [name for name in settings if name not in (*SGLANG, "gpu")]
+    plain = {name: value for name, value in settings.items() if name != last}
+    settings, plain = {"shortest": 0.5, **settings}, {"shortest": 0.5, **plain}  # else all requests end together
+    known, without = predict(run(**settings)), predict(run(**plain))
+    assert not known.problem
+    assert getattr(known, metric) != getattr(without, metric)
+    by_default = predict(run(**settings), "default settings")
+    assert getattr(by_default, metric) == getattr(predict(run(**plain), "default settings"), metric)
 
 
 def test_every_problem_is_named_with_its_line_and_field(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Run it:  make accuracy                      from the measurements in tests/data/silicon
          make accuracy DATA=folder          from the full tables (silicon_dev.csv, ops/, vllm_runs/)
-         make accuracy RUNS=my.csv          your own runs: prints what the engine says of each, and the errors
+         make accuracy RUNS=my.csv          your own runs: prints what the engine says of each, and the errors;
+                                            ARGS=--brief: the errors alone, EACH=4: of so many runs of each group
          make accuracy CHECK=1              writes nothing; fails where a group of runs lost 2 points and a tenth of its
                                             error against the committed page; EACH=4 checks so many runs of each group
 """
@@ -19,7 +20,7 @@ from accuracy.check import lost, sample
 from accuracy.closed_loop import Prediction, predict_all
 from accuracy.document import write_document
 from accuracy.reduce import reduce_truth
-from accuracy.report import group_of, run_table, summary, table
+from accuracy.report import group_of, run_table, table, totals
 from accuracy.runs import REQUIRED, RunsError, load_runs
 from accuracy.saved import load_predictions
 
@@ -38,13 +39,16 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--sample", type=int, default=6, help="comparisons beside the main one use every so many-th run")
     parser.add_argument("--check", action="store_true", help="compare with the committed page, and write nothing")
-    parser.add_argument("--each", type=int, help="with --check: runs of each model, GPU and engine; default: all")
+    parser.add_argument("--each", type=int, help="with --check or --runs: runs of each model, GPU and engine; default: all")
+    parser.add_argument("--brief", action="store_true", help="with --runs: print the errors by group alone")
     arguments = parser.parse_args()
     try:
         if arguments.check:
             return _check(arguments.each, arguments.processes)
         if arguments.runs:
-            _judge(predict_all(load_runs(arguments.runs), processes=arguments.processes))
+            runs = load_runs(arguments.runs)
+            chosen = sample(runs, arguments.each) if arguments.each else runs
+            _judge(predict_all(chosen, processes=arguments.processes), arguments.brief)
         elif arguments.data:
             with tempfile.TemporaryDirectory() as folder:
                 reduce_truth(arguments.data, Path(folder))
@@ -73,8 +77,8 @@ def _check(each: int | None, processes: int) -> int:
     return 1 if problems else 0
 
 
-def _judge(predictions: list[Prediction]) -> None:
-    """Print what the engine says of each run, and the errors by group."""
+def _judge(predictions: list[Prediction], brief: bool) -> None:
+    """Print what the engine says of each run (not if brief), and the errors by group, of runs that are not odd."""
     rows = []
     for i, p in enumerate(predictions, 1):
         run, name = p.run, p.run.id or f"run {i}"
@@ -83,11 +87,12 @@ def _judge(predictions: list[Prediction]) -> None:
             continue
         figures = [f"{getattr(run, m):.1f} / {getattr(p, m):.1f}" for m in ("ttft_ms", "tpot_ms", "latency_ms")]
         rows.append([name, *figures, f"{p.error('latency') * 100:+.1f} %"])
-    print(table(["run", "TTFT, measured / ours (ms)", "TPOT (ms)", "latency (ms)", "latency error"], rows))
-    usable = [p for p in predictions if not p.problem]
+    if not brief:
+        print(table(["run", "TTFT, measured / ours (ms)", "TPOT (ms)", "latency (ms)", "latency error"], rows))
+    usable = [p for p in predictions if not p.problem and not p.run.odd]
     if usable:
         print(
-            f"\nErrors in percent, median / p90 of the absolute error; bias above 0: we are too slow.\n\n{summary(usable)}\n"
+            f"\nErrors in percent, median / p90 of the absolute error; bias above 0: we are too slow.\n\n{totals(usable)}\n"
         )
         print(run_table(usable, "group", group_of))
 

@@ -76,7 +76,9 @@ def predict(
         if run.topology:
             return _serve(run, disaggregated.cluster_of(run))
         deployment = _deployment(run, variant)
-        deployment = replace(deployment, engine=replace(deployment.engine, **host), gpu=replace(deployment.gpu, **gpu))
+        kernels = {} if variant == "default settings" else _kernels(run, deployment)
+        changed = replace(deployment.engine, **kernels, **host)
+        deployment = replace(deployment, engine=changed, gpu=replace(deployment.gpu, **gpu))
         cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
         return _serve(run, cluster)
     except (ConfigError, DeploymentError, ValueError) as error:
@@ -113,6 +115,20 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     return without_own_constants(deployment) if variant == "transferred" else deployment
 
 
+_FUSED_TOKENS = 2048  # FUSE_ALLREDUCE_MAX_BATCH_SIZE of sglang/srt/layers/communicator.py
+
+
+def _kernels(run: MeasuredRun, deployment: Deployment) -> dict[str, Any]:
+    """Fields of the engine's profile that the run's script changes."""
+    found: dict[str, Any] = {}
+    if run.mxfp4_activations:
+        found["mxfp4_activations"] = run.mxfp4_activations
+    if run.allreduce_fusion:
+        mib = _FUSED_TOKENS * 2.0 * deployment.model.hidden / 2**20
+        found["fused_norm_mib"] = {"hopper": {2: mib}, "blackwell": {2: mib}}
+    return found
+
+
 def engine_of(run: MeasuredRun) -> str:
     """Its engine, with the version where it is a number."""
     return f"{run.engine}@{run.engine_version}" if run.engine_version[:1].isdigit() else run.engine
@@ -126,6 +142,12 @@ def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
         return found
     if run.engine == "sglang":
         found["scheduler_recv_interval"] = run.scheduler_recv_interval
+        found["enable_mixed_chunk"] = bool(run.enable_mixed_chunk)
+        if run.max_prefill_tokens is not None:
+            found["max_prefill_tokens"] = run.max_prefill_tokens
+    if run.batch_wait_timeout_iters:
+        # without a share of tokens it waits for, the engine would not wait; first tokens are as late as if it were all
+        found |= {"batch_wait_timeout_iters": run.batch_wait_timeout_iters, "batch_wait_max_tokens_ratio": 1.0}
     if not run.enable_chunked_prefill:
         found["enable_chunked_prefill"] = False
     if run.async_scheduling is not None:

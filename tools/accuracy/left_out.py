@@ -64,9 +64,10 @@ Profile = tuple[str, str]
 
 def main() -> None:
     """Print the constants of each group and the errors; write the predictions that error bands come from."""
-    runs = load_runs(DATA / "runs.csv.gz")
-    drafted = find_drafted(runs)
-    profiles = profiles_of(run for run in runs if run.id not in drafted)
+    first, second = load_runs(DATA / "runs.csv.gz"), load_runs(DATA / "scripted.csv.gz")
+    scripted = {run.id for run in second}
+    drafted = find_drafted(first)
+    profiles = profiles_of(run for run in first + second if run.id not in drafted and not run.odd)
     found: list[Prediction] = []
     kept: list[Prediction] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -81,7 +82,12 @@ def main() -> None:
                 kept += pool.map(_predict, held, constants, chunksize=4)
     print(named_table("left out", dict([*_totals(_usable(found)), *_engines(_usable(found)), *_groups(_usable(found))])))
     print(named_table("host side left out, AMD's kernels kept", dict([*_totals(_usable(kept)), *_engines(_usable(kept))])))
-    save_predictions(DATA / LEFT_OUT, kept)
+    print(
+        named_table(
+            "scripted.csv.gz", dict([*_totals(of := [p for p in _usable(kept) if p.run.id in scripted]), *_engines(of)])
+        )
+    )
+    save_predictions(DATA / LEFT_OUT, [p for p in kept if p.run.id not in scripted])
 
 
 def profiles_of(runs: Iterable[MeasuredRun]) -> dict[Profile, Groups]:

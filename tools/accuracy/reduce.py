@@ -12,7 +12,7 @@ from accuracy.agents import read_agents, save_agents
 from accuracy.disaggregated import read_disaggregated
 from accuracy.inferencex import read_inferencex, repeats_of, with_records
 from accuracy.kernels import TABLES, reduce_table
-from accuracy.runs import save_runs
+from accuracy.runs import load_runs, save_runs
 from accuracy.speculative import read_speculative
 from accuracy.truth import read_truth
 
@@ -55,6 +55,8 @@ def reduce_truth(source: Path, target: Path) -> None:
         runs = with_records(runs, records) + read_inferencex(records)
         (target / "repeats.json").write_text(json.dumps(asdict(repeats_of(records))) + "\n")
     save_runs(target / "runs.csv.gz", runs)
+    if (scripted := source / "silicon_dev2.csv").exists():
+        save_runs(target / "scripted.csv.gz", load_runs(scripted))
     if records.exists():
         save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
         save_agents(target / "agents.csv.gz", read_agents(source / "runs"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from accuracy.bands import class_of
 from accuracy.closed_loop import Prediction
 from accuracy.errors import Spread, grouped
 from accuracy.kernels import KernelErrors
@@ -51,6 +52,15 @@ def summary(predictions: Sequence[Prediction]) -> str:
         "all": list(predictions),
     }
     return named_table("runs", chosen)
+
+
+def totals(predictions: Sequence[Prediction]) -> str:
+    """Errors of all runs, by kind of model and by engine."""
+    kinds = {"dense": "dense", "moe": "mixtures of experts"}
+    groups = {"**all**": list(predictions)}
+    groups |= {f"**{name}**": [p for p in predictions if class_of(p.run.model) == kind] for kind, name in kinds.items()}
+    engines = sorted({p.run.engine for p in predictions})
+    return named_table("runs", groups | {engine: [p for p in predictions if p.run.engine == engine] for engine in engines})
 
 
 def group_of(prediction: Prediction) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from llmirage_server.perf.deployment import MoeBackend
 
 MAY_BE_ZERO = (
     "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling", "cold_start",
+    "enable_mixed_chunk", "allreduce_fusion", "batch_wait_timeout_iters",
 )  # fmt: skip
 REQUIRED = ("engine", "model", "gpu", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 
@@ -70,6 +71,12 @@ class MeasuredRun:
     topology: str = ""  # of prefill and decode instances, as in P1x(tp4ep1)+D3x(tp8ep8dpa); without: one instance
     stream_interval: int = 1  # tokens that go out together
     settings: str = ""  # where the settings of the engine are known from
+    max_prefill_tokens: int | None = None  # SGLang: prompt tokens of one step
+    enable_mixed_chunk: int = 0  # SGLang: 1: prompts and decodes share steps
+    mxfp4_activations: str = ""  # fp8: experts in mxfp4 multiply activations of 8 bits, by an environment variable of vLLM
+    allreduce_fusion: int = 0  # SGLang: 1: all-reduce and norm in one kernel
+    batch_wait_timeout_iters: int = 0  # TensorRT-LLM: decoding steps that new prompts wait for more of them
+    odd: str = ""  # why the row fits nothing else that was measured; it is kept out of the figures
 
     @property
     def latency_ms(self) -> float:
@@ -149,6 +156,8 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
                 yield f"engine: unknown engine {cell!r}; choices: vllm, sglang, trtllm"
             if name == "moe_backend" and cell not in (choices := get_args(MoeBackend)):
                 yield f"moe_backend: must be one of {', '.join(choices)}, not {cell!r}"
+            if name == "mxfp4_activations" and cell not in ("bf16", "fp8"):
+                yield f"mxfp4_activations: must be bf16 or fp8, not {cell!r}"
             if name == "statistic" and cell not in ("mean", "median"):
                 yield f"statistic: must be mean or median, not {cell!r}"
             continue
