@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import RecordLineError, record_of
 from llmirage_client.measure.slo import parse_slo
+from llmirage_shared.settings import InputRefused
 
 RECORDS_FILE = "profile_export.jsonl"
 HEAD_FILE = "llmirage_run.json"
@@ -55,6 +56,19 @@ def read_run(place: Path | str) -> RunResult:
             f"{'is' if len(problems) == 1 else 'are'} left out: {problems[0]}."
         )
     return result
+
+
+def read_runs(places: Iterable[Path | str]) -> list[RunResult]:
+    """Return each of the runs. Raises InputRefused with one problem for each that cannot be read."""
+    found, problems = [], []
+    for place in places:
+        try:
+            found.append(read_run(place))
+        except RunFolderError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputRefused(problems)
+    return found
 
 
 def find_runs(place: Path | str) -> list[Path]:

@@ -1,11 +1,15 @@
-"""Which processes send the load, at which points of load, and what is reported where."""
+"""Settings of workers, of points of load, of reports, and of comparisons of runs."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 from llmirage_client.settings.places import cannot_be_file, cannot_be_folder
-from llmirage_shared.settings import at_call, switch, under
+from llmirage_shared.command_line import OPTIONS
+from llmirage_shared.settings import at_call, setting, switch, under
 
 POINTS = "Sweeps and searches (a list of loads above makes a sweep)"
 _points = under(POINTS)
@@ -106,3 +110,30 @@ class ReportSettings:
 
 class RunOutput:
     json: bool = switch(REPORT, "Print only the summary, as JSON; of a sweep or a search, its points.", usual=True)
+
+
+def _tolerance(text: str | float) -> float:
+    """Return a share, from percent with or without the sign. Raises ValueError."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (percent := float(str(text).removesuffix("%"))) < math.inf:
+            return percent / 100
+    raise ValueError(f"must be a number of percent from 0 up, such as 5%, not {text!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    """Settings of `llmirage compare`. fail_if_worse: a share; None: no run fails."""
+
+    confidence: float = setting(95.0, OPTIONS, "Confidence level of the intervals.", metavar="PERCENT", least=50, most=99.9)
+    fail_if_worse: float | None = setting(
+        None,
+        OPTIONS,
+        "Exit with status 1 if a metric is worse than the baseline's by more than chance and this tolerance; without a "
+        "value the tolerance is 0. Of 50 pairs of runs of one system about one fails by chance.",
+        metavar="[PERCENT]",
+        read=_tolerance,
+    )
+
+
+class CompareOutput:
+    json: bool = switch(OPTIONS, "Print a JSON object instead of tables.")

@@ -1,17 +1,12 @@
-"""What a run is called, how long it will be; and runs given by their folders."""
+"""Name and expected length of a run."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
-from pathlib import Path
 
-from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import scheduled_roots
-from llmirage_client.measure.record import RunResult
-from llmirage_client.measure.run_folder import RunFolderError, read_run
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.summary import requests_by_root
 
@@ -61,16 +56,3 @@ def _load_shown(options: RunOptions) -> str:
     if options.request_rate_per_s is not None:
         return f"request_rate{options.request_rate_per_s:g}"
     return f"concurrency{options.concurrency}"
-
-
-def read_runs(places: Iterable[Path | str]) -> list[RunResult]:
-    """Each of them; when one cannot be read, every problem is told and the command ends."""
-    found, problems = [], []
-    for place in places:
-        try:
-            found.append(read_run(place))
-        except RunFolderError as error:
-            problems.append(str(error))
-    if problems:
-        refuse(problems)
-    return found
