@@ -37,10 +37,8 @@ LIBRARY = "llmirage_shared.hot"  # the one shared library; the files beside the 
 # A name may end in *: all modules of that package but its __init__.
 NAMES = (
     # The cluster's clock, and who is where.
-    "llmirage_server.cluster.agenda",
     "llmirage_server.cluster.cluster",
     "llmirage_server.cluster.lifecycle.pools",
-    "llmirage_server.cluster.readings",
     "llmirage_server.cluster.request",
     "llmirage_server.drivers.virtual",
     # The choice of an instance: not the routers themselves, whose docstrings `llmirage catalog` shows.

@@ -50,7 +50,7 @@ def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
     """The server's app; with a driver its requests go there. Raises ConfigError."""
     from llmirage_server.api.text import TextLoader, TextTools
     from llmirage_server.app import create_app, load_text_tools
-    from llmirage_server.drivers.whole_replies import NotedReplies
+    from llmirage_server.drivers.in_process import NotedReplies
 
     key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
     if key not in _TEXT:

@@ -10,8 +10,7 @@ from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, n
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call, Target
-from llmirage_server.drivers.observed import ObservedDriver
-from llmirage_server.drivers.whole_replies import PLANS, Plans, WholeReplyDriver
+from llmirage_server.drivers.in_process import PLANS, ObservedDriver, Plans, WholeReplyDriver
 
 _URL = "http://llmirage"
 

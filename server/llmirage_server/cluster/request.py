@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.cluster.streaming import StreamInterval
+from llmirage_server.cluster.limits import StreamInterval
 
 TokenIds = npt.NDArray[np.int32]
 Span = tuple["array[float]", int, int]

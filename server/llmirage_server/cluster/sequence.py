@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_server.cluster.kv.radix_run import TreeNode
+from llmirage_server.cluster.kv.radix_tree import TreeNode
 from llmirage_server.cluster.request import Request
 
 

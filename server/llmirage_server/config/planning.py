@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmirage_server.cluster.kv.offload import TierSpec
-from llmirage_server.cluster.limits import EngineLimits, FirstToken
-from llmirage_server.cluster.streaming import StreamInterval
+from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.perf.catalogue.acceptance import with_published_acceptance
 from llmirage_server.perf.catalogue.gpus import GIB

@@ -15,9 +15,9 @@ from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, W
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.radix_tree import RadixTree, token_bytes
+from llmirage_server.cluster.kv.radix_tree import RadixTree
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, token_bytes
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.file import make_config

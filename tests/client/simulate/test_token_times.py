@@ -17,7 +17,7 @@ from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulator.engine import Request
 from llmirage_client.workload.session import Session
-from llmirage_server.cluster.streaming import StreamInterval
+from llmirage_server.cluster.limits import StreamInterval
 from llmirage_shared.statistics import summarize
 
 CONVERSATION = Conversation(Session("s", ()), 0, Identifiers(1), ())

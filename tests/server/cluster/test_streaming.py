@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.cluster.streaming import StreamInterval
+from llmirage_server.cluster.limits import StreamInterval
 
 
 @pytest.mark.parametrize(

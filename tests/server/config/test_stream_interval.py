@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmirage_server.cluster.streaming import StreamInterval
+from llmirage_server.cluster.limits import StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import front_end_of
 from llmirage_server.config.planning import ServedPool, plan

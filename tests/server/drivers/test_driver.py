@@ -15,8 +15,8 @@ from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.routers import make_router
+from llmirage_server.drivers.in_process import ObservedDriver
 from llmirage_server.drivers.live import SLICE_S, Driver, FreeDriver, PacedDriver
-from llmirage_server.drivers.observed import ObservedDriver
 from llmirage_shared import virtual_time
 
 LIMITS = EngineLimits(kv_tokens=100_000)

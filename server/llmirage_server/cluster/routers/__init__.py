@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from llmirage_server.cluster.routers.base import Router
-from llmirage_server.cluster.routers.error import RouterError
-from llmirage_server.cluster.routers.kv_aware import KVAware
-from llmirage_server.cluster.routers.load import LeastLoaded, PowerOfTwo, Random, RoundRobin
-from llmirage_server.cluster.routers.prefix import Prefix
-from llmirage_server.cluster.routers.session import SessionAffinity
+from llmirage_server.cluster.routers.base import Router, RouterError
+from llmirage_server.cluster.routers.load import LeastLoaded, PowerOfTwo, Random, RoundRobin, SessionAffinity
+from llmirage_server.cluster.routers.prefix import KVAware, Prefix
 
 __all__ = ["ROUTERS", "Router", "RouterError", "make_router"]
 

@@ -22,6 +22,10 @@ _LOAD = attrgetter("load")
 _UNFINISHED = attrgetter("unfinished")
 
 
+class RouterError(RuntimeError):
+    """A router of the user's own raised, or answered with something that is not one of the instances."""
+
+
 class Router(ABC):
     """Chooses for one request at a time; deterministic by seed and by what the instances hold.
 

@@ -25,8 +25,7 @@ from typing import Any
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request, TokenIds
-from llmirage_server.cluster.routers.base import Router, key_of
-from llmirage_server.cluster.routers.error import RouterError
+from llmirage_server.cluster.routers.base import Router, RouterError, key_of
 
 
 @dataclass(frozen=True)

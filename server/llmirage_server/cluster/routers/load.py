@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import Rotation, Router, loads
+from llmirage_server.cluster.routers.base import Rotation, Router, loads, position_of
+
+_REMEMBERED_SESSIONS = 100_000
 
 
 class RoundRobin(Router):
@@ -62,3 +65,28 @@ class PowerOfTwo(Router):
         one = int(self._rng.integers(n))
         other = (one + 1 + int(self._rng.integers(n - 1))) % n
         return one if instances[one].load <= instances[other].load else other
+
+
+class SessionAffinity(LeastLoaded):
+    """Requests of one session key stay together, where the least load put the first; without a key, the least load.
+
+    A session whose instance takes no requests any more is placed anew, and stays there.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._placed: OrderedDict[str, int] = OrderedDict()  # index by session key, least recently used first
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        key = request.session_key
+        if key is None:
+            return super().choose(request, instances)
+        index = self._placed.get(key, -1)
+        position = position_of(index, instances)
+        if position == len(instances) or instances[position].index != index:
+            position = super().choose(request, instances)
+            self._placed[key] = instances[position].index
+            if len(self._placed) > _REMEMBERED_SESSIONS:
+                self._placed.popitem(last=False)
+        self._placed.move_to_end(key)
+        return position

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from llmirage_server.cluster.kv.radix_tree import MERGED_BYTES, TOKEN_BYTES, RadixTree, token_bytes
+from llmirage_server.cluster.kv.radix_tree import MERGED_BYTES, TOKEN_BYTES, RadixTree
+from llmirage_server.cluster.request import token_bytes
 
 
 def key(*tokens: int) -> bytes:

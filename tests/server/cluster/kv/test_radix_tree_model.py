@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from llmirage_server.cluster.kv import radix_tree
-from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, RadixTree, TreeNode, token_bytes
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, RadixTree, TreeNode
+from llmirage_server.cluster.request import token_bytes
 
 Tokens = tuple[int, ...]
 

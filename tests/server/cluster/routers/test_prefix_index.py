@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, token_bytes
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.request import token_bytes
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 Tokens = tuple[int, ...]
