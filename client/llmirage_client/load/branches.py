@@ -6,31 +6,41 @@ import math
 import random
 from dataclasses import replace
 
-from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.conversation import Conversation, Tree
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.share import Share
 from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTime, Workload
 
 
 class Family:
-    """The conversations of a run: no two have a number in common, nor do those of several shares."""
+    """The conversations of a run: no two have a number in common, nor do those of several shares.
+
+    awaited: session and turn of the requests for which turns of other sessions wait.
+    """
 
     def __init__(self, workload: Workload, identifiers: Identifiers, share: Share | None = None) -> None:
         self._sessions = workload.sessions
         self._identifiers = identifiers
+        self.awaited = {(each.session, each.turn) for session in workload.sessions.values() for turn in session.turns
+                        for each in turn.after}  # fmt: skip
         share = share or Share()
         self._next, self._step = share.index, share.of
 
     def root(self, session: Session, *place: object) -> Conversation:
         number = self._next
         self._next = number + self._step
-        return Conversation(session, number, self._identifiers, place)
+        conversation = Conversation(session, number, self._identifiers, place)
+        if self.awaited:
+            conversation.tree = Tree()
+        return conversation
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
         """A fork continues its parent: history and tools so far, and its affinity. A spawn starts from nothing."""
         session = self._of_repeat(session_id, parent)
         name = (kind, session_id, *place)
         child = Conversation(session, self._number(), self._identifiers, name, parent, kind, parent.depth + 1)
+        if child.tree is not None:
+            child.tree.started.add(session_id)
         if kind == "fork" and parent.thread is not None:
             child.thread = parent.thread.forked(session.mode)
         return child
@@ -41,6 +51,19 @@ class Family:
         return Conversation(
             self._of_repeat(session_id, root), self._number(), self._identifiers, name, None, "spawn", depth=1
         )
+
+    def abandon(self, tree: Tree, session_id: str, now_s: float, turn: int = 0) -> None:
+        """Let nobody wait for the turns of a session from that one on, nor for sessions that they would have started."""
+        left = [(session_id, turn)]
+        while left:
+            name, first = left.pop()
+            turns = self._sessions[name].turns
+            for index in range(first, len(turns)):
+                if (name, index) in self.awaited:
+                    tree.note(name, index, "dispatch", now_s)
+                    tree.note(name, index, "reply", now_s)
+                children = [child for branch in turns[index].branches for child in branch.children]
+                left += [(child, 0) for child in children if child not in tree.started]
 
     def _of_repeat(self, session_id: str, parent: Conversation) -> Session:
         session, repeat = self._sessions[session_id], parent.session.repeat

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.measure.record import BranchMode
-from llmirage_client.workload.session import Session
+from llmirage_client.workload.session import Event, Session
 
 if TYPE_CHECKING:
     from llmirage_client.load.history import Thread
@@ -22,6 +22,7 @@ REPLY: Final = 5  # when the request of turn `turn_index`, due at `due_s`, is ov
 # What a conversation waits for beside these.
 NOTHING: Final = 0
 TREE: Final = 6  # its own turns are over, those of its descendants are not
+EVENT: Final = 7  # yielded too: when a request of its tree goes out or has its reply, or when the phase ends
 
 Waits = Generator[int, None, None]
 Place = tuple[object, ...]
@@ -75,6 +76,35 @@ class Group:
             conversation.cancel()
 
 
+class Tree:
+    """A root with its descendants: which of the requests that turns wait for have gone out or have their reply, and when.
+
+    started: the sessions that have begun.
+    """
+
+    __slots__ = ("_happened_s", "_waiting", "started")
+
+    def __init__(self) -> None:
+        self.started: set[str] = set()
+        self._happened_s: dict[tuple[str, int, Event], float] = {}
+        self._waiting: dict[tuple[str, int, Event], list[Conversation]] = {}
+
+    def happened_s(self, session: str, turn: int, event: Event) -> float | None:
+        return self._happened_s.get((session, turn, event))
+
+    def note(self, session: str, turn: int, event: Event, now_s: float) -> None:
+        """The first time counts."""
+        key = (session, turn, event)
+        if key not in self._happened_s:
+            self._happened_s[key] = now_s
+            for conversation in self._waiting.pop(key, ()):
+                if conversation.waits == EVENT:
+                    conversation.wake()
+
+    def wait(self, conversation: Conversation, session: str, turn: int, event: Event) -> None:
+        self._waiting.setdefault((session, turn, event), []).append(conversation)
+
+
 class Conversation:
     """An instance of a session: the same session runs as several when roots repeat or parents share a child.
 
@@ -83,6 +113,7 @@ class Conversation:
 
     The rules write what they wait for: until_s, awaited, and of a request turn_index (from then on the last turn that was
     sent) and due_s. The sender of the request writes what became of it: failed, but not cancelled; and over_s, when.
+    started_s: when the root of its tree was due. tree: None where no turn waits for requests of others.
     """
 
     __slots__ = (
@@ -105,8 +136,10 @@ class Conversation:
         "play",
         "rules",
         "session",
+        "started_s",
         "thread",
         "timer",
+        "tree",
         "turn_index",
         "until_s",
         "waits",
@@ -124,6 +157,8 @@ class Conversation:
     awaited: Conversation | None  # the child that it waits for
     due_s: float
     over_s: float
+    started_s: float
+    tree: Tree | None
 
     def __init__(
         self,
@@ -147,8 +182,11 @@ class Conversation:
         self.waits = NOTHING
         self.cancelled = self.failed = False
         self.in_flight = self.children = self.thread = self.turn_index = self.awaited = None
+        self.tree = None
+        self.started_s = 0.0
         if parent is not None:
             self._started_by_turn = parent.turn_index
+            self.started_s, self.tree = parent.started_s, parent.tree
 
     def __str__(self) -> str:
         return self.correlation_id

@@ -16,6 +16,7 @@ from llmirage_client.load.arrivals import AT_ONCE
 from llmirage_client.load.branches import Family
 from llmirage_client.load.conversation import (
     CHILD,
+    EVENT,
     NEXT_ROUND,
     NOTHING,
     OVER,
@@ -154,6 +155,8 @@ class Phase:
     def _start(self, conversation: Conversation, group: Group, ready_s: float) -> None:
         conversation.group = group
         group.running[conversation] = None
+        if conversation.parent is None:
+            conversation.started_s = ready_s
         rules = self._rules
         conversation.rules = (
             rules.rounds(conversation) if conversation.session.rounds else rules.turns(conversation, ready_s)
@@ -239,9 +242,9 @@ def _number(conversation: Conversation) -> int:
 
 
 def _wake_waiting(group: Group) -> None:
-    """Those that wait for a time or a tick, and their descendants."""
+    """Those that wait for a time, a tick or a request, and their descendants."""
     for conversation in group.running:
-        if conversation.waits in (UNTIL, TICK):
+        if conversation.waits in (UNTIL, TICK, EVENT):
             conversation.wake_early()
         if conversation.children is not None:
             _wake_waiting(conversation.children)

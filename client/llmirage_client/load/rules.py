@@ -7,16 +7,28 @@ conversations and says what their waits mean, on the event loop of a live run or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from random import Random
 
 from llmirage_client.load.arrivals import Arrivals
 from llmirage_client.load.branches import Family, think_time_s
-from llmirage_client.load.conversation import CHILD, NEXT_ROUND, REPLY, TICK, UNTIL, Cancelled, Conversation, Group, Waits
+from llmirage_client.load.conversation import (
+    CHILD,
+    EVENT,
+    NEXT_ROUND,
+    REPLY,
+    TICK,
+    UNTIL,
+    Cancelled,
+    Conversation,
+    Group,
+    Tree,
+    Waits,
+)
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.stop import Stop
 from llmirage_client.measure.record import BranchStats
-from llmirage_client.workload.session import Turn
+from llmirage_client.workload.session import After, Event, Turn
 
 
 class Rules:
@@ -56,13 +68,15 @@ class Rules:
         """Send turn after turn, then start the children of each once its reply is there. ready_s: when the first may go."""
         session, stop, arrivals, clock = conversation.session, self._stop, self._arrivals, self._stop.clock
         whole = False
+        tree = conversation.tree if self._with_children else None
+        over = 0  # turns whose children have begun
         try:
             if session.pre_session_spawns and self._with_children:
                 for place, name in enumerate(session.pre_session_spawns):
                     self._start(self._family.pre_session_child(conversation, name, place))
                 yield NEXT_ROUND  # they go out first
             due_s = ready_s
-            schedule_s = ready_s - (session.arrival_s or 0.0) / self._speed  # time 0 of the file
+            schedule_s = conversation.started_s - (session.arrival_s or 0.0) / self._speed  # time 0 of the file
             for index, turn in enumerate(session.turns):
                 awaited = None if conversation.children is None else conversation.children.open_gate(index)
                 suspended = False
@@ -74,8 +88,10 @@ class Rules:
                     ready_s = max(ready_s, schedule_s + turn.arrival_s / self._speed)
                 else:
                     ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
+                if turn.after and tree is not None:
+                    ready_s = yield from self._after(conversation, tree, turn.after, ready_s)
                 yield from self._until(conversation, ready_s)
-                if not index or awaited is not None or conversation.depth:
+                if not index or awaited is not None or conversation.depth or turn.after:
                     due_s = ready_s
                 elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
                     due_s = paced_s
@@ -94,7 +110,14 @@ class Rules:
                 if not index and conversation.depth:
                     self.stats.children_spawned += 1
                 conversation.turn_index, conversation.due_s = index, due_s
+                known = tree if (session.id, index) in self._family.awaited else None
+                if known is not None:
+                    known.note(session.id, index, "dispatch", clock())
+                if turn.branches and self._with_children:
+                    self._start_branches(conversation, turn, "dispatch")
                 yield REPLY
+                if known is not None:
+                    known.note(session.id, index, "reply", conversation.over_s)
                 if conversation.failed:
                     self._fail_fast(conversation)
                     if session.ends_on_failure:
@@ -102,14 +125,30 @@ class Rules:
                         break
                 ready_s = conversation.over_s
                 if turn.branches and self._with_children:
-                    self._start_branches(conversation, turn)
+                    self._start_branches(conversation, turn, "reply")
                     yield NEXT_ROUND  # they go out before the next turn
+                over = index + 1
             else:
                 whole = True
         except Cancelled:
             pass
+        if tree is not None:
+            self._family.abandon(tree, session.id, clock(), over)
         if conversation.depth:
             self._count_end(conversation, whole)
+
+    def _after(
+        self, conversation: Conversation, tree: Tree, after: Sequence[After], ready_s: float
+    ) -> Generator[int, None, float]:
+        """Wait for requests of the tree. Return when the turn may go out: `ready_s`, or later if one of them says so."""
+        for each in after:
+            while (happened_s := tree.happened_s(each.session, each.turn, each.event)) is None:
+                if self._stop.ended:
+                    return ready_s
+                tree.wait(conversation, each.session, each.turn, each.event)
+                yield EVENT
+            ready_s = max(ready_s, happened_s + self._paced(each.delay_s))
+        return ready_s
 
     def _until(self, conversation: Conversation, when_s: float) -> Waits:
         while self._stop.clock() < when_s and not self._stop.ended:
@@ -146,8 +185,10 @@ class Rules:
         if conversation.depth:
             self._count_end(conversation, whole)
 
-    def _start_branches(self, conversation: Conversation, turn: Turn) -> None:
+    def _start_branches(self, conversation: Conversation, turn: Turn, event: Event) -> None:
         for branch in turn.branches:
+            if branch.at != event:
+                continue
             children = self._started(
                 [
                     self._family.child(conversation, name, branch.kind, branch.id, place)
@@ -185,6 +226,11 @@ class Rules:
         if index and options.inter_turn_delay_mean_s is not None:
             rng = Random(f"delay {conversation.correlation_id} {index}")
             delay_s = max(rng.gauss(options.inter_turn_delay_mean_s, options.inter_turn_delay_std_s), 0.0)
+        return self._paced(delay_s)
+
+    def _paced(self, delay_s: float) -> float:
+        """A pause of the file on the run's clock."""
+        options = self._options
         delay_s *= options.inter_turn_delay_factor
         cap_s = options.inter_turn_delay_cap_s
         return (delay_s if cap_s is None else min(delay_s, cap_s)) / self._speed

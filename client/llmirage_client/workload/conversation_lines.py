@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_json_lines
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -52,7 +52,7 @@ def load_lines(path: str, format_name: str, read: ReadLine, left_out: LeftOut, s
     """
     problems: list[Problem] = []
     sessions: list[Session] = []
-    for line, value in read_json_lines(read_bytes(path), problems):
+    for line, value in read_json_lines(path, problems):
         check = Checker(line)
         turns = read(value, check)
         problems += check.problems

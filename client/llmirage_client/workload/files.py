@@ -1,19 +1,22 @@
 """Reading workload files: plain or gzip, JSON Lines or one JSON document, every fault a WorkloadError with its line.
 
+Lines, and the elements of one large array, are read one after the other: a file may be larger than memory.
+
 On which line of a document a value stands is only asked for once something is wrong there.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from json import JSONDecoder
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.session import Problem, WorkloadError
@@ -25,7 +28,40 @@ _SURROGATE = re.compile(
 )
 _LONG_INTEGER = re.compile(r"\d{4000}")
 _BRACKETS = re.compile(r"[\[\]{}]")
+_BETWEEN = re.compile(r"[ \t\n\r,]*")
 _DEEP = 500  # more than any workload has, fewer than the parser takes
+_HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
+_CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """The file, unpacked if it is gzip, after its byte order mark. Raises WorkloadError when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            file.seek(0)
+            unpacked = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+            if unpacked.read(len(_BOM)) != _BOM:
+                unpacked.seek(0)
+            yield unpacked
+    except FileNotFoundError:
+        raise fault(path, "no such file") from None
+    except IsADirectoryError:
+        raise fault(path, "is a directory, not a workload file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise fault(path, f"is a damaged gzip file: {error}") from None
+    except (OSError, ValueError) as error:
+        raise fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_head(path: str) -> bytes:
+    """The beginning of the file, as `read_bytes` gives the whole; all of a small one. Raises WorkloadError as it does."""
+    with _opened(path) as file:
+        head = file.read(_HEAD_BYTES)
+        while not head.strip() and (more := file.read(_HEAD_BYTES)):
+            head = more
+    return _checked(path, head)
 
 
 def read_bytes(path: str) -> bytes:
@@ -33,21 +69,12 @@ def read_bytes(path: str) -> bytes:
 
     Raises WorkloadError when it cannot be read, is empty, or is no UTF-8 text.
     """
-    file = Path(path)
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        raise fault(path, "no such file") from None
-    except IsADirectoryError:
-        raise fault(path, "is a directory, not a workload file") from None
-    except (OSError, ValueError) as error:
-        raise fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if data.startswith(_GZIP_MAGIC):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise fault(path, f"is a damaged gzip file: {error}") from None
-    data = data.removeprefix(_BOM)
+    with _opened(path) as file:
+        data = file.read()
+    return _checked(path, data)
+
+
+def _checked(path: str, data: bytes) -> bytes:
     if not data.strip():
         raise fault(path, "is empty; a workload needs at least one session")
     if b"\0" in data[:65536]:
@@ -55,12 +82,92 @@ def read_bytes(path: str) -> bytes:
     return data
 
 
-def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Yields (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted."""
-    if _is_one_document(data):
+def read_lines(path: str) -> Iterator[bytes]:
+    """Every line, one after the other. Raises WorkloadError as `read_bytes` does."""
+    read_head(path)
+    with _opened(path) as file:
+        yield from file
+
+
+def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Yields (line number from 1, value) of every value of a file of JSON lines, or of one array or object over lines.
+
+    The elements of an array count, and one at a time is in memory. What is no JSON is noted.
+    """
+    head = read_head(path)
+    start = head.lstrip()[:1]
+    if start != b"[" and not _is_one_document(path, head):
+        yield from read_json_lines(path, problems)
+    elif start == b"[":
+        yield from _elements(path, problems)
+    else:
+        try:
+            yield head[: len(head) - len(head.lstrip())].count(b"\n") + 1, parse(read_bytes(path))
+        except JsonFault as error:
+            problems.append(Problem(f"invalid JSON: {error}", error.line))
+
+
+def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Those of the arrays of a file: one array, or one a line."""
+    decode = JSONDecoder(parse_constant=_no_constants, parse_float=_finite).raw_decode
+    text, line, position, more = "", 1, 0, True
+    depth = 0
+    as_text = codecs.getincrementaldecoder("utf-8")()
+    with _opened(path) as file:
+        while True:
+            match = _BETWEEN.match(text, position)
+            end = match.end() if match else position
+            line += text.count("\n", position, end)
+            position = end
+            if text[position : position + 1] in ("[", "]") and (text[position] == "]" or not depth):
+                depth += 1 if text[position] == "[" else -1
+                position += 1
+                continue
+            if not depth and position < len(text):
+                problems.append(Problem("invalid JSON: extra data after the array", line))
+                return
+            try:
+                if position == len(text) and not more:
+                    if depth:
+                        problems.append(Problem("invalid JSON: the array has no end", line))
+                    return
+                value, end = decode(text, position)
+                if end == len(text) and more:
+                    raise json.JSONDecodeError("a number may go on", text, position)
+            except (ValueError, RecursionError) as error:
+                if more:
+                    read = file.read(max(_CHUNK_BYTES, len(text) - position))
+                    try:
+                        text = text[position:] + as_text.decode(read, not read)
+                    except UnicodeDecodeError as wrong:
+                        problems.append(
+                            Problem(f"invalid JSON: not UTF-8 text: byte 0x{wrong.object[wrong.start]:02x}", line)
+                        )
+                        return
+                    position, more = 0, bool(read)
+                    continue
+                if isinstance(error, json.JSONDecodeError):
+                    line += error.doc.count("\n", position, error.pos)
+                problems.append(Problem(f"invalid JSON: {getattr(error, 'msg', None) or error}", line))
+                return
+            if "\\u" in text[position:end] and _half_pair(value):
+                problems.append(Problem(f"invalid JSON: {_HALF_PAIR}", line))
+            else:
+                yield line, value
+            line += text.count("\n", position, end)
+            position = end
+
+
+def read_json_lines(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Yields (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted.
+
+    source: the path of a file, or what is in it.
+    """
+    if _is_one_document(source, source if isinstance(source, bytes) else read_head(source)):
         problems.append(Problem("the file is one JSON object over several lines; this format needs each on one line", 1))
         return
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    lines = source.split(b"\n") if isinstance(source, bytes) else read_lines(source)
+    for number, line in enumerate(lines, start=1):
         line = line.strip()
         if not line:
             continue
@@ -72,9 +179,9 @@ def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int,
             yield number, value
 
 
-def read_rows(data: bytes, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
+def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
     """Yields the object of every line with its checker. What the checker finds goes to the problems, as other faults do."""
-    for line, value in read_json_lines(data, problems):
+    for line, value in read_json_lines(source, problems):
         check = Checker(line)
         row = check.mapping(value, None)
         if row is not None:
@@ -82,13 +189,13 @@ def read_rows(data: bytes, problems: list[Problem]) -> Iterator[tuple[dict[str, 
         problems += check.problems
 
 
-def _is_one_document(data: bytes) -> bool:
-    """Whether the lines make sense only together, as pretty-printed JSON does."""
-    first, _, rest = data.strip().partition(b"\n")
+def _is_one_document(source: bytes | str, head: bytes) -> bool:
+    """Whether the lines make sense only together, as pretty-printed JSON does. head: the beginning of the file."""
+    first, _, rest = head.strip().partition(b"\n")
     if first.strip() not in (b"{", b"[") or not rest:
         return False
     try:
-        parse(data)
+        parse(source if isinstance(source, bytes) else read_bytes(source))
     except JsonFault:
         return False
     return True
@@ -131,13 +238,10 @@ def parse(data: bytes) -> Any:
         raise JsonFault(f"not UTF-8 text: byte 0x{data[error.start]:02x} at column {column}", line) from None
     try:
         value = json.loads(text, parse_constant=_no_constants, parse_float=_finite)
-        if b"\\u" in data:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        if b"\\u" in data and _half_pair(value):
+            raise JsonFault(_HALF_PAIR, pattern=_SURROGATE)
     except json.JSONDecodeError as error:
         raise JsonFault(f"{error.msg} at column {error.colno}", error.lineno) from None
-    except UnicodeEncodeError:
-        message = "a \\u escape gives half of a surrogate pair, which is not a character"
-        raise JsonFault(message, _line_of(_SURROGATE, text)) from None
     except RecursionError:
         raise JsonFault("nested too deeply", _line_of_depth(text)) from None
     except JsonFault as error:
@@ -145,6 +249,17 @@ def parse(data: bytes) -> Any:
     except ValueError as error:  # an integer of thousands of digits
         raise JsonFault(str(error), _line_of(_LONG_INTEGER, text)) from None
     return value
+
+
+_HALF_PAIR = "a \\u escape gives half of a surrogate pair, which is not a character"
+
+
+def _half_pair(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def fault(path: str, message: str, line: int | None = None, field: str | None = None) -> WorkloadError:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from llmirage_client.workload.files import JsonFault, parse
 
+_ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 
 
 @dataclass(slots=True, frozen=True)
 class FirstKeys:
     """keys: of the object itself. marks: these, "turns.text" for a key of the first object of a list under a key, and
-    "type=name" for a text under `type`.
+    "type=name" for a text under `type`. Of the first object of an array, all marks begin with "[].".
     """
 
     keys: tuple[str, ...] = ()
@@ -25,7 +26,10 @@ class FirstKeys:
 
 
 def first_keys(data: bytes) -> FirstKeys:
-    """Of the object that `data` is, or begins with if it is no valid JSON; empty for anything else."""
+    """Of the object that `data` is, or begins with if it is no valid JSON, or of the first of an array."""
+    if (array := _ARRAY_OF_OBJECTS.match(data)) is not None:
+        first = _of_broken_object(data[array.end() - 1 :].decode("utf-8", "replace"))
+        return FirstKeys(tuple(f"[].{key}" for key in first.keys), tuple(f"[].{key}" for key in first.below))
     try:
         value = parse(data)
     except JsonFault:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from llmirage_shared.plain_numbers import make_plain
 
 BranchKind = Literal["fork", "spawn"]
+Event = Literal["reply", "dispatch"]
+"""Of a request: that its reply is complete (or it failed, or will never be sent), or that it goes out."""
 
 ContextMode = Literal[
     "accumulate", "accumulate_authored", "server_state", "server_conversation", "isolated", "verbatim", "tokens"
@@ -31,9 +33,10 @@ tokens: the turn's `tokens` say how many tokens (or which) go in and come out (f
 
 @dataclass(slots=True, frozen=True)
 class Branch:
-    """Children that start when the turn which carries the branch has its reply.
+    """Children that start when the turn which carries the branch has its reply, or goes out.
 
     fork: children inherit the parent's history, live reply included. spawn: children start empty.
+    at: "dispatch" only for a spawn.
     join_at: index of the turn of the SAME session that waits for all children of this branch; None: none waits.
     background: for a fork, the parent goes on with its remaining turns.
     """
@@ -43,6 +46,17 @@ class Branch:
     children: tuple[str, ...]
     join_at: int | None = None
     background: bool = False
+    at: Event = "reply"
+
+
+@dataclass(slots=True, frozen=True)
+class After:
+    """A request of the same tree of sessions, and how long after its event a turn may go out."""
+
+    session: str
+    turn: int
+    delay_s: float = 0.0
+    event: Event = "reply"
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,7 +98,10 @@ class Turn:
 
     delay_s: seconds to wait after the previous reply of the session before this turn goes out (think time, tool wait).
     arrival_s: the turn's own time on the file's schedule, by the clock of the session's arrival_s. A run that keeps to the
-    schedule sends the turn then, or with the previous reply if that comes later, and does not look at delay_s.
+    schedule sends the turn then, or with the previous reply if that comes later, and does not look at delay_s. In a session
+    that another one starts it counts from the start of the tree's root.
+    after: other requests of the tree for which the turn waits, in every run that has children. A session that others name
+    here is started once in its tree.
     model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None:
     unchanged), but in isolated sessions they are those of the turn.
     min_tokens: the reply has at least so many tokens where the endpoint can be told (`ignore_eos`, `min_tokens`).
@@ -102,6 +119,7 @@ class Turn:
     synthetic: SyntheticUser | None = None
     arrival_s: float | None = None
     min_tokens: int | None = None
+    after: tuple[After, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.delay_s) is not float or (self.arrival_s is not None and type(self.arrival_s) is not float):

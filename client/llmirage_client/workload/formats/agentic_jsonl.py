@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_bytes, read_rows
+from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
@@ -34,7 +34,7 @@ def load(path: str) -> Workload:
     sessions: list[Session] = []
     first_line: dict[str, int] = {}
     unused: Counter[str] = Counter()
-    for row, check in read_rows(read_bytes(path), problems):
+    for row, check in read_rows(path, problems):
         session = _session(row, check, unused)
         line = check.line or 0
         if session is not None and first_line.setdefault(session.id, line) != line:

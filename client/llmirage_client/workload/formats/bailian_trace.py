@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import read_bytes, read_rows
+from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
@@ -41,7 +41,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     problems: list[Problem] = []
     stray = StrayKeys()
     rows: dict[int, _ChatLine] = {}
-    for fields, check in read_rows(read_bytes(path), problems):
+    for fields, check in read_rows(path, problems):
         row = _read(fields, check, stray, block_size)
         if row is not None and rows.setdefault(row.chat_id, row) is not row:
             check.fail("chat_id", f"{row.chat_id} is also on line {rows[row.chat_id].line}; ids must be unique")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from llmirage_client.workload.authored_turn import check_type, read_extra, read_output_length, read_timing
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import read_bytes, read_rows
+from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
@@ -44,7 +44,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     problems: list[Problem] = []
     stray = StrayKeys()
     lines: SessionLines[_TraceLine] = SessionLines()
-    for row, check in read_rows(read_bytes(path), problems):
+    for row, check in read_rows(path, problems):
         stray.look(row, _KEYS, check)
         check_type(row, FORMAT.name, check)
         session_id = check.given(row, "session_id", check.text)

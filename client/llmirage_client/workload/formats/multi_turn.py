@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader, check_type
-from llmirage_client.workload.files import read_bytes, read_rows
+from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -24,7 +24,7 @@ def load(path: str) -> Workload:
     problems: list[Problem] = []
     reader = TurnReader()
     lines: SessionLines[AuthoredTurn] = SessionLines()
-    for row, check in read_rows(read_bytes(path), problems):
+    for row, check in read_rows(path, problems):
         reader.stray.look(row, _KEYS, check)
         check_type(row, FORMAT.name, check)
         session_id = check.given(row, "session_id", check.text)

@@ -6,7 +6,7 @@ Lines that share a session_id go out one after the other; each is complete in it
 from __future__ import annotations
 
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader
-from llmirage_client.workload.files import read_bytes, read_rows
+from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
@@ -18,7 +18,7 @@ def load(path: str) -> Workload:
     problems: list[Problem] = []
     reader = TurnReader()
     lines: SessionLines[AuthoredTurn] = SessionLines()
-    for row, check in read_rows(read_bytes(path), problems):
+    for row, check in read_rows(path, problems):
         turn = reader.read(row, check)
         lines.add(turn.session_id, check.line or 0, [turn])
     if problems:
