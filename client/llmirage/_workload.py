@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from llmirage._commands import parsed
 from llmirage._results import Result
-from llmirage_client.commands.actions.convert import check_writable, converted_to
-from llmirage_client.commands.actions.generate import made_of
-from llmirage_client.commands.actions.inspect import as_json, distribution_rows, facts_lines, looked_at
+from llmirage_client.commands.actions.inspect import distribution_rows, facts_lines
 from llmirage_client.commands.actions.output import write_output
 from llmirage_client.commands.actions.table import table_of
-from llmirage_client.commands.actions.workload import load_workload as loaded
-from llmirage_client.commands.actions.workload import readable
+from llmirage_client.operations import convert, inspect
+from llmirage_client.operations import generate as generation
+from llmirage_client.operations.workload import load_workload as loaded
+from llmirage_client.operations.workload import readable
 from llmirage_client.report.html.page import PageHead, Section, notes, page, table
 from llmirage_client.report.screen import Block
-from llmirage_client.workload.convert import ConversionError
+from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.workload.session import Turn, Workload
-from llmirage_shared.settings import ConfigError
+from llmirage_shared.settings import instance_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -33,7 +33,7 @@ class LoadedWorkload(Result):
 
     _workload: Workload
 
-    def __init__(self, workload: Workload, counting: Mapping[str, Any], file: bytes | None = None) -> None:
+    def __init__(self, workload: Workload, counting: InspectSettings, file: bytes | None = None) -> None:
         """counting: how `inspect` counts. file: what `generate` wrote."""
         self._workload = workload
         self._counting = counting
@@ -58,19 +58,15 @@ class LoadedWorkload(Result):
         if to is None and self._file is not None:
             write_output(self._file, os.fspath(path))
             return
-        check_writable(to or self._workload.format)
-        try:
-            made = converted_to(self._workload, to or self._workload.format, self._counting["tokenizer"], 0)
-        except ConversionError as error:
-            raise ConfigError([f"{self.path}: {error}"]) from None
+        made = convert.convert(self._workload, to or self._workload.format, self._counting.tokenizer)
         write_output(made.data, os.fspath(path))
 
     @cached_property
-    def _facts(self) -> Any:
-        return looked_at(self._workload, self._counting)
+    def _facts(self) -> inspect.WorkloadFacts:
+        return inspect.inspect(self._workload, self._counting)
 
     def _data(self) -> Mapping[str, Any]:
-        return as_json(self._facts)
+        return self._facts.json()
 
     def _columns(self) -> Mapping[str, Any]:
         """One row a turn."""
@@ -116,9 +112,10 @@ def _input_tokens(turn: Turn) -> int | None:
 def load_workload(file: str | os.PathLike[str], **settings: Unpack[InspectOptions]) -> LoadedWorkload:
     """Read a workload file, bundled:NAME, or a preset. Settings are those of `llmirage inspect`. Raises ConfigError."""
     given = parsed("inspect", [file], settings)
+    counting = instance_of(InspectSettings, given)
     with readable():
-        workload = loaded(given["file"], given)
-    return LoadedWorkload(workload, given)
+        workload = loaded(given["file"], counting, tokenizer=counting.tokenizer)
+    return LoadedWorkload(workload, counting)
 
 
 def generate(preset: str | os.PathLike[str] = "agent-chain", **settings: Unpack[GenerateOptions]) -> LoadedWorkload:
@@ -127,6 +124,6 @@ def generate(preset: str | os.PathLike[str] = "agent-chain", **settings: Unpack[
     Parameters are set by `set={"turns.mean": 12}`. Raises ConfigError with all problems.
     """
     given = parsed("generate", [preset], settings)
-    made = made_of(given["preset"], given)
-    counting = {"tokenizer": given["tokenizer"], "reply_tokens": 200}
-    return LoadedWorkload(made.workload, counting, made.data)
+    chosen = instance_of(GenerateSettings, given)
+    made = generation.generate(given["preset"], chosen)
+    return LoadedWorkload(made.workload, InspectSettings(tokenizer=chosen.tokenizer), made.file)

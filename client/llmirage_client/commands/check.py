@@ -7,7 +7,7 @@ from llmirage_shared.command_line import OPTIONS, argument, command, options
 from llmirage_shared.settings import at_call, setting, switch
 
 
-class CheckSettings(FileSettings):
+class CheckOutput:
     tokenizer: str | None = setting(
         None, OPTIONS, "Folder or Hugging Face name of the tokenizer, for formats that count tokens."
     )
@@ -17,7 +17,11 @@ class CheckSettings(FileSettings):
 check = command(
     "check",
     "llmirage_client.commands.actions.check:check",
-    [argument("file", names=at_call("llmirage_client.workload.names:bundled_names")), *options(CheckSettings)],
+    [
+        argument("file", names=at_call("llmirage_client.workload.names:bundled_names")),
+        *options(FileSettings),
+        *options(CheckOutput),
+    ],
     """Validate a workload file, or bundled:NAME, without sending anything.
 
     Exit status: 0 if the file is valid; 2 if it is not, with every problem and its line.

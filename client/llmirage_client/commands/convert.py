@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING
-
-from llmirage_client.settings.places import cannot_be_file
-from llmirage_client.settings.workload import FileSettings
+from llmirage_client.settings.workload import ConvertSettings, MadeFile
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import at_call, setting, switch
+from llmirage_shared.settings import at_call, switch
 
 
-class ConvertSettings(FileSettings):
-    to: str = setting(MISSING, OPTIONS, "Format to write.", metavar="FORMAT")
-    output: str | None = setting(
-        None,
-        OPTIONS,
-        "File to write; compressed if it ends in .gz.",
-        short="o",
-        metavar="FILE",
-        check=cannot_be_file,
-        unset="standard output",
-    )
-    tokenizer: str | None = setting(
-        None,
-        OPTIONS,
-        "Folder or Hugging Face name of the tokenizer for texts given by length, if the other format has no lengths.",
-        unset="the built-in one",
-    )
-    random_seed: int = setting(0, OPTIONS, "Seed of texts generated from lengths.")
+class ConvertOutput:
     json: bool = switch(OPTIONS, "Print what was written, as JSON; needs --output.")
 
 
 convert = command(
     "convert",
     "llmirage_client.commands.actions.convert:convert",
-    [argument("file", names=at_call("llmirage_client.workload.names:bundled_names")), *options(ConvertSettings)],
+    [
+        argument("file", names=at_call("llmirage_client.workload.names:bundled_names")),
+        *options(ConvertSettings),
+        *options(MadeFile),
+        *options(ConvertOutput),
+    ],
     """Convert a workload file, or bundled:NAME, to another format.
 
     The converted file sends the same requests at the same times in the same order; the command loads it again to check that.

@@ -1,20 +1,27 @@
-"""How a workload file is read, and loads that need no file."""
+"""Settings of workload files, of loads that need no file, and of the commands that inspect, convert and generate files."""
+
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any
 
 from llmirage_client.load.request_options import WORKLOAD
-from llmirage_shared.settings import under
+from llmirage_client.settings.places import cannot_be_file
+from llmirage_shared.command_line import OPTIONS
+from llmirage_shared.settings import setting, under
 
 LENGTHS = "Load without a file"
 _workload, _lengths = under(WORKLOAD), under(LENGTHS)
 _batch = partial(_workload, None, least=0, unset="1")
 
 
+@dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """What every command that reads a workload file knows."""
+    """Settings of every command that reads a workload file."""
 
     format: str | None = _workload(
         None,
@@ -36,8 +43,9 @@ class FileSettings:
     dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0)
 
 
+@dataclass(frozen=True, kw_only=True)
 class WorkloadSettings(FileSettings):
-    """What a run knows besides."""
+    """Settings of a workload file that is sent."""
 
     batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",))
     batch_size_image: int | None = _batch(
@@ -51,6 +59,7 @@ class WorkloadSettings(FileSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class LengthSettings:
     """A load of lengths alone. isl, osl, turns, think_time: a number, or the text of a distribution."""
 
@@ -93,3 +102,87 @@ class LengthSettings:
         study=True,
     )
     input_file: str | None = _lengths(None, "Workload file, instead of the argument.", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectSettings(FileSettings):
+    """Settings of the statistics of a workload."""
+
+    tokenizer: str | None = setting(
+        None, OPTIONS, "Folder or Hugging Face name of the tokenizer that counts.", unset="the built-in one"
+    )
+    reply_tokens: int = setting(200, OPTIONS, "Reply length if the file does not give one.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings(FileSettings):
+    """Settings of a conversion to another format."""
+
+    to: str = setting(MISSING, OPTIONS, "Format to write.", metavar="FORMAT")
+    tokenizer: str | None = setting(
+        None,
+        OPTIONS,
+        "Folder or Hugging Face name of the tokenizer for texts given by length, if the other format has no lengths.",
+        unset="the built-in one",
+    )
+    random_seed: int = setting(0, OPTIONS, "Seed of texts generated from lengths.")
+
+
+Changes = tuple[tuple[str, Any], ...]
+
+
+def _changes(texts: Iterable[str]) -> Changes:
+    """Return each NAME=VALUE as a pair. Raises ValueError."""
+    changes = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{text!r} is not NAME=VALUE, such as turns.mean=12")
+        changes.append((name.strip().replace("-", "_"), value.strip()))
+    return tuple(changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings:
+    """Settings of a generated workload. set: names of parameters and their values."""
+
+    to: str | None = setting(None, OPTIONS, "Format to write.", metavar="FORMAT", unset="the preset's")
+    set: Changes = setting(
+        (),
+        OPTIONS,
+        "Change a parameter: turns.mean=12, output=40:160, 'input=lognormal(p50=200, p95=1500)'; may be repeated.",
+        metavar="NAME=VALUE",
+        read=_changes,
+    )
+    conversations: int | None = setting(None, OPTIONS, "Short for --set conversations=N.", aliases=("sessions",), least=1)
+    rate: float | None = setting(
+        None,
+        OPTIONS,
+        "Short for --set arrivals.rate_per_s; Poisson arrivals if the preset has none.",
+        metavar="PER_S",
+        above=0,
+    )
+    tokenizer: str | None = setting(
+        None,
+        OPTIONS,
+        "Folder or Hugging Face name of the tokenizer that lengths refer to.",
+        unset="the built-in one, which `llmirage serve` uses",
+    )
+    token_ids: bool = setting(
+        True, OPTIONS, "For agentic_jsonl: write token ids, so that shared prefixes stay shared; otherwise only counts."
+    )
+    random_seed: int = setting(0, OPTIONS, "Seed; the same seed and options write the same file.")
+
+
+class MadeFile:
+    """Output of the commands that write a workload file."""
+
+    output: str | None = setting(
+        None,
+        OPTIONS,
+        "File to write; compressed if it ends in .gz.",
+        short="o",
+        metavar="FILE",
+        check=cannot_be_file,
+        unset="standard output",
+    )

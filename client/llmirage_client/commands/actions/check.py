@@ -1,4 +1,4 @@
-"""What `llmirage check` does: validates a workload file without sending anything."""
+"""The action of `llmirage check`: validate a workload file, and print its counts or its problems."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.workload import load_workload
+from llmirage_client.operations.workload import load_workload
+from llmirage_client.settings.workload import FileSettings
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.summary import WorkloadSummary, summarise
+from llmirage_shared.settings import instance_of
 
 
-def check(file: str, json: bool, **settings: Any) -> None:
+def check(file: str, json: bool, tokenizer: str | None, **given: Any) -> None:
     try:
-        workload = load_workload(file, settings)
+        workload = load_workload(file, instance_of(FileSettings, given), tokenizer=tokenizer)
     except WorkloadError as error:
         if json:
             click.echo(dumps({"file": file, "valid": False, "problems": [asdict(problem) for problem in error.problems]}))

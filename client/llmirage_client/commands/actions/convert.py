@@ -1,4 +1,4 @@
-"""What `llmirage convert` does: a workload file in another format."""
+"""The action of `llmirage convert`: write a workload file in another format."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.output import check_json, write_output
-from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.commands.actions.workload import load_workload, readable
-from llmirage_client.load.written_out import written_out
-from llmirage_client.workload.convert import WRITERS, ConversionError, Converted
-from llmirage_client.workload.convert import convert as in_format
-from llmirage_client.workload.registry import ALIASES
-from llmirage_client.workload.session import Workload
-from llmirage_shared.settings import ConfigError
+from llmirage_client.operations import convert as operation
+from llmirage_client.operations.convert import check_writable
+from llmirage_client.operations.workload import load_workload, readable
+from llmirage_client.settings.workload import ConvertSettings
+from llmirage_client.workload.convert import Converted
+from llmirage_shared.settings import instance_of
 
 
-def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
-    check_writable(to)
-    check_json(settings, output)
+def convert(file: str, output: str | None, json: bool, **given: Any) -> None:
+    settings = instance_of(ConvertSettings, given)
+    check_writable(settings.to)
+    check_json(json, output)
     with readable():
-        workload = load_workload(file, settings)
-        try:
-            converted = converted_to(workload, to, settings["tokenizer"], settings["random_seed"])
-        except ConversionError as error:
-            refuse([f"{file}: {error}"])
+        workload = load_workload(file, settings, tokenizer=settings.tokenizer, seed=settings.random_seed)
+        converted = operation.convert(workload, settings.to, settings.tokenizer, settings.random_seed)
     write_output(converted.data, output)
-    if settings["json"]:
+    if json:
         told = {"file": output, "format": converted.format, "conversations": len(workload.roots), "notes": _notes(converted)}
         click.echo(dumps(told))
         return
@@ -37,22 +33,6 @@ def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
     click.echo(f"{output or 'standard output'}: {what}", err=True)
     for note in _notes(converted):
         click.echo(f"note: {note}", err=True)
-
-
-def check_writable(to: str) -> None:
-    """Raises ConfigError for a format that cannot be written."""
-    if ALIASES.get(to, to) not in WRITERS:
-        raise ConfigError([f"Invalid value for --to: {to!r} cannot be written; choose one of {', '.join(WRITERS)}"])
-
-
-def converted_to(workload: Workload, format_name: str, tokenizer: str | None, seed: int) -> Converted:
-    """As it is, or else with the texts written out that the file gives by their length. Raises ConversionError."""
-    try:
-        return in_format(workload, format_name)
-    except ConversionError:
-        if all(turn.synthetic is None for session in workload.sessions.values() for turn in session.turns):
-            raise
-    return in_format(written_out(workload, tokenizer, seed), format_name)
 
 
 def _notes(converted: Converted) -> list[str]:

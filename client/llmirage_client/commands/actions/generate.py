@@ -1,10 +1,10 @@
-"""What `llmirage generate` does: writes a synthetic workload from a preset or a YAML file."""
+"""The action of `llmirage generate`: write a synthetic workload, and print its statistics."""
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from json import dumps
 from typing import Any
 
 import click
@@ -12,83 +12,46 @@ import yaml
 
 from llmirage_client.commands.actions.output import check_json, write_output
 from llmirage_client.commands.actions.table import print_table
-from llmirage_client.commands.actions.workload import readable
-from llmirage_client.commands.generate import Changes
-from llmirage_client.workload.convert import ConversionError, convert
-from llmirage_client.workload.session import Problem, Workload, WorkloadError
+from llmirage_client.operations import generate as operation
+from llmirage_client.operations.generate import GeneratedWorkload, changes_of
+from llmirage_client.operations.workload import readable
+from llmirage_client.settings.workload import GenerateSettings
+from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import summarise
-from llmirage_client.workload.synthesis.generated import sessions_of
-from llmirage_client.workload.synthesis.plan import Plan, draw_plan
+from llmirage_client.workload.synthesis.plan import Plan
 from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
 from llmirage_client.workload.synthesis.table import as_yaml, compare, gaps
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.settings import ConfigError
-from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.settings import ConfigError, instance_of
 from llmirage_shared.tokenizer_loader import load
 
 _MOST_REQUESTS_FOR_REUSE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class MadeWorkload:
-    """profile: its parameters. plan: what was drawn. data: the file."""
-
-    profile: Profile
-    plan: Plan
-    workload: Workload
-    data: bytes
-
-
-def generate(preset: str, output: str | None, **settings: Any) -> None:
-    if not settings["show"]:
-        check_json(settings, output)
-    if output is None and sys.stdout.isatty() and not settings["show"]:
-        raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
-    if settings["show"]:
+def generate(preset: str, output: str | None, json: bool, show: bool, **given: Any) -> None:
+    settings = instance_of(GenerateSettings, given)
+    if show:
+        changes = changes_of(settings)
         with readable():
-            read_profile(preset, _given(settings), settings["rate"])
-            text = as_yaml(read_values(preset, _given(settings), settings["rate"], [])[0])
-        click.echo(json.dumps(yaml.safe_load(text)) if settings["json"] else text.rstrip("\n"))
+            read_profile(preset, changes, settings.rate)
+            text = as_yaml(read_values(preset, changes, settings.rate, [])[0])
+        click.echo(dumps(yaml.safe_load(text)) if json else text.rstrip("\n"))
         return
-    made = made_of(preset, settings)
-    write_output(made.data, output)
-    vocabulary, template = load(settings["tokenizer"])
-    encoder = PromptEncoder(vocabulary, template)
-    if settings["json"]:
-        click.echo(json.dumps(_as_json(made, output, settings["random_seed"], encoder)))
+    check_json(json, output)
+    if output is None and sys.stdout.isatty():
+        raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
+    made = operation.generate(preset, settings)
+    write_output(made.file, output)
+    encoder = PromptEncoder(*load(settings.tokenizer))
+    if json:
+        click.echo(dumps(_as_json(made, output, settings.random_seed, encoder)))
         return
-    _report(made.profile, made.plan, made.workload, output, settings["random_seed"])
+    _report(made.profile, made.plan, made.workload, output, settings.random_seed)
     _reuse(made.workload, encoder)
 
 
-def made_of(preset: str, settings: dict[str, Any]) -> MadeWorkload:
-    """What the command writes; nothing is shown or written. Raises ConfigError."""
-    seed = settings["random_seed"]
-    with readable():
-        profile = read_profile(preset, _given(settings), settings["rate"])
-        text = SyntheticText(load(settings["tokenizer"])[0], seed)
-        plan = draw_plan(profile, seed)
-        workload = sessions_of(profile, plan, text, settings["token_ids"])
-        try:
-            converted = convert(workload, profile.format)
-        except ConversionError as error:
-            raise WorkloadError(preset, [Problem(str(error), field="format")]) from None
-    return MadeWorkload(profile, plan, workload, converted.data)
-
-
-def _given(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What changes the profile."""
-    changes: Changes = settings["set"]
-    given = list(changes)
-    if settings["conversations"] is not None:
-        given.append(("conversations", settings["conversations"]))
-    if settings["to"] is not None:
-        given.append(("format", settings["to"]))
-    return given
-
-
-def _as_json(made: MadeWorkload, output: str | None, seed: int, encoder: PromptEncoder) -> dict[str, Any]:
+def _as_json(made: GeneratedWorkload, output: str | None, seed: int, encoder: PromptEncoder) -> dict[str, Any]:
     counts, found = summarise(made.workload, with_reuse=False), gaps(made.plan)
     seen = shape(made.workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
     return {

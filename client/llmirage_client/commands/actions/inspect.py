@@ -1,35 +1,33 @@
-"""What `llmirage inspect` does: the shape of a workload, without sending anything."""
+"""The action of `llmirage inspect`: statistics of a workload as lines, a table or JSON."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from json import dumps
 from typing import Any
 
 import click
 
 from llmirage_client.commands.actions.table import print_table
-from llmirage_client.commands.actions.workload import load_workload, readable
-from llmirage_client.workload.session import Workload
-from llmirage_client.workload.shape import WorkloadShape, shape
-from llmirage_client.workload.summary import summarise
-from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.tokenizer_loader import load as load_tokenizer
+from llmirage_client.operations import inspect as operation
+from llmirage_client.operations.inspect import WorkloadFacts
+from llmirage_client.operations.workload import load_workload, readable
+from llmirage_client.settings.workload import InspectSettings
+from llmirage_shared.settings import instance_of
 
-_MOST_REQUESTS = 1_000_000
 _HEIGHTS = "·▁▂▃▄▅▆▇█"
 _ASCII_HEIGHTS = ".12345678"
 _COLUMNS = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
 
 
-def inspect(file: str, **settings: Any) -> None:
+def inspect(file: str, json: bool, **given: Any) -> None:
+    settings = instance_of(InspectSettings, given)
     with readable():
-        workload = load_workload(file, settings)
-    seen = looked_at(workload, settings)
-    if settings["json"]:
-        click.echo(json.dumps(as_json(seen), indent=2))
+        workload = load_workload(file, settings, tokenizer=settings.tokenizer)
+    seen = operation.inspect(workload, settings)
+    if json:
+        click.echo(dumps(seen.json(), indent=2))
         return
     click.echo(file)
     for line in facts_lines(seen):
@@ -39,69 +37,6 @@ def inspect(file: str, **settings: Any) -> None:
         print_table(rows)
     for note in seen.notes:
         click.echo(f"note: {note}")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadFacts:
-    """What the command shows: counts by name, the shape, notes."""
-
-    facts: dict[str, Any]
-    shape: WorkloadShape
-    notes: list[str]
-
-
-def looked_at(workload: Workload, settings: Mapping[str, Any]) -> WorkloadFacts:
-    """Raises ConfigError for a tokenizer that is not there."""
-    with readable():
-        encoder = PromptEncoder(*load_tokenizer(settings["tokenizer"]))
-    counts = summarise(workload, with_reuse=False)
-    seen = shape(workload, encoder, settings["reply_tokens"], _MOST_REQUESTS)
-    facts: dict[str, Any] = {
-        "format": workload.format,
-        "sessions": counts.sessions,
-        "roots": counts.roots,
-        "turns": counts.turns,
-        "forked children": counts.forks,
-        "spawned children": counts.spawns,
-        "joins": counts.joins,
-        "depth": counts.depth,
-        "requests when every root runs once": counts.requests,
-    }
-    notes = [*workload.notes, *_notes(seen, counts.requests, settings["reply_tokens"])]
-    return WorkloadFacts(facts, seen, notes)
-
-
-def _notes(seen: WorkloadShape, requests: int, reply_tokens: int) -> list[str]:
-    notes = []
-    if seen.assumed_replies:
-        notes.append(
-            f"{seen.assumed_replies:,} replies are taken to be {reply_tokens:,} tokens long (--reply-tokens), "
-            "as the file does not say"
-        )
-    if seen.counted_requests < requests:
-        notes.append(f"lengths and reuse are of the first {seen.counted_requests:,} requests")
-    return notes
-
-
-def as_json(found: WorkloadFacts) -> dict[str, Any]:
-    seen, reuse = found.shape, found.shape.reuse
-    return {
-        **{name.replace(" ", "_"): value for name, value in found.facts.items()},
-        "distributions": {
-            name: {**distribution.summary.as_dict(), "bars": distribution.bars}
-            for name, distribution in seen.distributions.items()
-        },
-        "arrivals_per_s": seen.arrivals_per_s,
-        "gap_variation": seen.gap_variation,
-        "arrival_bars": seen.arrival_bars,
-        "prefix_reuse": {
-            "share": reuse.share,
-            "prompt_tokens": reuse.prompt_tokens,
-            "own_conversation_tokens": reuse.own_tokens,
-            "other_conversation_tokens": reuse.other_tokens,
-        },
-        "notes": found.notes,
-    }
 
 
 def facts_lines(found: WorkloadFacts) -> Iterator[str]:

@@ -33,9 +33,9 @@ def write_output(data: bytes, output: str | None) -> None:
         raise ConfigError([f"Invalid value for --output: cannot write {path}: {error.strerror}"]) from None
 
 
-def check_json(settings: Mapping[str, Any], output: str | None) -> None:
-    """Raises ConfigError where --json and what the command makes would both go to standard output."""
-    if settings["json"] and output in (None, "-"):
+def check_json(json: bool, output: str | None) -> None:
+    """Raise ConfigError where --json and the output of the command would both go to standard output."""
+    if json and output in (None, "-"):
         raise ConfigError(["--json needs --output FILE: standard output cannot have both"])
 
 

@@ -21,12 +21,12 @@ from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
-from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.measure.slo import verdicts_json
+from llmirage_client.operations.workload import load_of, readable
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.report.points_files import points_json

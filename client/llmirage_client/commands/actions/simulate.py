@@ -17,9 +17,9 @@ from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
-from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import MISSED, judge_failures, verdicts_json
+from llmirage_client.operations.workload import load_of, readable
 from llmirage_client.report import files as run_files
 from llmirage_client.report.console import render, written_lines
 from llmirage_client.report.junit import suite_name, write_junit

@@ -13,10 +13,11 @@ import click
 from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.commands.actions.output import unused_folder
 from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.commands.actions.workload import load_workload, without_file_problem
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
+from llmirage_client.operations.workload import load_workload, without_file_problem
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.run import run_options
+from llmirage_client.settings.workload import WorkloadSettings
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
@@ -45,7 +46,7 @@ from llmirage_client.size.traffic import RequestSource, Traffic, file_source, sy
 from llmirage_client.size.trial import REQUESTS, Trials
 from llmirage_client.size.wording import Question, shape_name
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_shared.settings import ConfigError
+from llmirage_shared.settings import ConfigError, instance_of
 
 
 def size(workload: str | None, **settings: Any) -> None:
@@ -278,7 +279,9 @@ def _source(file: str | Workload | None, settings: dict[str, Any]) -> RequestSou
         _refuse(problem)
     try:
         if file is not None:
-            source = file_source(load_workload(file, settings))
+            of_file = instance_of(WorkloadSettings, settings)
+            workload = load_workload(file, of_file, tokenizer=settings["tokenizer"], seed=settings["random_seed"])
+            source = file_source(workload)
         else:
             source = synthetic_source(
                 settings["isl"],

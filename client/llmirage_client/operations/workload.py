@@ -1,4 +1,4 @@
-"""Workload files as commands are given them."""
+"""Load workload files, presets and loads of lengths."""
 
 from __future__ import annotations
 
@@ -7,45 +7,51 @@ from contextlib import contextmanager
 from typing import Any
 
 from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.settings.workload import WorkloadSettings
+from llmirage_client.settings.workload import FileSettings, WorkloadSettings
 from llmirage_client.workload.format_options import parse_pairs
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
 from llmirage_client.workload.synthetic_load import synthetic_load
-from llmirage_shared.settings import ConfigError, settings_of
+from llmirage_shared.settings import ConfigError, instance_of, settings_of
 from llmirage_shared.tokens import TokenizerError
 
-_OFFERED = ("min_turns", "tokenizer")  # formats that do not draw or count have no use for them
-_OF_FORMATS = [name for name in settings_of(WorkloadSettings) if name not in ("format", "format_option", *_OFFERED)]
+_OF_FORMATS = [name for name in settings_of(WorkloadSettings) if name not in ("format", "format_option", "min_turns")]
 
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Ends the command where a workload or its tokenizer cannot be read."""
+    """Turn errors of a workload or its tokenizer into InputRefused."""
     try:
         yield
     except (WorkloadError, TokenizerError) as error:
         refuse([str(error)])
 
 
-def load_workload(file: str | Workload, settings: Mapping[str, Any], conversations: int | None = None) -> Workload:
-    """A file, or the name of a preset of `generate`; one that is loaded stays as it is.
+def load_workload(
+    file: str | Workload,
+    settings: FileSettings,
+    conversations: int | None = None,
+    *,
+    tokenizer: str | None = None,
+    seed: int | None = None,
+) -> Workload:
+    """Load a file, or make the workload of a preset of `generate`; return a loaded workload as it is.
 
-    conversations: how many the run takes, where it says. Raises WorkloadError, TokenizerError, ConfigError.
+    conversations: the number that the run takes, if it is known. tokenizer, seed: of formats that count or draw.
+    Raises WorkloadError, TokenizerError, ConfigError.
     """
     if isinstance(file, Workload):
         return file
     try:
-        options = parse_pairs(settings["format_option"])
+        options = parse_pairs(settings.format_option)
     except ValueError as error:
         raise ConfigError([f"Invalid value for --format-option: {error}"]) from None
-    options |= {name: settings[name] for name in _OF_FORMATS if settings.get(name) is not None}
+    options |= {name: value for name in _OF_FORMATS if (value := getattr(settings, name, None)) is not None}
     if is_preset(file):
-        seed = settings.get("random_seed") or 0
-        return preset_workload(file, conversations, seed, settings.get("tokenizer"), list(options.items()))
-    offered = {name: settings.get(name) for name in _OFFERED} | {"seed": settings.get("random_seed")}
-    return load(file, settings["format"], options, offered | {"conversations": conversations})
+        return preset_workload(file, conversations, seed or 0, tokenizer, list(options.items()))
+    offered = {"min_turns": settings.min_turns, "tokenizer": tokenizer, "seed": seed, "conversations": conversations}
+    return load(file, settings.format, options, offered)
 
 
 def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
@@ -56,7 +62,8 @@ def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversati
     if problem := without_file_problem(file, settings):
         raise ConfigError([problem])
     if file is not None:
-        return load_workload(file, settings, conversations)
+        of_file = instance_of(WorkloadSettings, settings)
+        return load_workload(file, of_file, conversations, tokenizer=settings["tokenizer"], seed=settings["random_seed"])
     counts = settings["request_count"]
     sent = sum(counts) if isinstance(counts, tuple) else counts
     requests = settings["requests"] or sent
