@@ -25,10 +25,14 @@ class EncodedPrompt:
 
 
 class ContextWindow(NamedTuple):
-    """What a prompt must fit in: the tokens of the context window, and the field that holds the prompt."""
+    """What a prompt must fit in: the tokens of the context window, and the field that holds the prompt.
+
+    counted_to: up to how many tokens a longer prompt is counted, for an error that says how long it is.
+    """
 
     tokens: int
     param: str
+    counted_to: int = 0
 
     def exceeded(self, found: int) -> ApiError:
         """The refusal of a prompt of at least so many tokens, which was not tokenized to its end."""

@@ -342,8 +342,10 @@ def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: b
 
 def _encode_within(encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
     """Token ids. A text far longer than the window is not tokenized to its end. Raises ApiError for it."""
-    if window is not None and (found := encoder.tokenizer.tokens_beyond(text, window.tokens)) is not None:
-        raise window.exceeded(found)
+    if window is not None:
+        most_tokens = max(window.tokens, window.counted_to)
+        if (found := encoder.tokenizer.tokens_beyond(text, most_tokens)) is not None:
+            raise window.exceeded(found)
     return encoder.encode(text)
 
 

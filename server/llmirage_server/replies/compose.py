@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
 from llmirage_server.replies.draft import Draft
-from llmirage_server.replies.patches import patch_input
+from llmirage_server.replies.patches import editor_input, patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.refusals import is_refused, refusal_text
@@ -86,25 +87,27 @@ class ComposedReplies:
         if shown is not None:
             draft.write("text", shown)
             return draft.stopped(*_stops(request)) or draft.reply("stop")
-        request, calls = self._call_hosted(draft, request, calls, key)
+        files = ShownFiles(request.messages)
+        request, calls = self._call_hosted(draft, request, calls, key, files)
         if calls:
-            files = ShownFiles(request.messages)
             for place, call in enumerate(calls):
                 draft.call(call.tool, self._input(call, mix(key + place), files))
             return draft.reply("tool_calls")
         return self._shaped(draft, request, key) if shaped else self._written(draft, request, quote)
 
     def _call_hosted(
-        self, draft: Draft, request: ReplyRequest, calls: list[PlannedCall], key: int
+        self, draft: Draft, request: ReplyRequest, calls: list[PlannedCall], key: int, files: ShownFiles
     ) -> tuple[ReplyRequest, list[PlannedCall]]:
         """Add the calls of hosted tools and what follows from them. Returns the request after them, and all other calls."""
         made = 0
+        request = _find(draft, request, calls)
         while hosted := [call for call in calls if call.tool.kind == "hosted"][: request.most_hosted_calls - made]:
             for call in hosted:
                 made += 1
-                draft.call(call.tool, self._input(call, mix(key - made)))
+                draft.call(call.tool, self._input(call, mix(key - made), files))
             request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
             calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
+            request = _find(draft, request, calls)
         return request, [call for call in calls if call.tool.kind != "hosted"]
 
     def _written(self, draft: Draft, request: ReplyRequest, quote: str) -> Reply:
@@ -132,11 +135,13 @@ class ComposedReplies:
         return stopped or draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
 
     @staticmethod
-    def _input(call: PlannedCall, seed: int, files: ShownFiles | None = None) -> str:
+    def _input(call: PlannedCall, seed: int, files: ShownFiles) -> str:
         tool = call.tool
-        if files is not None and tool.writes_patches:
+        if tool.writes_patches:
             given = patch_input(tool, call.text, files, seed)
             return given if isinstance(given, str) else json_text(given)
+        if tool.edits_files:
+            return json_text(editor_input(tool, call.text, files, seed))
         working_on(tool.field)
         if tool.kind != "custom":
             return json_text(arguments_for(call, seed))
@@ -178,6 +183,23 @@ def _value(schema: Any, said: str, key: int) -> Any:
         schema = object_form([said])
     value = value_for(schema, key)
     return with_quoted(value, schema, said) if isinstance(value, dict) else value
+
+
+def _find(draft: Draft, request: ReplyRequest, calls: Sequence[PlannedCall]) -> ReplyRequest:
+    """Add a search for the tools that must be found before they are called. Return the request in which they are found."""
+    tools, called = list(request.tools), list(request.called)
+    for finder in dict.fromkeys([tool.found_by for tool in tools if tool.found_by]):
+        wanted = {call.tool.name for call in calls}
+        hidden = [tool for tool in tools if tool.found_by == finder and tool.name in wanted]
+        if hidden:
+            search = next(tool for tool in tools if tool.name == finder)
+            draft.call(search, json_text({"query": "|".join([tool.name for tool in hidden])}))
+            tools = [replace(tool, found_by="") if tool in hidden else tool for tool in tools]
+            called.append(finder)
+    if len(called) == len(request.called):
+        return request
+    results = (*request.results, *[""] * (len(called) - len(request.called)))
+    return replace(request, tools=tuple(tools), called=tuple(called), results=results)
 
 
 def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from llmirage_server.replies.reply import Tool
-from llmirage_server.replies.shown_files import BEGIN, END, FileChange, ShownFile, ShownFiles, without_files
+from llmirage_server.replies.shown_files import BEGIN, END, FileChange, ShownFile, ShownFiles, hunks_of, without_files
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.text_values import QUOTED, TextValues
 from llmirage_server.replies.tool_request import HIDDEN
@@ -49,6 +49,12 @@ _SAYING = re.compile(
     r"\b(?:saying|(?:that|which) says|reading|containing|with (?:the )?(?:content|text|line)s?)\s*:?\s+(\S[^\n]*)",
     re.IGNORECASE,
 )
+_VIEWS = re.compile(r"\b(?:view|show|read|open|look|list|cat|print|display|check|see|inspect)\b", re.IGNORECASE)
+_WRITES = re.compile(
+    r"\b(?:add|append|change|create|delete|edit|fix|insert|make|new|prepend|put|remove|rename|replace|save|store|substitute|"
+    r"swap|update|write|remember)\b",
+    re.IGNORECASE,
+)
 _COMMENTS: Sequence[tuple[str, str, str]] = (
     ("# ", "", "py sh rb yaml yml toml cfg conf ini pl r jl tf mk"),
     ("// ", "", "c h cc cpp hpp cs go java js jsx ts tsx kt rs swift php scala dart proto"),
@@ -69,6 +75,52 @@ def patch_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> Any:
         return {"operation": _operation(changes[0])}
     envelope = "\n".join([BEGIN, *[line for change in changes for line in _section(change)], END])
     return envelope if tool.kind == "custom" else {tool.text_argument: envelope}
+
+
+def editor_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> dict[str, Any]:
+    """The command of an editor that a text asks for. Edits apply to the files shown; `files` then are as it leaves them.
+
+    A file that is not shown is viewed first, unless it is to be created.
+    """
+    properties = tool.parameters["properties"]
+    commands, folder = properties["command"]["enum"], _root_of(properties["path"])
+    text = text.replace(HIDDEN, " ")
+    change = changes_for(text, files, seed)[0]
+    named = change.path in files.paths or posixpath.basename(change.path) in text
+    path = _below(folder, change.path if named else (files.paths or [folder or "."])[-1])
+    if change.kind == "delete_file" and "delete" in commands:
+        return {"command": "delete", "path": path}
+    if change.kind == "create_file" and _WRITES.search(text) and (named or not _VIEWS.search(text)):
+        path = _below(folder, change.path)
+        files.apply(FileChange("create_file", path, change.diff))
+        return {"command": "create", "path": path, "file_text": "".join([f"{line[1:]}\n" for line in change.diff])}
+    shown = files.get(change.path)
+    if shown is None or change.kind != "update_file" or (_VIEWS.search(text) and not _WRITES.search(text)):
+        return {"command": "view", "path": path}
+    old, new = hunks_of(change.diff)[0]
+    if not old:
+        files.apply(change)
+        line = sum([len(piece.lines) for piece in shown.pieces])
+        written = "".join([f"{each}\n" for each in new])
+        field = "insert_text" if "insert_text" in properties else "new_str"
+        return {"command": "insert", "path": path, "insert_line": line, field: written}
+    whole = next(piece.lines for piece in shown.pieces if "\n".join(old) in "\n".join(piece.lines))
+    if "\n".join(whole).count("\n".join(old)) > 1:  # it would not be unique
+        place = next(at for at in range(len(whole)) if whole[at : at + len(old)] == old)
+        old, new = whole, [*whole[:place], *new, *whole[place + len(old) :]]
+    files.apply(FileChange("update_file", change.path, ["@@", *[f"-{each}" for each in old], *[f"+{each}" for each in new]]))
+    return {"command": "str_replace", "path": path, "old_str": "\n".join(old), "new_str": "\n".join(new)}
+
+
+def _root_of(path: Mapping[str, Any]) -> str:
+    """The folder that a pattern of paths begins with, "" for none."""
+    match = re.match(r"\^(/\w+)", str(path.get("pattern") or ""))
+    return match[1] if match else ""
+
+
+def _below(folder: str, path: str) -> str:
+    inside = not folder or path == folder or path.startswith(f"{folder}/")
+    return path if inside else f"{folder}/{posixpath.basename(path)}"
 
 
 def _operation(change: FileChange) -> dict[str, str]:

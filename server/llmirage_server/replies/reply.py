@@ -87,6 +87,18 @@ class Tool:
     parameters: Any = None
     grammar: Grammar | None = None
     field: str = "tools"
+    found_by: str = ""  # the hosted tool that finds it: the model cannot call it before
+
+    @property
+    def edits_files(self) -> bool:
+        """Tell whether it takes the commands of an editor: view, create, str_replace and others, with a path."""
+        schema = self.parameters if self.kind != "custom" and isinstance(self.parameters, dict) else {}
+        found = schema.get("properties")
+        properties: dict[str, Any] = found if isinstance(found, dict) else {}
+        command = properties.get("command")
+        commands = command.get("enum") if isinstance(command, dict) else None
+        known = {str(each) for each in commands} if isinstance(commands, list) else set()
+        return {"view", "str_replace"} <= known and "path" in properties
 
     @property
     def writes_patches(self) -> bool:

@@ -106,7 +106,7 @@ class ShownFile:
     def change(self, diff: Sequence[str]) -> bool:
         """Apply the hunks of a patch; False where the file does not have the lines that they change."""
         at = (0, 0)  # the piece, and the line in it, from which the next hunk is looked for
-        for old, new in _hunks(diff):
+        for old, new in hunks_of(diff):
             found = next(
                 (
                     (place, line)
@@ -431,8 +431,25 @@ def _changes_in(written: str, arguments: Mapping[str, Any]) -> list[FileChange]:
     operation = arguments.get("operation")
     if isinstance(operation, dict) and operation.get("type") in _HUNKS.values():
         return [FileChange(operation["type"], str(operation.get("path")), _lines(str(operation.get("diff") or "")))]
+    if (edit := _command_of_editor(arguments)) is not None:
+        return [edit]
     texts = [written, *[value for value in arguments.values() if isinstance(value, str)]]
     return next((found for text in texts if text.lstrip().startswith(BEGIN) and (found := changes_of(text))), [])
+
+
+def _command_of_editor(arguments: Mapping[str, Any]) -> FileChange | None:
+    """The change that a command of an editor makes, None for a command that changes nothing."""
+    command, path = arguments.get("command"), arguments.get("path")
+    if not isinstance(path, str):
+        return None
+    if command == "create":
+        return FileChange("create_file", path, [f"+{line}" for line in _lines(str(arguments.get("file_text") or ""))])
+    if command == "delete":
+        return FileChange("delete_file", path)
+    if command == "str_replace":
+        old, new = (str(arguments.get(name) or "").split("\n") for name in ("old_str", "new_str"))
+        return FileChange("update_file", path, ["@@", *[f"-{line}" for line in old], *[f"+{line}" for line in new]])
+    return None
 
 
 def _output(result: str) -> str:
@@ -476,7 +493,7 @@ def _apply(files: dict[str, ShownFile], change: FileChange) -> None:
         del files[key]
 
 
-def _hunks(diff: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+def hunks_of(diff: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     """The lines that each hunk expects, and those that it leaves."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in diff:

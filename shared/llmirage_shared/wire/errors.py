@@ -38,6 +38,16 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
+class ContextOverflowError(ApiError):
+    """A prompt, or a prompt and the requested tokens, beyond the context window; each API has its own words for it."""
+
+    def __init__(self, message: str, param: str, limit_tokens: int, prompt_tokens: int, max_tokens: int | None) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+        self.limit_tokens = limit_tokens
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+
+
 def bad_json(detail: str) -> ApiError:
     return ApiError(
         "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
@@ -160,11 +170,8 @@ def context_length_exceeded(
             f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {noun}, {max_tokens} in the "
             f"completion). Please reduce the length of the {noun} or completion."
         )
-    return ApiError(
-        f"This model's maximum context length is {limit_tokens} tokens. However, {found}",
-        param=param,
-        code="context_length_exceeded",
-    )
+    message = f"This model's maximum context length is {limit_tokens} tokens. However, {found}"
+    return ContextOverflowError(message, param, limit_tokens, prompt_tokens, max_tokens)
 
 
 def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError:

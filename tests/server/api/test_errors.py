@@ -97,7 +97,7 @@ def test_what_is_not_simulated_says_so(api: Any, method: str, path: str) -> None
     assert "not simulated" not in api.request(method, path.replace("/v1/", "/v1/x")).text
 
 
-@pytest.mark.parametrize(("path", "more"), [("/v1/messages/batches", "not simulated by llmirage"), ("/v1/messages/a/b", "")])
+@pytest.mark.parametrize(("path", "more"), [("/v1/complete", "not simulated by llmirage"), ("/v1/messages/a/b", "")])
 def test_an_unknown_path_of_the_messages_api_has_its_form(api: Any, path: str, more: str) -> None:
     response = api.request("GET", path)
     body = response.json()
@@ -234,7 +234,8 @@ def test_a_prompt_far_beyond_the_window_is_refused_before_all_of_it_is_read(
     written = json.dumps({"model": CHAT["model"], **body}).replace('""', json.dumps(text))
     answer = api.post(f"/v1/{path}", written.encode())
     assert answer.status_code == 400
-    assert "resulted in at least " in answer.json()["error"]["message"]
+    told = "prompt is too long: " if path == "messages" else "resulted in at least "
+    assert told in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/conversations", "/llmirage/script"])

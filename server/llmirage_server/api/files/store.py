@@ -31,6 +31,11 @@ SIMULATED = {
     f"file-simulated{number}": StoredFile(f"simulated-{number}.txt", "assistants", f"Simulated passage {number}\n".encode())
     for number in (1, 2)
 }
+SIMULATED_OUTPUT = "file_simulated"  # what simulated programs leave, of the Messages API
+_UNLISTED = {
+    **SIMULATED,
+    SIMULATED_OUTPUT: StoredFile("simulated.txt", "tool_output", b"(simulated) The output of a program.\n"),
+}
 
 
 class FileStore:
@@ -57,7 +62,7 @@ class FileStore:
 
     def object(self, file_id: str) -> Record:
         """The file object. Raises ApiError (404)."""
-        if (found := SIMULATED.get(file_id)) is not None:
+        if (found := _UNLISTED.get(file_id)) is not None:
             about = {"filename": found.filename, "purpose": found.purpose, "bytes": len(found.data)}
             return _object(file_id, {**about, "created_at": 0, "expires_at": None})
         record = self._records.get(file_id)
@@ -72,8 +77,8 @@ class FileStore:
 
     def parts(self, file_id: str) -> Iterator[bytes]:
         """The parts of a file, visible or not; none of one that is gone."""
-        if file_id in SIMULATED:
-            yield SIMULATED[file_id].data
+        if file_id in _UNLISTED:
+            yield _UNLISTED[file_id].data
             return
         place = 0
         while (part := self._contents.next_part(file_id, place)) is not None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_server.api.constraints import ReplyConstraints, instructions_of, schema_problem
+from llmirage_server.api.messages.tools import declared_tools, forced_names
 from llmirage_server.api.state.state import State
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_shared.wire import errors, schema
@@ -54,10 +55,10 @@ def _check_results(index: int, blocks: Sequence[Mapping[str, Any]], uses: Mappin
     results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
     if missing := [use for use in uses if use not in results]:
         raise _unanswered(index - 1, missing)
-    for result in results:
-        if result not in uses:
+    for place, block in enumerate(blocks):
+        if block["type"] == "tool_result" and (result := block["tool_use_id"]) not in uses:
             raise ApiError(
-                f"messages.{index}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each "
+                f"messages.{index}.content.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
 
@@ -70,37 +71,68 @@ def _unanswered(index: int, uses: Any) -> ApiError:
 
 
 def _turn(role: str, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The chat messages of one message: a call of the API's own tool ends one, and its result follows."""
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
+
+    def end_message() -> None:
+        plain = all(part["type"] == "text" for part in parts)
+        content = "\n".join(part["text"] for part in parts) if plain else list(parts)
+        messages.append({"role": role, "content": content, **({"tool_calls": list(calls)} if calls else {})})
+        parts.clear()
+        calls.clear()
+
     for block in blocks:
         kind = block["type"]
-        if kind == "tool_use":
+        if kind in ("tool_use", "server_tool_use", "mcp_tool_use"):
             written = json.dumps(block["input"], ensure_ascii=False, separators=(",", ":"))
-            calls.append({"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": written}})
+            name = f"{block['server_name']}.{block['name']}" if kind == "mcp_tool_use" else block["name"]
+            calls.append({"id": block["id"], "type": "function", "function": {"name": name, "arguments": written}})
         elif kind == "tool_result":
             messages.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": _result(block.get("content"))})
+        elif kind.endswith("_tool_result"):
+            if parts or calls:
+                end_message()
+            messages.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": _given(block.get("content"))})
         elif kind == "text":
             parts.append({"type": "text", "text": block["text"]})
         elif kind == "image":
             parts.append({"type": "image_url", "image_url": {"url": _url(block["source"]) or json.dumps(block["source"])}})
         elif kind == "document":
             parts += _document(block)
+        elif kind == "container_upload":
+            parts.append({"type": "text", "text": f"Uploaded file: {block['file_id']}"})
         elif kind == "search_result":
             parts += [{"type": "text", "text": text} for text in (block["source"], block["title"])]
             parts += [{"type": "text", "text": inner["text"]} for inner in block["content"]]
     if parts or calls or not messages:
-        plain = all(part["type"] == "text" for part in parts)
-        content = "\n".join(part["text"] for part in parts) if plain else parts
-        message: dict[str, Any] = {"role": role, "content": content}
-        if calls:
-            message["tool_calls"] = calls
-        messages.append(message)
+        end_message()
     return messages
 
 
+def named_files(request: schema.messages.CountRequest) -> list[str]:
+    """The ids of the stored files that the messages name."""
+    blocks = [block for message in request.messages if not isinstance(message.content, str) for block in message.content]
+    sources = [block.source for block in blocks if isinstance(block, schema.messages.SourceBlock)]
+    uploads = [block.file_id for block in blocks if isinstance(block, schema.messages.ContainerUploadBlock)]
+    return [*[str(source.get("file_id")) for source in sources if source.get("type") == "file"], *uploads]
+
+
+def _given(content: Any) -> str:
+    """What one of the API's own tools gave, as text: what only the API can read is left out."""
+    if isinstance(content, str):
+        return content
+    hidden = ("encrypted_content", "encrypted_stdout")
+    blocks = content if isinstance(content, list) else [content or {}]
+    shown = [{key: value for key, value in block.items() if key not in hidden} for block in blocks]
+    return json.dumps(shown if isinstance(content, list) else shown[0], ensure_ascii=False)
+
+
 def _url(source: Mapping[str, Any]) -> str | None:
-    """A source with its bytes as a data URL, an address as it is; None for what is neither."""
+    """A source with its bytes as a data URL, an address as it is, a stored file by its id; None for others."""
+    if source.get("type") == "file":
+        return f"file:{source.get('file_id')}"
     if source.get("type") == "base64":
         return f"data:{source.get('media_type')};base64,{source.get('data')}"
     return source["url"] if isinstance(source.get("url"), str) else None
@@ -116,7 +148,8 @@ def _document(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(content, list):
         blocks = [inner for inner in content if isinstance(inner, Mapping)]
         return [*parts, *[{"type": "text", "text": str(inner.get("text", ""))} for inner in blocks]]
-    return [*parts, {"type": "file", "file": {"file_data": _url(source), "file_id": source.get("file_id")}}]
+    data = None if source.get("type") == "file" else _url(source)
+    return [*parts, {"type": "file", "file": {"file_data": data, "file_id": source.get("file_id")}}]
 
 
 def _result(content: Any) -> str:
@@ -126,13 +159,14 @@ def _result(content: Any) -> str:
 
 
 def chat_tools(request: schema.messages.CountRequest) -> list[dict[str, Any]] | None:
-    """The tools as the prompt shows them."""
+    """The tools as the prompt shows them: those that must be found first are not there."""
     tools = [
         {
             "type": "function",
-            "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema or {}},
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters or {}},
         }
-        for tool in request.tools or ()
+        for tool in declared_tools(request)
+        if not tool.found_by
     ]
     return tools or None
 
@@ -148,13 +182,7 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
 
     chat: the messages in chat's form.
     """
-    tools = []
-    for index, tool in enumerate(request.tools or ()):
-        where = f"tools.{index}.input_schema"
-        if tool.input_schema and (problem := schema_problem(tool.input_schema, where)):
-            raise errors.invalid_schema(f"tool '{tool.name}'", problem, where, None)
-        if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
-            tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema, field=where))
+    tools = declared_tools(request)
     json_schema = answer_schema(request)
     form = "output_config.format" if request.output_config and request.output_config.format else "output_format"
     if json_schema is not None and (problem := schema_problem(json_schema, f"{form}.schema")):
@@ -162,7 +190,7 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
     return ReplyConstraints(
         reasoning_tokens=_thought_tokens(request),
         tools=tuple(tools),
-        tool_choice=_choice(request, {tool.name for tool in tools}),
+        tool_choice=_choice(request, tools),
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
         history=chat_history(chat),
         json_schema=json_schema,
@@ -179,11 +207,11 @@ def _thought_tokens(request: schema.messages.MessagesRequest) -> int:
         return 0
     budget = thinking.budget_tokens or _ADAPTIVE_THOUGHT
     if thinking.budget_tokens is not None and budget >= request.max_tokens:
-        raise errors.invalid_value("thinking.budget_tokens", "`max_tokens` must be greater than `thinking.budget_tokens`.")
-    return min(budget, _ADAPTIVE_THOUGHT, request.max_tokens * 3 // 4)
+        raise ApiError("`max_tokens` must be greater than `thinking.budget_tokens`.")
+    return max(0, min(budget, _ADAPTIVE_THOUGHT, request.max_tokens * 3 // 4))
 
 
-def _choice(request: schema.messages.CountRequest, names: set[str]) -> ToolChoice:
+def _choice(request: schema.messages.CountRequest, tools: Sequence[Tool]) -> ToolChoice:
     choice = request.tool_choice
     if choice is None or choice.type == "auto":
         return ToolChoice("auto")
@@ -191,12 +219,13 @@ def _choice(request: schema.messages.CountRequest, names: set[str]) -> ToolChoic
         return ToolChoice("none")
     if choice.type == "any":
         return ToolChoice("required")
-    if choice.name not in names:
+    names = forced_names(choice.name or "", tools, request)
+    if not names:
         raise errors.invalid_value("tool_choice", f"Tool '{choice.name}' not found in provided tools.")
-    return ToolChoice("required", (str(choice.name),))
+    return ToolChoice("required", names)
 
 
-_KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_format")
+_KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_format", "mcp_servers")
 
 
 def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:

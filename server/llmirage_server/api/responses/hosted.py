@@ -12,6 +12,7 @@ from typing import Any
 
 from llmirage_server.api.files.store import SIMULATED
 from llmirage_server.api.responses.items import OWN_TOOLS, Item, arguments, new_item_id
+from llmirage_server.api.simulated import code_output, mcp_output, search_urls
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_shared.wire.output import new_call_id
 
@@ -254,9 +255,7 @@ class HostedCall(OutputItem):
         return {"action": action}
 
     def _sources(self) -> list[Item]:
-        words = "-".join(self._said("query").lower().split()[:6])
-        word = "".join(letter for letter in words if letter.isalnum() or letter == "-") or "result"
-        return [{"type": "url", "url": f"https://example.com/simulated/{number}/{word}"} for number in (1, 2, 3)]
+        return [{"type": "url", "url": url} for url in search_urls(self._said("query"))]
 
     def _file_search(self, begun: bool) -> Item:
         shown = "file_search_call.results" in self._include and not begun
@@ -277,8 +276,7 @@ class HostedCall(OutputItem):
     def _code_interpreter(self, begun: bool) -> Item:
         outputs: list[Item] | None = None
         if "code_interpreter_call.outputs" in self._include and not begun:
-            lines = len(self._said("code").splitlines())
-            outputs = [{"type": "logs", "logs": f"(simulated) {lines} lines ran without an error.\n"}]
+            outputs = [{"type": "logs", "logs": code_output(self._said("code"))}]
         return {"container_id": "cntr_simulated", "code": "" if begun else self._said("code"), "outputs": outputs}
 
     def _image_generation(self, begun: bool) -> Item:
@@ -290,9 +288,7 @@ class HostedCall(OutputItem):
         label, _, name = self.part.name.partition(".")
         fields: Item = {"server_label": label, "name": name, "arguments": "" if begun else self.text}
         if self._runs_here:
-            output = (
-                None if begun or self.cut else json.dumps({"simulated": True, "tool": name, "query": self._said("query")})
-            )
+            output = None if begun or self.cut else mcp_output(name, self._said("query"))
             fields |= {"output": output, "error": None, "approval_request_id": self._approved_by}
         return fields
 

@@ -11,7 +11,7 @@ from llmirage_shared.settings import at_call
 from llmirage_shared.wire.errors import ApiError
 
 # running: a background response in progress; events: what was sent of one that has ended.
-Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events", "batch"]
+Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events", "batch", "container"]
 
 _to_json = at_call("pydantic_core:to_json")  # takes 25 ms to import
 

@@ -46,7 +46,7 @@ EMBEDDINGS_EXTENSIONS = frozenset((
 ))  # fmt: skip
 
 MESSAGES_EXTENSIONS = frozenset((
-    "betas", "billing_policy", "cache_control", "chat_template_kwargs", "compaction", "container", "context_management",
-    "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "kv_transfer_params", "mcp_servers", "message",
-    "prefill", "speed", "user_profile_id", "workspace_id",
+    "betas", "billing_policy", "cache_control", "chat_template_kwargs", "compaction", "diagnostics",
+    "fallback_credit_token", "fallbacks", "inference_geo", "kv_transfer_params", "message", "prefill", "speed",
+    "user_profile_id", "workspace_id",
 ))  # fmt: skip

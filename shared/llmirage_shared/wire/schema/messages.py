@@ -55,10 +55,44 @@ class RedactedThinkingBlock(WireModel):
     data: str
 
 
+class ServerToolUseBlock(WireModel):
+    """A call that the API has made itself."""
+
+    type: Literal["server_tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class McpToolUseBlock(WireModel):
+    type: Literal["mcp_tool_use"]
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class ServerToolResultBlock(WireModel):
+    """What such a call gave."""
+
+    type: Literal[
+        "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_result", "advisor_tool_result",
+    ]  # fmt: skip
+    tool_use_id: str
+    content: str | list[dict[str, Any]] | dict[str, Any] | None = None
+
+
+class ContainerUploadBlock(WireModel):
+    type: Literal["container_upload"]
+    file_id: str
+
+
 Block = Annotated[
-    TextBlock | SourceBlock | SearchResultBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
+    TextBlock | SourceBlock | SearchResultBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
+    | ServerToolUseBlock | McpToolUseBlock | ServerToolResultBlock | ContainerUploadBlock,
     Field(discriminator="type"),
-]
+]  # fmt: skip
 
 
 class TurnMessage(WireModel):
@@ -67,10 +101,10 @@ class TurnMessage(WireModel):
 
 
 class MessagesTool(WireModel):
-    """A client tool has a name and a schema; the provider's own tools only a type and a name."""
+    """A client tool has a name and a schema, the API's own tools a type and mostly a name."""
 
     type: str | None = None
-    name: ToolName
+    name: ToolName | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
 
@@ -83,7 +117,8 @@ class MessagesToolChoice(WireModel):
 
 class Thinking(WireModel):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[Integer, Field(ge=1024)] | None = None
+    budget_tokens: Integer | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputFormat(WireModel):
@@ -115,6 +150,9 @@ class CountRequest(WireModel):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: dict[str, Any] | None = None
+    mcp_servers: list[dict[str, Any]] | None = None
+    container: str | dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
 
 
 class MessagesRequest(CountRequest):
