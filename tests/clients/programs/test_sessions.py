@@ -25,6 +25,7 @@ from programs import PLACE, LoggedServer, if_installed, logged, program, ran
 pytestmark = if_installed
 TURNS = 10
 LONGEST_S = 60
+NATURAL = "--natural-stop"
 ROUND = "echo round >> rounds.txt"
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Tokyo", "Quito", "Delhi", "Bern", "Riga")
 _WRONG = re.compile(
@@ -35,7 +36,7 @@ _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "true", "HF_HUB_OFFLINE": "1", "NO_C
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LoggedServer]:
-    with logged(tmp_path, "--natural-stop") as server:
+    with logged(tmp_path, NATURAL) as server:
         began_s = time.monotonic()
         yield server
         assert time.monotonic() - began_s < LONGEST_S
@@ -106,6 +107,74 @@ def test_qwen_code(server: LoggedServer, tmp_path: Path) -> None:
         assert qwen.wait(20) == 0
     assert (folder / "rounds.txt").read_text("utf-8").count("round") == TURNS
     assert wrong_lines((folder / "stderr.txt").read_text("utf-8")) == []
+
+
+class ClaudeCode:
+    """A session of Claude Code that takes its turns from standard input. events: what it has told."""
+
+    def __init__(self, server: LoggedServer, folder: Path) -> None:
+        self._folder = folder
+        (folder / "work").mkdir()
+        self._environment = {
+            "ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CONFIG_DIR": str(folder / "claude"),
+            "HOME": str(folder), "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
+        }  # fmt: skip
+        self.events: list[Any] = []
+
+    def say(self, turns: list[str]) -> list[Any]:
+        """The result of each turn."""
+        flags = ["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command = [program("claude-code", "claude"), *flags, "--allowedTools", "WebSearch"]
+        results = []
+        with running(command, self._folder / "work", **self._environment) as claude:
+            assert claude.stdin is not None
+            assert claude.stdout is not None
+            for text in turns:
+                message = {"role": "user", "content": text}
+                print(json.dumps({"type": "user", "message": message}), file=claude.stdin, flush=True)
+                for event in map(json.loads, claude.stdout):
+                    self.events.append(event)
+                    if event["type"] == "result":
+                        results.append(event)
+                        break
+            claude.stdin.close()
+            assert claude.wait(20) == 0
+        assert wrong_lines((self._folder / "work" / "stderr.txt").read_text("utf-8")) == []
+        return results
+
+
+def test_claude_code_searches_the_web(server: LoggedServer, tmp_path: Path) -> None:
+    session = ClaudeCode(server, tmp_path)
+    results = session.say([f"Use WebSearch to search for the history of {city}" for city in CITIES])
+    assert [(result["is_error"], result["num_turns"]) for result in results] == [(False, 2)] * TURNS
+    found = [
+        block["content"]
+        for event in session.events
+        if event["type"] == "user"
+        for block in event["message"]["content"]
+        if block["type"] == "tool_result"
+    ]
+    assert len(found) == TURNS
+    for city, text in zip(CITIES, found, strict=True):
+        assert f"history of {city}" in text
+        assert "https://example.com/simulated/1/" in text
+
+
+def test_claude_code_goes_on_when_the_context_is_full(tmp_path: Path) -> None:
+    parts = [
+        f"Remember part {part} of the log:\n"
+        + "\n".join(f"{part}.{line} the fox jumps over line {line * 7919 % 1000} of the lazy dog" for line in range(700))
+        for part in range(TURNS)
+    ]
+    with logged(tmp_path, NATURAL, "--max-model-len", "100000") as server:
+        began_s = time.monotonic()
+        session = ClaudeCode(server, tmp_path)
+        results = session.say(parts)
+        assert time.monotonic() - began_s < LONGEST_S
+        refused = server.problems()
+    assert [result["is_error"] for result in results] == [False] * TURNS
+    assert [event for event in session.events if event.get("subtype") == "compact_boundary"] != []
+    assert all('"POST /v1/messages" 400' in line for line in refused)  # beyond the context, which it learns from
 
 
 def test_opencode(server: LoggedServer, tmp_path: Path) -> None:
@@ -247,7 +316,7 @@ def settings_of(url: str) -> dict[str, dict[str, str]]:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, LoggedServer, Path]]:
     """The URL of a LiteLLM proxy before the server, the server, and the proxy's log. It takes half a minute to start."""
     folder = tmp_path_factory.mktemp("proxy")
-    with logged(folder, "--natural-stop") as server:
+    with logged(folder, NATURAL) as server:
         models = [
             {
                 "model_name": name,

@@ -17,7 +17,8 @@ from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history
 from llmirage_shared.wire.errors import ApiError
 
-_ADAPTIVE_THOUGHT = 512  # tokens
+_MOST_THOUGHT = 512  # tokens
+_ADAPTIVE_THOUGHT = 128  # of a model that decides by itself: few of an agent's turns need much
 
 
 def chat_messages(request: schema.messages.CountRequest, strict: bool = True) -> list[dict[str, Any]]:
@@ -208,7 +209,7 @@ def _thought_tokens(request: schema.messages.MessagesRequest) -> int:
     budget = thinking.budget_tokens or _ADAPTIVE_THOUGHT
     if thinking.budget_tokens is not None and budget >= request.max_tokens:
         raise ApiError("`max_tokens` must be greater than `thinking.budget_tokens`.")
-    return max(0, min(budget, _ADAPTIVE_THOUGHT, request.max_tokens * 3 // 4))
+    return max(0, min(budget, _MOST_THOUGHT, request.max_tokens * 3 // 4))
 
 
 def _choice(request: schema.messages.CountRequest, tools: Sequence[Tool]) -> ToolChoice:
