@@ -224,7 +224,7 @@ class SeriesSampler:
         self._looked_into = 0
         self.on_look: Callable[[float], None] = lambda now: None
 
-    def look(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
             self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]

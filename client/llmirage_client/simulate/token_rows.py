@@ -9,14 +9,14 @@ from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.measure.record import Exchange, Record, RequestError
-from llmirage_client.simulator.engine import Flight, Request, RouterError
+from llmirage_client.simulator.engine import InFlightRequest, Request, RouterError
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
 LOST_UNSTREAMED = RequestError(503, "http_error", "The instance that served this request was lost.")
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
 
 
-class TokenRow(Flight):
+class TokenRow(InFlightRequest):
     """One request of a run. issued_s: when it was due; start_s: when it went out; end_s: when it was over; None: it is not.
 
     measured: whether it counts. own_task: on an event loop it would be a task of its own, which can be cancelled: it begins

@@ -17,7 +17,7 @@ from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, described, plan
-from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
+from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest, Observer
 from llmirage_server.perf.steps.kinds import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from llmirage_server.drivers.live import Driver
 
 __all__ = [
-    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "Flight", "Observer", "Reading", "Request",
+    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "Reading", "Request",
     "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_app", "new_cluster",
     "plan_of", "read_mapping",
 ]  # fmt: skip
@@ -50,12 +50,12 @@ def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
     """The server's app; with a driver its requests go there. Raises ConfigError."""
     from llmirage_server.api.text import TextLoader, TextTools
     from llmirage_server.app import create_app, load_text_tools
-    from llmirage_server.drivers.in_process import NotedReplies
+    from llmirage_server.drivers.in_process import RecordedReplies
 
     key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
     if key not in _TEXT:
         tools = load_text_tools(config)
-        _TEXT[key] = TextTools(tools.encoder, NotedReplies(tools.replies))
+        _TEXT[key] = TextTools(tools.encoder, RecordedReplies(tools.replies))
     app = create_app(replace(config, lenient=True))  # the load is the caller's own, for whatever server
     app.service.text = TextLoader(lambda: _TEXT[key])
     if driver is not None:

@@ -1,1 +1,1 @@
-"""WHEN it is said: router, instances, scheduler, KV cache; a pure state machine."""
+"""The cluster as a pure state machine: routers, instances, schedulers and KV caches."""

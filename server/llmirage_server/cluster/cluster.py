@@ -1,4 +1,4 @@
-"""The cluster: pools of instances behind routers, and one clock. A pure state machine; its driver brings the time."""
+"""The cluster: pools of instances behind routers, with one clock. A pure state machine; its driver supplies the time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _ALL = sys.maxsize
 
 
 class Agenda:
-    """times: of the next event of each thing; inf where there is none.
+    """Next event times of numbered sources, with the earliest in constant time.
 
-    heap: the same by time, then by number; an entry that differs from `times` is outlived, and is skipped when it comes up.
-    The event loop changes both directly: a call for each would cost more than what it does.
+    times: of the next event of each source; inf where there is none.
+    heap: the same by time, then by number; an entry that differs from `times` is stale, and is skipped when it comes up. The
+        event loop changes both directly: a call for each would cost more than the work itself.
     """
 
     def __init__(self, things: int) -> None:
@@ -43,7 +44,7 @@ class Agenda:
         self.heap: list[tuple[float, int]] = []
 
     def note(self, number: int, time_s: float) -> None:
-        """The next event of one is then; inf: it has none."""
+        """Set the time of the next event of one source; inf if it has none."""
         if time_s != self.times[number]:
             self.times[number] = time_s
             if time_s < math.inf:
@@ -51,7 +52,7 @@ class Agenda:
 
 
 class Cluster:
-    """Serves requests in the caller's time.
+    """Serving of requests in the caller's time.
 
     What happens depends on the submitted and cancelled requests and their times alone, not on how often or how far
     `advance` is called in between. A time earlier than one already reached counts as that one. What falls on one instant
@@ -98,15 +99,15 @@ class Cluster:
         self._now = -math.inf
         self._agenda = Agenda(len(self._instances) + 2)  # behind the instances: the next arrival of KV, of a lifecycle event
         for index in range(len(self._instances)):
-            self._look_again(index)
-        self._note_life()
+            self._schedule_instance(index)
+        self._schedule_lifecycle()
         agenda, instances = self._agenda, self._instances
         self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining  # never other objects
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
     def submit(self, request: Request, now: float) -> None:
-        """Route a request and queue it. It arrived `request.age_s` ago, and has been in the front end since then.
+        """Route a request and queue it. It arrived `request.age_s` ago and has spent that time in the front end.
 
         Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves. Raises
         RouterError if a router of the user's own does not work. Nothing of the request is kept then.
@@ -141,34 +142,34 @@ class Cluster:
         elif request.instance >= 0:
             request.cancelled = True
             self._transfers.drop(request)
-            self._note_arrival()
+            self._schedule_arrival()
             self._undelivered.pop(request, None)
             self._admission.drop(request)
             self._instances[request.instance].cancel(request, self._now)
-            self._look_again(request.instance)
+            self._schedule_instance(request.instance)
             self._send_all()
             self._retire()
 
     def clear_cache(self, now: float) -> None:
-        """Let all instances forget the KV that no request uses. Routers do not learn of it, as in real deployments."""
+        """Evict the KV that no request uses on all instances. Routers are not informed, as in real deployments."""
         self._go_to(now)
         for instance in self._instances:
             instance.clear_cache(self._now)
-            self._look_again(instance.index)
+            self._schedule_instance(instance.index)
 
     def crash(self, instance: int, now: float, restart_after_s: float | None = None) -> None:
-        """Let an instance crash now. Its requests are rerouted or fail in the next `advance`, as `on_crash` says."""
+        """Crash an instance now. Its requests are rerouted or fail in the next `advance`, according to `on_crash`."""
         self._go_to(now)
         self._lifecycle.add(LifecycleEvent(self._now, instance, "crash", restart_after_s))
-        self._note_life()
+        self._schedule_lifecycle()
 
     def catch_up(self, now: float) -> None:
-        """Let instances come and go until `now` in a cluster without requests, whose time stood still meanwhile."""
+        """Run lifecycle events until `now` in a cluster without requests, whose time does not advance otherwise."""
         if not self._held and self._idle():
             self._run(now)
 
     def next_event_time(self) -> float:
-        """When `advance` should be called next; inf when idle.
+        """Return the time at which `advance` should be called next; inf when idle.
 
         A driver that converts between clocks should advance to at least this time, not to what rounding made of it.
         """
@@ -178,26 +179,26 @@ class Cluster:
         return math.inf if now == self._agenda.times[-1] and self._idle() else now
 
     def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
-        """Let everything happen up to and including `to`; return what brought tokens or failures, in time order.
+        """Process all events up to and including `to`; return those that brought tokens or failures, in time order.
 
         Ties between instances go by index. With `max_steps` the work stops after so many step ends; `next_event_time` tells
         that there is more. `to` may be inf: until nothing is left to do.
         """
         max_steps = _ALL if max_steps is None else max_steps
         ends = self._held
-        if len(ends) < max_steps:  # else the caller learns of what happened before time goes on
+        if len(ends) < max_steps:  # otherwise report the held events before time advances
             ends = [*ends, *self._run(to, max_steps - len(ends))] if ends else self._run(to, max_steps)
         self._held = ends[max_steps:]
         return ends[:max_steps]
 
     def advance_to_next(self, to: float) -> list[StepEnd]:
-        """`advance` to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""
+        """Advance to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""
         if self._held:
             return self.advance(self._held[-1].time_s)
         return self._run(to, _ALL, True)
 
     def _go_to(self, now: float) -> None:
-        """Let everything happen up to and including `now`, before the caller does something."""
+        """Process all events up to and including `now`, before the caller changes something."""
         heap = self._agenda.heap
         if heap and heap[0][0] <= now:
             self._held.extend(self._run(now))
@@ -205,7 +206,7 @@ class Cluster:
             self._now = now
 
     def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
-        """`advance` without what is held back. one_instant: go no further than the first instant that brings something."""
+        """Advance without the held events. one_instant: stop after the first instant that brings an event."""
         ends: list[StepEnd] = []
         heap, times, instances, after_instances, draining = self._at_hand
         reached = self._now
@@ -216,7 +217,7 @@ class Cluster:
             if now != times[index]:
                 heappop(heap)
                 continue
-            if index < after_instances:  # most often, and most of it concerns this instance alone
+            if index < after_instances:  # the common case, which mostly affects this instance alone
                 reached = now
                 instance = instances[index]
                 end = instance.advance()
@@ -233,7 +234,7 @@ class Cluster:
                     if end.emitted:
                         ends.append(end)
                     if end.handed_over or self._decodes[index]:
-                        ends += self._pass_on(end)
+                        ends += self._handle_disaggregated(end)
             else:
                 if index > after_instances and to == _NEVER and self._idle():
                     break
@@ -244,11 +245,11 @@ class Cluster:
                 if index == after_instances:
                     self._receive()
                 else:
-                    ends += self._live()
+                    ends += self._process_lifecycle_event()
             if draining:
                 self._retire()
             if ends:
-                if len(ends) >= max_steps:  # the caller learns of these before time goes on
+                if len(ends) >= max_steps:  # report these before time advances
                     return ends
                 if one_instant:
                     to = now
@@ -258,22 +259,22 @@ class Cluster:
             self._now = reached
         return ends
 
-    def _pass_on(self, end: StepEnd) -> list[StepEnd]:
-        """After a step of an instance that prefills or decodes only; return what fails."""
+    def _handle_disaggregated(self, end: StepEnd) -> list[StepEnd]:
+        """Handle the end of a step of an instance that only prefills or decodes; return what fails."""
         if self._decodes[end.instance]:
             self._send(end.instance)
             return []
         failed = [request for request in end.handed_over if not self._deliver(request)]
         return [StepEnd(self._now, end.instance, failed)] if failed else []
 
-    def _note_arrival(self) -> None:
+    def _schedule_arrival(self) -> None:
         self._agenda.note(len(self._instances), self._transfers.next_s)
 
-    def _note_life(self) -> None:
+    def _schedule_lifecycle(self) -> None:
         self._agenda.note(len(self._instances) + 1, min(self._lifecycle.next_s, self._scaling.next_s))
 
     def _place(self, request: Request, serving: ModelPools) -> bool:
-        """Send a request to an instance, or let it wait; False if it fails because none will ever accept it."""
+        """Send a request to an instance, or queue it; return False if it fails because no instance will ever accept it."""
         front = serving.only_entry or accepting_front(serving.entry)
         if front is None or not front.accepting:
             return self._wait(request, serving.entry, self._waiting)
@@ -288,7 +289,7 @@ class Cluster:
         return True
 
     def _deliver(self, request: Request) -> bool:
-        """Choose a decode instance for a request that was handed over, or let it wait; False if it fails."""
+        """Choose a decode instance for a request that was handed over, or queue it; return False if it fails."""
         request.handed_s, request.joined_s = self._now, math.nan
         fronts = self._pools.serving(request.model).decode
         front = accepting_front(fronts)
@@ -306,7 +307,7 @@ class Cluster:
         return True
 
     def _send(self, target: int) -> None:
-        """Let the KV travel for which an instance has room now."""
+        """Start the KV transfers for which an instance has room now."""
         while request := self._admission.admit(target, self._now):
             tokens = travelling_tokens(request)
             if self._transfers.link.skip_cached:
@@ -315,23 +316,23 @@ class Cluster:
             bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
             seen_s = self._instances[target].front_end_free_s(self._now)
             self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now, seen_s)
-            self._note_arrival()
+            self._schedule_arrival()
 
     def _send_all(self) -> None:
-        """The same for all, after what may have made room anywhere."""
+        """Start transfers to all decode instances, after a change that may have freed room on any of them."""
         for target, decodes in enumerate(self._decodes):
             if decodes:
                 self._send(target)
 
     def _abandon(self, request: Request) -> bool:
-        """A request that was handed over fails, and its KV is free."""
+        """Fail a request that was handed over, and free its KV."""
         request.failed, source = True, request.instance
         self._instances[source].cancel(request, self._now)
-        self._look_again(source)
+        self._schedule_instance(source)
         return False
 
     def _place_again(self, request: Request) -> bool:
-        """`_place` for a request that the caller has long handed in: a router that does not work makes it fail."""
+        """Place a request that was submitted earlier; a router error makes it fail."""
         try:
             return self._place(request, self._pools.serving(request.model))
         except RouterError as error:
@@ -348,26 +349,26 @@ class Cluster:
         return False
 
     def _receive(self) -> None:
-        """The next KV arrives: the prefill instance may forget it, the decode instance goes on."""
+        """Complete the next KV transfer: the prefill instance may free it, and the decode instance continues."""
         transfer = self._transfers.take()
-        self._note_arrival()
+        self._schedule_arrival()
         request = transfer.request
         self._instances[transfer.source].release_transferred(request, self._now)
-        self._look_again(transfer.source)
+        self._schedule_instance(transfer.source)
         self._admission.arrive(request, transfer.target)
         request.instance, request.placed_s = transfer.target, self._now
         self._instances[transfer.target].receive(request, self._now)
-        self._look_again(transfer.target)
+        self._schedule_instance(transfer.target)
 
-    def _live(self) -> list[StepEnd]:
-        """An instance comes or goes, or autoscaling looks; return what that made fail."""
+    def _process_lifecycle_event(self) -> list[StepEnd]:
+        """Process the next lifecycle event or autoscaling decision; return what it made fail."""
         if self._scaling.next_s < self._lifecycle.next_s:
             self._scale()
             return []
         index = self._lifecycle.next_instance
         stands_still = not self._lifecycle.accepts(index) and not self._busy(index)
         event = self._lifecycle.take()
-        self._note_life()
+        self._schedule_lifecycle()
         self._pools.refresh(self._lifecycle.accepts)
         if event.action == "crash":
             return self._crash(index)
@@ -382,12 +383,12 @@ class Cluster:
 
     def _scale(self) -> None:
         self._sync()
-        self._scaling.look(self._now, self._waiting, self._undelivered)
+        self._scaling.decide(self._now, self._waiting, self._undelivered)
         self._pools.refresh(self._lifecycle.accepts)
-        self._note_life()
+        self._schedule_lifecycle()
 
     def _retire(self) -> None:
-        """Draining instances that have nothing left to do are gone."""
+        """Remove draining instances that have no work left."""
         for index in sorted(self._lifecycle.draining):
             if not self._busy(index):
                 self._lifecycle.gone(index, self._now)
@@ -402,7 +403,7 @@ class Cluster:
         again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
         for request in again:  # the prefill side still has the KV
             self._transfers.drop(request)
-        self._note_arrival()
+        self._schedule_arrival()
         failed = [request for request in again if not self._deliver(request)]
         self._send_all()
         for request in lost:
@@ -416,24 +417,24 @@ class Cluster:
         lost = self._instances[index].evacuate(self._now)
         self._pools.pool_of[index].router.forget(index)
         self._transfers.lose(index)
-        self._look_again(index)
+        self._schedule_instance(index)
         return lost
 
     # --- reading the state, besides events ---
 
     @property
     def models(self) -> tuple[str | None, ...]:
-        """What the pools serve, in their order."""
+        """Models of the pools, in their order."""
         return tuple(self._pools.by_model)
 
     @property
     def reached_s(self) -> float:
-        """How far its time has gone; -inf before anything was asked of it."""
+        """Cluster time reached, in seconds; -inf before the first call."""
         return self._now
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for an instance that accepts them."""
+        """Number of requests that wait for an instance that accepts them."""
         return len(self._waiting) + len(self._undelivered)
 
     @property
@@ -441,7 +442,7 @@ class Cluster:
         return self._transfers.snapshot()
 
     def snapshot(self) -> list[InstanceSnapshot]:
-        """The state of every instance, as of the time reached."""
+        """Return the state of every instance, as of the time reached."""
         self._sync()
         return [
             replace(
@@ -457,19 +458,19 @@ class Cluster:
         ]
 
     def readings(self) -> list[Reading]:
-        """Of every instance. KV memory and busy time may be behind by the steps of one run of decoding."""
+        """Return the readings of every instance. KV memory and busy time may lag by the steps of one fast-forward."""
         return [instance.reading() for instance in self._instances]
 
     def phases(self) -> list[State]:
-        """By instance: up, draining, starting (and paid for), or down."""
+        """Return the lifecycle phase of each instance: up, draining, starting (and paid for), or down."""
         return [self._lifecycle.phase(instance.index) for instance in self._instances]
 
     def paid_s(self, now: float) -> list[float]:
-        """By instance, the seconds from 0 to `now`, before the next event, in which it was there, started up or drained."""
+        """Return the seconds from 0 to `now` that are paid for, by instance: while it started up, served or drained."""
         return [self._lifecycle.paid_s(instance.index, now) for instance in self._instances]
 
     def trace_steps(self) -> list[list[StepSpan]]:
-        """Have all steps written down from now on; return the lists that they come into, by instance."""
+        """Record all steps from now on; return the lists to which they are appended, by instance."""
         steps: list[list[StepSpan]] = [[] for _ in self._instances]
         for instance, its in zip(self._instances, steps, strict=True):
             if isinstance(instance, Instance):
@@ -477,21 +478,21 @@ class Cluster:
         return steps
 
     def batches(self, index: int) -> list[StepBatch]:
-        """What the step under way on an instance computes, by rank; empty if there is none, or no physics."""
+        """Return the batch of the step in flight on an instance, by rank; empty if there is none or times are fixed."""
         instance = self._instances[index]
         return instance.batches() if isinstance(instance, Instance) else []
 
     def _sync(self) -> None:
-        """Have all instances ready to be read."""
+        """Bring the readable state of all instances up to date."""
         for instance in self._instances:
             instance.sync_to(self._now)
 
-    def _look_again(self, index: int) -> None:
-        """Something may have changed on an instance: when is its next event?"""
+    def _schedule_instance(self, index: int) -> None:
+        """Update the next event of an instance after a change."""
         self._agenda.note(index, self._instances[index].next_event_s)
 
     def _busy(self, index: int) -> bool:
-        """Has an instance any request, or KV to send or to receive?"""
+        """Return whether an instance has any request, or KV to send or to receive."""
         instance, transfers = self._instances[index], self._transfers
         return bool(
             instance.running
@@ -503,5 +504,5 @@ class Cluster:
         )
 
     def _idle(self) -> bool:
-        """Is there no request left that time could bring further?"""
+        """Return whether no request is left that the passing of time could advance."""
         return min(self._agenda.times[:-1]) == math.inf and not self._waiting and not self._undelivered

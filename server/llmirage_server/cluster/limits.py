@@ -1,4 +1,4 @@
-"""What one engine may do at once: the options of serving engines, under one name each."""
+"""Limits and options of one engine's scheduler, under one name for all engines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from llmirage_server.perf.speculation import rates_problem
 Times = npt.NDArray[np.float64]
 
 Role = Literal["both", "prefill", "decode"]
-"""Which part of the work an instance does."""
+"""The part of the work that an instance does."""
 
 FirstToken = Literal["prefill", "admission", "decode"]
-"""When the first token of a request is shown that is computed on one instance and decoded on another: as the prefill ends;
-as the decode instance admits it; at the end of its first step there, which computes the token again."""
+"""The moment at which the first token of a disaggregated request is reported: as the prefill ends; as the decode instance
+admits it; at the end of its first step there, which computes the token again."""
 
 SCHEDULERS: dict[str, tuple[str, ...]] = {  # each with its `schedule_policy`s, the default first
     "vllm": ("fcfs", "priority"),
@@ -55,10 +55,10 @@ ONLY_OF = {
 
 @dataclass(frozen=True, slots=True)
 class StreamInterval:
-    """The first token goes out at once, then chunks of `tokens`, and at the end the rest.
+    """Grouping of a reply's tokens: the first token by itself, then chunks of `tokens`, and the rest at the end.
 
-    from_start: chunks end where whole intervals do, counted from the reply's first token: 1, n, 2n. Else they are counted
-    from the token behind it: 1, n + 1, 2n + 1.
+    from_start: chunks end at whole intervals counted from the reply's first token: 1, n, 2n. Otherwise they are counted from
+        the second token: 1, n + 1, 2n + 1.
 
     vLLM (v1/engine/output_processor.py) and SGLang (managers/scheduler_components, stream_output) do the latter,
     TensorRT-LLM (_torch/pyexecutor/py_executor.py, _handle_responses) the former.
@@ -68,7 +68,7 @@ class StreamInterval:
     from_start: bool = False
 
     def ends(self, sent: int, produced: int, total: int) -> list[int]:
-        """Where the chunks end that go out with `produced` of `total` tokens, `sent` of which have gone out before."""
+        """Return the ends of the chunks sent once `produced` of `total` tokens exist and `sent` of them have been sent."""
         first = sent + self.tokens - (sent - (not self.from_start)) % self.tokens
         ends = list(range(first, produced + 1, self.tokens))
         if not sent and produced and first != 1:
@@ -78,7 +78,7 @@ class StreamInterval:
         return ends
 
     def seen_s(self, times_s: Times, total: int) -> Times:
-        """When clients see tokens that came at these times; of those alone that have gone out. total: see `ends`."""
+        """Return when clients receive tokens produced at `times_s`, for those that have been sent. total: see `ends`."""
         ends = np.array(self.ends(0, len(times_s), total), dtype=np.int64)
         return np.repeat(times_s[ends - 1], np.diff(ends, prepend=0))
 
@@ -93,44 +93,44 @@ class EngineLimits:
         vLLM num_gpu_blocks_override * block_size, SGLang max_total_tokens, TensorRT-LLM kv_cache_config.max_tokens.
     max_num_seqs: sequences in the batch. SGLang max_running_requests, TensorRT-LLM max_batch_size.
     max_num_batched_tokens: tokens of one step, prompt chunks and decoding sequences together. TensorRT-LLM max_num_tokens.
-        Of the sglang scheduler it is the chunked_prefill_size: prompt tokens of one step.
-    page_size: tokens of a KV block and of a page of the radix tree: vLLM block_size (16), SGLang page_size (1),
-        TensorRT-LLM tokens_per_block (32). 1 matches to the token.
+        For the sglang scheduler, the chunked_prefill_size: prompt tokens of one step.
+    page_size: tokens of a KV block and of a page of the radix tree: vLLM block_size (16), SGLang page_size (1), TensorRT-LLM
+        tokens_per_block (32). With 1, prefixes match to the token.
     enable_prefix_caching: SGLang: not disable_radix_cache; TensorRT-LLM: enable_block_reuse.
     enable_chunked_prefill: SGLang: chunked_prefill_size is not -1; TensorRT-LLM: enable_chunked_context.
-    max_model_len: longest prompt and output together; None: what the KV cache holds. SGLang context_length, TensorRT-LLM
-        max_seq_len.
-    scheduler: whose rules (cluster/schedulers/): vllm, sglang or trtllm.
-    schedule_policy: the order of waiting requests: fcfs, priority (vllm: its scheduling_policy), lpm (sglang: longest prefix
+    max_model_len: maximum of prompt and output tokens together; None: the capacity of the KV cache. SGLang context_length,
+        TensorRT-LLM max_seq_len.
+    scheduler: the engine whose rules apply (cluster/schedulers/): vllm, sglang or trtllm.
+    schedule_policy: order of waiting requests: fcfs, priority (vllm: its scheduling_policy), lpm (sglang: longest prefix
         match).
-    long_prefill_token_threshold: (vllm) at most so many tokens of one prompt in one step; 0: no such limit.
-    max_prefill_tokens: (sglang) prompt tokens of one step; beyond it no further prompt joins.
-    enable_mixed_chunk: (sglang) decoding sequences go along with prompt chunks instead of waiting for them.
-    schedule_conservativeness: (sglang) scales the share of the allowed output for which running requests reserve memory.
+    long_prefill_token_threshold: (vllm) maximum tokens of one prompt in one step; 0: no limit.
+    max_prefill_tokens: (sglang) prompt tokens of one step beyond which no further prompt joins.
+    enable_mixed_chunk: (sglang) decoding sequences run in the same step as prompt chunks.
+    schedule_conservativeness: (sglang) scale of the share of the allowed output that is reserved for running requests.
     capacity_scheduler_policy: (trtllm) guaranteed_no_evict or max_utilization.
-    async_scheduling: a step is formed while the one before it runs: who arrives meanwhile waits for the next but one.
-        SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
-    scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
+    async_scheduling: a step is formed while the one before it runs, so that requests that arrive meanwhile wait for the next
+        but one. SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
+    scheduler_recv_interval: (sglang) decoding steps between two polls for new requests.
     prefill_schedule_interval: (vllm) with data-parallel ranks, prompts are computed in every n-th step.
-    prefill_decode_interval: (sglang) steps without prompts after each one with them.
-    batch_wait_timeout_iters, batch_wait_max_tokens_ratio: (trtllm) how many steps prompts wait while others decode, unless a
-        step with them has that share of its token limit; without the other neither has an effect.
+    prefill_decode_interval: (sglang) steps without prompts after each step with prompts.
+    batch_wait_timeout_iters, batch_wait_max_tokens_ratio: (trtllm) steps for which prompts wait while other sequences
+        decode, unless a step with them reaches this share of its token limit; either one alone has no effect.
     attention_dp_enable_balance: (trtllm) attention ranks compute prompts together: attention_dp_config.enable_balance.
-    attention_dp_timeout_iters, attention_dp_batching_wait_iters: (trtllm) how many steps they wait for prompts of all ranks,
-        and for more when all have some.
-    stream: which tokens of a reply are sent together; None: each one by itself.
-    recurrent_states: (vllm) layers of linear attention keep a state, of which prefix caching stores those at the end of a
-        prompt's chunks: they end at whole pages, one of them with the last whole page (mamba_cache_mode align).
+    attention_dp_timeout_iters, attention_dp_batching_wait_iters: (trtllm) steps to wait for prompts of all ranks, and for
+        further prompts once all ranks have some.
+    stream: grouping of a reply's tokens into messages; None: each token is sent by itself.
+    recurrent_states: (vllm) linear attention layers keep a state, of which prefix caching stores those at the end of a
+        prompt's chunks: chunks end at whole pages, one of them at the last whole page (mamba_cache_mode align).
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
-    acceptance_rate: probability that a draft token is accepted when the ones before it were.
-    acceptance_rates: by position, the probability that a draft token is accepted, all before it included; instead of
+    acceptance_rate: probability that a draft token is accepted given that all before it were.
+    acceptance_rates: by position, the probability that a draft token and all before it are accepted; instead of
         acceptance_rate.
-    speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
-    first_token: of instances that only prefill or decode: when the first token is shown.
-    data_parallel_balance: which rank gets a request: the one with the least `load` (4 * waiting + running), the next one in
-        turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine, load for vllm, else in turn.
+    speculation_seed: seed of the acceptance of drafts, beside the request and its progress.
+    first_token: on instances that only prefill or decode: when the first token is reported.
+    data_parallel_balance: rank selection for a request: least `load` (4 * waiting + running), in turn (`round_robin`) or
+        longest cached `prefix`; None: the engine's own, load for vllm, else round_robin.
 
-    Raises ValueError naming every limit that makes no sense.
+    Raises ValueError naming every invalid limit.
     """
 
     kv_tokens: int
@@ -177,7 +177,7 @@ class EngineLimits:
 
     @property
     def max_request_tokens(self) -> int:
-        """The longest request (prompt + output tokens) that an instance can ever finish.
+        """Maximum of prompt plus output tokens of a request that an instance can finish.
 
         The KV of the last output token is never computed, so it takes one token less of the cache than it has. Without
         chunked prefill a whole prompt, or what a preempted sequence must recompute, goes through in one step; SGLang lets a

@@ -1,4 +1,4 @@
-"""A request as the cluster sees it: token ids in, token ids out, and when each thing happened."""
+"""A request as the cluster sees it: token ids of prompt and output, and the times of its stages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _NOT_YET = math.nan
 
 
 class Request:
-    """One sequence to serve. What is set up to `age_s` is given by the caller, the rest is written by the cluster.
+    """One sequence to serve. Fields up to `age_s` are set by the caller, the rest is written by the cluster.
 
     All times are seconds on the cluster's clock; a time that has not come yet is NaN.
     """
 
     id: int
-    key: bytes  # of the prompt's ids and the whole output's, which are int32: what caches go by
+    key: bytes  # int32 ids of the prompt and the whole output: the key of caches
     prompt_tokens: int  # at least 1
     output_tokens: int  # at least 1
-    session_key: str | None  # what the `session` router keeps together
+    session_key: str | None  # key of the `session` router
     model: str | None  # which pool may serve it, where pools serve different models; None: any
     priority: int  # lower is served first, by engines that schedule by priority
-    max_tokens: int  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
-    tag: Any  # the driver's own; the cluster never looks at it
+    max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
+    tag: Any  # the driver's own; never read by the cluster
     age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
     arrival_s: float  # at the server
@@ -95,9 +95,10 @@ class Request:
         key: bytes = b"",
         prompt_tokens: int = 0,
     ) -> None:
-        """prompt: int32, shape (prompt_tokens,); output: int32, shape (output_tokens,), the ids that will be generated.
+        """Create a request from token ids, or from key and prompt_tokens without them.
 
-        Or, without both: key and prompt_tokens.
+        prompt: int32, shape (prompt_tokens,).
+        output: int32, shape (output_tokens,), the ids that will be generated.
         """
         if prompt is not None and output is not None:
             key, prompt_tokens = token_bytes(prompt) + token_bytes(output), len(prompt)
@@ -121,45 +122,45 @@ class Request:
 
     @staticmethod
     def of_key(id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
-        """One whose ids come as bytes (`key`), the prompt's before the output's."""
+        """Return a request whose token ids are given as bytes (`key`), the prompt's before the output's."""
         output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
         return Request(id, None, None, session_key, None, 0, output_tokens, None, key, prompt_tokens)
 
     @property
     def prompt(self) -> TokenIds:
-        """Read-only, shape (prompt_tokens,)."""
+        """Token ids of the prompt: read-only, shape (prompt_tokens,)."""
         return np.frombuffer(self.key, np.int32, self.prompt_tokens)
 
     @property
     def output(self) -> TokenIds:
-        """Read-only, shape (output_tokens,)."""
+        """Token ids of the output: read-only, shape (output_tokens,)."""
         return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
 
     def waited_s(self, now: float) -> float:
-        """From arrival to the first step, and from the end of the prefill to a decode instance's batch; so far, at `now`."""
+        """Return seconds from arrival to the first step, plus from the end of the prefill to a decode batch, until `now`."""
         waited = (now if math.isnan(self.admitted_s) else self.admitted_s) - self.arrival_s
         if not math.isnan(self.handed_s):
             waited += (now if math.isnan(self.joined_s) else self.joined_s) - self.handed_s
         return waited
 
     def note_first_token(self, now: float) -> None:
-        """A token came at `now`, which is the first if none came before."""
+        """Set the time of the first token, if none came before `now`."""
         if math.isnan(self.first_token_s):
             self.first_token_s = now
 
     def forget_tokens(self) -> None:
-        """Drop ids that are no longer needed; their number stays."""
+        """Drop token ids that are no longer needed; their number is kept."""
         self.key = b""
 
 
 def token_bytes(tokens: TokenIds) -> bytes:
-    """The key of caches for these token ids, shape (n,)."""
+    """Return the cache key of token ids, shape (n,)."""
     return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
 
 
 @dataclass(slots=True)
 class StepEnd:
-    """What one instant brought: every request in `emitted` gained output tokens at `time_s`, or failed.
+    """The outcome of one instant: every request in `emitted` gained output tokens at `time_s`, or failed.
 
     `request.produced` says how many tokens it has by then (with speculation it may have gained several); a request whose
     `produced` equals `output_tokens` has finished and its `finished_s` is set; one that is `failed` gets no more. The order

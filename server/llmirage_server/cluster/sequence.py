@@ -1,4 +1,4 @@
-"""A request as an instance sees it: how many of its tokens have their KV, and where that is."""
+"""A request as an instance sees it: its computed tokens and the location of their KV."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from llmirage_server.cluster.request import Request
 
 
 class Sequence:
-    """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
+    """A request on an instance, with KV for `computed` of its `tokens` known tokens (prompt and output so far).
 
-    While a step is in flight, `computed` already counts what the step computes. While the sequence decodes in a batch that
-    is known by sums (schedulers/summed_batch.py), `computed` and `tokens` stand still until the batch refreshes them.
+    While a step is in flight, `computed` already counts the tokens of that step. While the sequence decodes in a summed
+    batch (schedulers/summed_batch.py), `computed` and `tokens` are stale until the batch refreshes them.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Sequence:
         self.tokens = prompt_tokens + request.produced
         self.admission = 0  # running sequences are numbered in the order of their admission; 0: it does not run
         self.computed = 0
-        self.slot = 0  # of a pipeline whose steps have slots: which one it is in
+        self.slot = 0  # its slot in a pipeline whose steps have slots
         self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
         self.node: TreeNode | None = None  # where its part of the radix tree ends, locked
         self.in_tree = 0

@@ -13,7 +13,8 @@ from llmirage_server.cluster.step_counts import StepCounts
 class TierSnapshot:
     """The state of one KV offload tier of one instance. Counters only grow.
 
-    Of a store that instances share, what it holds and was written are those of the whole, hits and loads of this instance.
+    For a store that instances share, used and stored tokens are those of the whole store, hits and loads those of this
+    instance.
     """
 
     name: str
@@ -55,7 +56,7 @@ class InstanceSnapshot:
 
 
 class Reading(NamedTuple):
-    """What is looked at again and again in the course of a simulation, of one instance; as in InstanceSnapshot."""
+    """Figures of one instance that are sampled often in the course of a simulation; as in InstanceSnapshot."""
 
     running: int
     waiting: int
@@ -71,7 +72,7 @@ class Reading(NamedTuple):
 
 
 class StepSpan(NamedTuple):
-    """One step, or several of the same batch that followed each other: prompt tokens and decoding sequences of each."""
+    """One step, or consecutive steps of the same batch, with the prompt tokens and decoding sequences of each."""
 
     start_s: float
     end_s: float

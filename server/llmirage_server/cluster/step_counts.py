@@ -1,4 +1,4 @@
-"""What the steps of a scheduler brought, counted for telemetry."""
+"""Counters of a scheduler's steps, for telemetry."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ STEP_TOKENS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 
 
 class StepCounts:
-    """Counters only grow.
+    """Counters of steps and draft tokens, which only grow.
 
-    by_tokens: steps that brought tokens, by bucket of the generated tokens and the computed ones of prompts that were done.
-    tokens: the sum of these. by_accepted: verifications of one sequence's draft tokens, by how many were accepted.
-    draft_tokens: the draft tokens verified.
+    by_tokens: steps that brought tokens, by bucket of generated tokens plus the computed tokens of finished prompts.
+    tokens: the sum of these.
+    by_accepted: verifications of one sequence's draft tokens, by the number accepted.
+    draft_tokens: draft tokens verified.
     """
 
     __slots__ = ("by_accepted", "by_tokens", "draft_tokens", "tokens")
@@ -25,18 +26,18 @@ class StepCounts:
         self.draft_tokens = 0
 
     def add_steps(self, tokens: int, steps: int = 1) -> None:
-        """So many steps brought so many tokens each."""
+        """Count `steps` steps that brought `tokens` tokens each."""
         self.by_tokens[bisect_left(STEP_TOKENS, tokens)] += steps
         self.tokens += tokens * steps
 
     @property
     def drafts(self) -> int:
-        """Verifications of one sequence's draft tokens."""
+        """Number of verifications of one sequence's draft tokens."""
         return sum(self.by_accepted)
 
     @property
     def accepted_by_position(self) -> list[int]:
-        """How often the first draft token was accepted, the second, and so on."""
+        """Acceptances of the first draft token, the second, and so on."""
         return [sum(self.by_accepted[position:]) for position in range(1, len(self.by_accepted))]
 
     @property
@@ -45,7 +46,7 @@ class StepCounts:
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens that a verification brought, the model's own included; 0 before the first one."""
+        """Mean tokens per verification, the model's own included; 0 before the first one."""
         return 1 + self.accepted_tokens / drafts if (drafts := self.drafts) else 0.0
 
     def __eq__(self, other: object) -> bool:

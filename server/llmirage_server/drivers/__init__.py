@@ -1,1 +1,1 @@
-"""Drivers give the cluster its time: the wall clock, or virtual time."""
+"""Drivers supply the cluster with time: the wall clock, or virtual time."""

@@ -25,10 +25,10 @@ _BURST = 8  # of them
 
 
 class Alarm(Protocol):
-    """Calls back once, at the time that was set last; a past time means as soon as possible."""
+    """A callback at the time that was set last; a past time means as soon as possible."""
 
     def set(self, due_s: float) -> None:
-        """due_s: seconds on the clock of `precise_clock`."""
+        """Set the alarm. due_s: seconds on the clock of `precise_clock`."""
         ...
 
     def clear(self) -> None:
@@ -37,7 +37,7 @@ class Alarm(Protocol):
 
 
 def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
-    """The most precise alarm for that loop."""
+    """Return the most precise alarm for that loop."""
     if sys.platform == "linux" and not isinstance(loop, SimulatedTimeLoop):
         try:
             return TimerfdAlarm(loop, ring)
@@ -77,7 +77,7 @@ class TimerfdAlarm:
     """A timerfd that the loop polls. It is never read: setting it again makes it unreadable, and `clear` unregisters it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
-        """Raises OSError or AttributeError where the C library has no timerfd."""
+        """Open the timer. Raises OSError or AttributeError where the C library has no timerfd."""
         self._fd = -1
         self._loop = loop
         self._ring = ring

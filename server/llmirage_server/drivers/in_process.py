@@ -1,7 +1,8 @@
-"""Drives a cluster by a loop of virtual time, for endpoints that are asked for whole replies.
+"""Drivers for the API in process, on a loop of virtual time: whole replies, or streams with an observer.
 
-Between two turns of the loop, when no task can go on, the cluster runs to the next timer, or to the next end of a request if
-that comes first: no task is switched for a token. When the tokens of a reply came is known afterwards (`PLANS`).
+For whole replies, no task is switched for a token: between two turns of the loop, when no task can continue, the cluster
+runs to the next timer, or to the next end of a request if that comes first. The times of a reply's tokens are known
+afterwards (`PLANS`).
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from dataclasses import dataclass, field
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.drivers.live import Driver, PacedDriver, Receiver
-from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
+from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest, Observer
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_shared.virtual_time import VirtualTimeLoop
 
 
 @dataclass(slots=True)
 class Plans:
-    """What the endpoints made of one request: how long it takes is in `flights`, what is said in `replies`."""
+    """The submitted requests and the replies that the endpoints made of one API request."""
 
-    flights: list[Flight] = field(default_factory=list)
+    flights: list[InFlightRequest] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
 
 
 PLANS: ContextVar[Plans] = ContextVar("plans")  # of the request that the running task carries out
 
 
-class _ToldFlight(Flight):
-    """Tells the receiver of its request when that is over."""
+class _ReportedRequest(InFlightRequest):
+    """A submitted request that notifies its receiver when it finishes."""
 
     __slots__ = ("_receiver",)
 
@@ -45,7 +46,7 @@ class _ToldFlight(Flight):
 
 
 class WholeReplyDriver(Driver):
-    """The driver of a service that does not stream: it hears of each request when that is over. Make it on the loop."""
+    """The driver of a service that does not stream: requests are reported when they finish. Create it on the loop."""
 
     def __init__(self, cluster: Cluster, observer: Observer) -> None:
         super().__init__(cluster)
@@ -58,13 +59,13 @@ class WholeReplyDriver(Driver):
 
     @property
     def waited_s(self) -> list[float]:
-        """Of requests that are over, in that order: see Request.waited_s."""
+        """Waits of finished requests, in that order: see Request.waited_s."""
         return self._run.waited_s
 
     def submit(self, requests: Iterable[Request], arrived_s: float = math.inf, *, last: bool = True) -> None:
         plans, now = PLANS.get(), self._sync()
         for request in requests:
-            flight = _ToldFlight(request)
+            flight = _ReportedRequest(request)
             self._run.submit(flight, now)
             plans.flights.append(flight)
 
@@ -78,8 +79,8 @@ class WholeReplyDriver(Driver):
     def _schedule_next_event(self) -> None: ...
 
 
-class NotedReplies:
-    """A source of replies that remembers what it said, so that the times of its tokens can be put beside it."""
+class RecordedReplies:
+    """A source of replies that records them, so that the times of their tokens can be set beside them."""
 
     def __init__(self, source: ReplySource) -> None:
         self._source = source
@@ -92,9 +93,9 @@ class NotedReplies:
 
 
 class ObservedDriver(PacedDriver):
-    """What ClusterRun tells of a simulation, for one that goes through the whole protocol. Make it on the loop.
+    """The live driver on a loop of virtual time, with an observer that reads between two events. Create it on the loop.
 
-    waited_s: of requests that are over, in that order: see Request.waited_s.
+    waited_s: waits of finished requests, in that order: see Request.waited_s.
     """
 
     def __init__(self, cluster: Cluster, observer: Observer) -> None:
@@ -115,17 +116,17 @@ class ObservedDriver(PacedDriver):
         self.waited_s += [request.waited_s(now) for request in waits]
 
     def _observe(self, to: float) -> float:
-        """Nothing happens before `to`, when the next timer is due: those of the cluster's events are among them."""
+        """Let the observer read until `to`, when the next timer is due: the cluster's events are among the timers."""
         observer = self._observer
         while observer.next_s < to:
             if self.cluster.next_event_time() == math.inf:
                 observer.skip(to)
                 break
-            observer.look(observer.next_s)
+            observer.observe(observer.next_s)
         return to
 
     def _deliver(self, events: list[StepEnd]) -> None:
         super()._deliver(events)
-        told = [(request, event.time_s) for event in events for request in event.emitted]
-        over = {request: now for request, now in told if request.finished_s <= now or request.failed}
+        reported = [(request, event.time_s) for event in events for request in event.emitted]
+        over = {request: now for request, now in reported if request.finished_s <= now or request.failed}
         self.waited_s += [request.waited_s(now) for request, now in over.items()]

@@ -1,4 +1,4 @@
-"""Gives the cluster time, and hands tokens that are due to their receivers.
+"""Drivers on an event loop: they supply the cluster's time and hand due tokens to their receivers.
 
 `PacedDriver` maps the loop's clock to cluster time: one alarm, always set to the absolute time of the next event, however
 late the last one was handled. `FreeDriver` (`--speed max`) never waits: the cluster runs in short slices of CPU time.
@@ -28,13 +28,13 @@ _STEPS = 16  # step ends between two readings of the clock
 
 
 class Receiver(Protocol):
-    """What a request's `tag` is: called whenever `request.produced` has grown, at most once a tick."""
+    """The interface of a request's `tag`: called whenever `request.produced` has grown, at most once a tick."""
 
     def tokens_due(self, request: Request) -> None: ...
 
 
 class Driver(abc.ABC):
-    """What both drivers share. Call all methods on the event loop's thread."""
+    """The base of both drivers. Call all methods on the event loop's thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -59,12 +59,12 @@ class Driver(abc.ABC):
         if not last:
             return
         now_s = self._clock()
-        self.saturation.look(at, now_s)
+        self.saturation.check(at, now_s)
         self.pacing.front_end.add(max(now_s - arrived_s, 0.0))
         self._schedule_next_event()
 
     def start(self) -> None:
-        """Let the cluster's time begin now, and not with the first request."""
+        """Start the cluster's time now, and not with the first request."""
         self._begin_here()
         self._schedule_next_event()
 
@@ -85,31 +85,31 @@ class Driver(abc.ABC):
         self._schedule_next_event()
 
     def clear_cache(self) -> None:
-        """Drop the KV that no request uses."""
+        """Evict the KV that no request uses."""
         if self._loop is not None:
             self.cluster.clear_cache(self._sync())
             self._schedule_next_event()
 
     def crash(self, instance: int, restart_after_s: float | None) -> None:
-        """Let an instance crash now."""
+        """Crash an instance now."""
         self.cluster.crash(instance, self._sync(), restart_after_s)
         self._schedule_next_event()
 
     @property
     def now_s(self) -> float:
-        """The cluster's time, without advancing it."""
+        """Cluster time in seconds, without advancing it."""
         return max(self.cluster.reached_s, 0.0)
 
     def snapshot(self) -> list[InstanceSnapshot]:
-        """The state of every instance, now."""
+        """Return the state of every instance, now."""
         if self._loop is not None:
             self.cluster.catch_up(self._sync())
         return self.cluster.snapshot()
 
     def saturated(self) -> list[Queue]:
-        """The queues of the models for which more requests arrive than the cluster serves."""
+        """Return the queues of the models for which more requests arrive than the cluster serves."""
         if self._loop is not None:
-            self.saturation.look(self._sync(), self._clock())
+            self.saturation.check(self._sync(), self._clock())
         return self.saturation.queues()
 
     def _begin_here(self) -> None:
@@ -118,7 +118,7 @@ class Driver(abc.ABC):
             self._begin(loop)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The first request on a loop starts the clock, or continues it if the app moved to another loop."""
+        """Start the clock with the first request on a loop, or continue it if the app moved to another loop."""
         self._loop = loop
         self._clock = precise_clock()
 
@@ -228,7 +228,7 @@ class PacedDriver(Driver):
             self._count_lateness(events)
 
     def _count_lateness(self, events: list[StepEnd]) -> None:
-        """Steps that end at one instant count at once: with fixed times there are many."""
+        """Record the lateness of steps, those that end at one instant at once: with fixed times there are many."""
         sent_s, time_s, tokens = self._clock(), events[0].time_s, 0
         for event in events:
             if event.time_s != time_s:
@@ -261,7 +261,7 @@ class PacedDriver(Driver):
 
 
 class FreeDriver(Driver):
-    """Cluster time is what the cluster has reached; nothing waits for it."""
+    """A driver that never waits: cluster time is the time that the cluster has reached."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

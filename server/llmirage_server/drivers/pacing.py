@@ -1,4 +1,4 @@
-"""How late tokens leave: whether the server keeps up with the cluster that it simulates."""
+"""The lateness of tokens: whether the server keeps up with the cluster that it simulates."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class PacingSummary:
 class Pacing:
     """A histogram of lag, and a warning when many tokens of a window left late.
 
-    All times are those of the wall clock. lags: of all tokens. front_end: from the arrival of each request until the cluster
-    had it. late_s: the lag from which on a token is late: LATE_S, or LATE_CLUSTER_S at the cluster's speed.
+    All times are those of the wall clock.
+    lags: of all tokens.
+    front_end: from the arrival of each request until it was submitted to the cluster.
+    late_s: the lag from which on a token is late: LATE_S, or LATE_CLUSTER_S at the cluster's speed.
     """
 
     def __init__(self, speed: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Whether more requests arrive than the cluster serves, so that they wait long before their first step."""
+"""Detection of saturation: requests that wait long before their first step because the cluster serves too few."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmirage_server.cluster.snapshots import InstanceSnapshot
 logger = logging.getLogger("llmirage")
 
 LONG_WAIT_S = 5.0  # cluster time from arrival to the first step; in bursts of long prompts it is one or two seconds
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 WARN_EVERY_S = 10.0
 
 
@@ -28,24 +28,24 @@ class Queue:
 
 
 class Saturation:
-    """Follows one request of each model at a time to its admission, and warns if that takes long."""
+    """A watch that follows one request of each model at a time to its admission, and warns if that takes long."""
 
     def __init__(self, snapshot: Callable[[], Sequence[InstanceSnapshot]]) -> None:
         self._snapshot = snapshot
         self._followed: dict[str | None, Request] = {}
         self._waited_s: dict[str | None, float] = {}  # of saturated models
-        self._next_look_s = float("-inf")
+        self._next_check_s = float("-inf")
         self._next_warning_s = float("-inf")
 
     def submitted(self, request: Request) -> None:
-        """A request has arrived."""
+        """Note a request that has arrived."""
         self._followed.setdefault(request.model, request)
 
-    def look(self, now_s: float, wall_s: float) -> None:
+    def check(self, now_s: float, wall_s: float) -> None:
         """Check the followed requests; call it often. now_s: cluster time; wall_s: any clock that paces the log."""
-        if wall_s < self._next_look_s:
+        if wall_s < self._next_check_s:
             return
-        self._next_look_s = wall_s + LOOK_EVERY_S
+        self._next_check_s = wall_s + CHECK_EVERY_S
         for model, request in list(self._followed.items()):
             admitted = not math.isnan(request.admitted_s)
             waited_s = (request.admitted_s if admitted else now_s) - request.arrival_s
@@ -67,7 +67,7 @@ class Saturation:
                 )
 
     def queues(self) -> list[Queue]:
-        """The queues of the models that were saturated at the last check and still have requests waiting."""
+        """Return the queues of the models that were saturated at the last check and still have requests waiting."""
         if not self._waited_s:
             return []
         snapshots = self._snapshot()

@@ -14,13 +14,13 @@ from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
-from llmirage_server.drivers.virtual import ClusterRun, Flight
+from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest
 from llmirage_server.perf.deployment import Deployment
 
 TTFT_S, ITL_S = 1.0, 0.5
 
 
-class Noted(Flight):
+class Noted(InFlightRequest):
     """Writes down who is over."""
 
     __slots__ = ("told",)
@@ -44,7 +44,7 @@ class Looks:
         self.seen: list[float] = []
         self.skipped: list[float] = []
 
-    def look(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         self.seen.append(now)
         self.next_s = now + 2.0
 

@@ -30,9 +30,9 @@ def request(arrival_s: float, admitted_s: float = math.nan, model: str = "m") ->
 def test_a_request_that_is_not_admitted_for_seconds_means_saturation(caplog: pytest.LogCaptureFixture) -> None:
     saturation = Saturation(lambda: [FULL, FULL])
     saturation.submitted(request(0.0))
-    saturation.look(4.0, 4.0)
+    saturation.check(4.0, 4.0)
     assert (saturation.queues(), caplog.records) == ([], [])
-    saturation.look(6.0, 6.0)
+    saturation.check(6.0, 6.0)
     assert saturation.queues() == [Queue("m", waiting=6, running=8, waited_s=6.0)]
     assert "saturated: requests wait 6 s before they start; 6 wait and 8 run for m." in caplog.text
 
@@ -41,12 +41,12 @@ def test_the_next_request_that_is_served_soon_ends_it() -> None:
     saturation = Saturation(lambda: [FULL])
     late = request(0.0)
     saturation.submitted(late)
-    saturation.look(9.0, 0.0)
+    saturation.check(9.0, 0.0)
     late.admitted_s = 9.5
-    saturation.look(10.0, 1.0)
+    saturation.check(10.0, 1.0)
     assert saturation.queues()[0].waited_s == 9.5
     saturation.submitted(request(10.0, admitted_s=10.1))
-    saturation.look(11.0, 2.0)
+    saturation.check(11.0, 2.0)
     assert saturation.queues() == []
 
 
@@ -56,8 +56,8 @@ def test_a_request_that_ends_before_it_was_admitted_is_followed_no_longer(end: s
     gone = request(0.0)
     saturation.submitted(gone)
     setattr(gone, end, True)
-    saturation.look(1.0, 1.0)
-    saturation.look(99.0, 99.0)
+    saturation.check(1.0, 1.0)
+    saturation.check(99.0, 99.0)
     assert saturation.queues() == []
 
 
@@ -66,7 +66,7 @@ def test_models_are_followed_one_by_one_and_told_once_in_ten_seconds(caplog: pyt
     saturation.submitted(request(0.0))
     saturation.submitted(request(0.0, admitted_s=0.1, model="other"))
     for tenth in range(240):
-        saturation.look(tenth / 10, tenth / 10)
+        saturation.check(tenth / 10, tenth / 10)
     assert [(queue.model, queue.waiting) for queue in saturation.queues()] == [("m", 3)]
     assert len(caplog.records) == 2
 

@@ -1,1 +1,1 @@
-"""Model replicas: continuous batching step by step, or a steady batch by its sums."""
+"""Model replicas: continuous batching step by step, or a steady batch fast-forwarded by its sums."""

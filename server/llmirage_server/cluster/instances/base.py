@@ -1,4 +1,4 @@
-"""What the cluster and its router ask of an instance, however it finds its times."""
+"""The interface of an instance, as the cluster and its routers use it, whatever the source of its times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from llmirage_server.cluster.step_counts import StepCounts
 
 
 class InstanceBase(ABC):
-    """A model replica. Time only moves forward: no call may go back behind an earlier one.
+    """A model replica. Time only moves forward: no call may precede an earlier one.
 
-    Routers look at `running`, `waiting`, `unfinished`, `load`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`, at
+    Routers read `running`, `waiting`, `unfinished`, `load`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`,
     nothing else.
 
-    running: requests in the batch. unfinished: in the queue and in the batch. load: 4 * waiting + running, the score of
-    vLLM's data-parallel load balancer. next_event_s: when something happens next; inf when idle.
+    running: requests in the batch.
+    unfinished: requests in the queue and in the batch.
+    load: 4 * waiting + running, the score of vLLM's data-parallel load balancer.
+    next_event_s: time of the next event; inf when idle.
     """
 
     memory_limits = True  # can a request have to wait for KV memory?
@@ -36,17 +38,17 @@ class InstanceBase(ABC):
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of requests in the queue."""
         return self.unfinished - self.running
 
     @abstractmethod
     def match(self, key: bytes) -> int:
-        """Leading tokens of `key` (radix_tree.token_bytes) whose KV is here, on the best rank. Changes nothing."""
+        """Return the leading tokens of `key` (`request.token_bytes`) whose KV is here, on the best rank. Changes nothing."""
 
     @property
     @abstractmethod
     def kv_used_tokens(self) -> int:
-        """KV held by sequences, all ranks together."""
+        """Tokens of KV held by sequences, all ranks together."""
 
     @property
     @abstractmethod
@@ -54,18 +56,18 @@ class InstanceBase(ABC):
 
     @abstractmethod
     def submit(self, request: Request, now: float) -> None:
-        """Take a request of at most `max_request_tokens`. One that has produced tokens elsewhere recomputes their KV."""
+        """Accept a request of at most `max_request_tokens`. The KV of tokens produced elsewhere is recomputed."""
 
     @abstractmethod
     def receive(self, request: Request, now: float) -> None:
-        """Take a request whose KV (prompt and produced tokens, but for the last token) arrives here at `now`.
+        """Accept a request whose KV (prompt and produced tokens, but for the last token) arrives here at `now`.
 
         It needs memory and a batch slot, but no prefill.
         """
 
     @abstractmethod
     def release_transferred(self, request: Request, now: float) -> None:
-        """The KV of a request that was handed over has left by `now`: forget its hold on memory.
+        """Free the KV of a handed-over request whose transfer has ended by `now`.
 
         The prefix cache keeps it.
         """
@@ -76,29 +78,29 @@ class InstanceBase(ABC):
 
     @abstractmethod
     def evacuate(self, now: float) -> list[Request]:
-        """Crash: all KV is lost, the step in flight too; return the unfinished requests in order of arrival here.
+        """Crash: drop all KV and the step in flight; return the unfinished requests in order of arrival here.
 
         Among them are those that were handed over and not yet released. What they had produced is as of the last `sync_to`.
         """
 
     def front_end_free_s(self, now: float) -> float:
-        """When its front end has sent the tokens that go out by now, and sees who has come; in the past: it is free."""
+        """Return when the front end has sent the tokens due by now and sees new requests; a past time: it is free."""
         return now
 
-    def sync_to(self, now: float) -> None:  # noqa: B027 (for those that run ahead of what can be read)
-        """Bring all that can be read up to `now`, the time of the present event. Changes nothing of what will happen."""
+    def sync_to(self, now: float) -> None:  # noqa: B027 (optional hook)
+        """Bring all that can be read up to `now`, the time of the present event. Changes no outcome."""
 
     @abstractmethod
     def clear_cache(self, now: float) -> None:
-        """Forget all KV that no request uses; those under way keep theirs."""
+        """Evict all KV that no request uses; requests in flight keep theirs."""
 
     @abstractmethod
     def advance(self) -> StepEnd | None:
-        """Let the next event happen. None if it brought nothing that the cluster needs to know."""
+        """Process the next event. Return None if the cluster needs not know of it."""
 
     @abstractmethod
     def reading(self) -> Reading:
-        """What changes all the time."""
+        """Return the figures that change all the time."""
 
     def snapshot(self) -> InstanceSnapshot:
         return InstanceSnapshot(
@@ -106,9 +108,9 @@ class InstanceBase(ABC):
         )
 
     def step_counts(self) -> StepCounts | None:
-        """What its steps brought; None: it has no steps."""
+        """Return the counters of its steps; None: it has no steps."""
         return None
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
-        """The KV offload tiers, the nearest first."""
+        """Return the state of the KV offload tiers, the nearest first."""
         return ()

@@ -1,4 +1,4 @@
-"""Steady decoding in one go: many steps in which the same sequences decode, worked out together."""
+"""Fast-forward: many consecutive steps in which the same sequences decode, computed together."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ _TIMED = 48  # steps of a run that are timed at once; then as many more as have 
 
 
 class FastForward:
-    """The run of such steps that an instance is in, or none: `steps` is 0 then.
+    """The run of such steps that an instance is in; `steps` is 0 if there is none.
 
-    In none of its steps is a request admitted or preempted, and none finishes before the last one ends. What they take and
-    bring is accounted for when it is needed; until then schedulers and batches are as they were.
+    In none of its steps is a request admitted or preempted, and none finishes before the last one ends. Their times and
+    tokens are accounted for when they are needed; until then schedulers and batches are unchanged.
 
-    start_s: of the first step. ends_s: of the first steps, as far as they have been timed. begun, over: how many steps are
-    accounted for as begun and as ended. sent: of how many the front end has the tokens. event_s: when the run needs to be
-    looked at; event_steps: how many are over then, or 0: more are to be timed. decoding: the batches of ranks that are
-    not empty.
+    start_s: of the first step.
+    ends_s: of the first steps, as far as they have been timed.
+    begun, over: steps accounted for as begun and as ended.
+    sent: steps whose tokens the front end has.
+    event_s: when the run needs to be processed.
+    event_steps: steps ended then, or 0: more are to be timed.
+    decoding: the batches of ranks that are not empty.
     """
 
     def __init__(self, ranks: Ranks, sums: StepSums) -> None:
@@ -41,7 +44,7 @@ class FastForward:
         self.begun = self.over = self.sent = self.event_steps = 0
 
     def step_s(self, steps: Sequence[Step]) -> float:
-        """Seconds of a step that was formed, of every rank."""
+        """Return the seconds of a step that was formed, of every rank."""
         sums, batches = self._sums, self._batches
         if not self._others:
             [step] = steps
@@ -54,7 +57,7 @@ class FastForward:
         )
 
     def begin(self, now: float) -> bool:
-        """Begin now, if nothing but decoding happens in the next step at least."""
+        """Begin a run now, if at least the next step only decodes."""
         steps = 0 if self._gate is not None and self._gate.forms_all else self._first.steady_steps(now)
         if self._others:
             steps = min(steps, *[scheduler.steady_steps(now) for scheduler in self._others])
@@ -71,13 +74,13 @@ class FastForward:
         return True
 
     def time_more(self) -> None:
-        """Find when some more of the steps end."""
+        """Compute the ends of further steps."""
         ends_s = self.ends_s
         timed = len(ends_s)
         ends_s += self._sums.run(self.decoding, timed - self.over, ends_s[-1], min(self.steps - timed, timed))
 
     def find_event(self, seen_s: float, arrivals: ArrivalQueue | None = None) -> None:
-        """Set `event_s`. seen_s: when something is seen after which the next step has to be formed.
+        """Set `event_s`. seen_s: time of a change after which the next step has to be formed.
 
         arrivals: a request arrives then, which is noticed when its instance looks.
         """
@@ -98,7 +101,7 @@ class FastForward:
         self.event_s, self.event_steps = ends_s[-1], len(ends_s) if len(ends_s) == self.steps else 0
 
     def progress(self, now: float) -> tuple[int, int]:
-        """How many steps have begun by now, and how many are over. The last one ends at an event of its own."""
+        """Return how many steps have begun by now, and how many are over. The last one ends at an event of its own."""
         ends_s = self.ends_s
         while ends_s[-1] < now and len(ends_s) < self.steps:
             self.time_more()
@@ -107,9 +110,9 @@ class FastForward:
         return over + (last_s < now), over
 
     def account(self, begun: int, over: int, trace: list[StepSpan] | None) -> float:
-        """So many steps have begun, and so many are over, the earlier ones included; returns seconds of the new ones.
+        """Account for `begun` begun and `over` ended steps in all; return the seconds of those not yet accounted for.
 
-        trace: where to write them down.
+        trace: a list to which they are appended.
         """
         before, ends_s = self.begun, self.ends_s
         steps = begun - before
@@ -131,7 +134,7 @@ class FastForward:
         return ends_s[begun - 1] - start_s
 
     def cut(self) -> None:
-        """The step under way is the last one; without one the run is over."""
+        """End the run with the step in flight, or at once without one."""
         if self.begun > self.over:
             self.steps = self.begun
             del self.ends_s[self.begun :]

@@ -1,4 +1,4 @@
-"""An instance without physics: token i of every request is due at arrival + TTFT + i * ITL, whatever the others do."""
+"""An instance with fixed times: token i of every request is due at arrival + TTFT + i * ITL, at any load."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from llmirage_server.cluster.snapshots import Reading
 
 
 class FixedInstance(InstanceBase):
-    """Fixed times, with a real prefix cache, so that `cached_tokens` is what an engine would report.
+    """Fixed times, with a real prefix cache, so that `cached_tokens` is the figure an engine would report.
 
-    Nothing waits: `max_num_seqs` and the token budget do not apply, and a prompt for which the KV memory has no room is
-    simply not remembered. Prompts enter the cache with their first token, generated tokens when the request finishes.
+    Nothing waits: `max_num_seqs` and the token budget do not apply, and a prompt for which the KV memory has no room is not
+    cached. Prompts enter the cache with their first token, generated tokens when the request finishes.
     """
 
     memory_limits = False
@@ -34,7 +34,7 @@ class FixedInstance(InstanceBase):
         self._ttft_s = ttft_s
         self._itl_s = itl_s
         self._sequences: dict[Request, Sequence] = {}
-        self._plans: dict[Request, tuple[float, int]] = {}  # of those that still produce: when its next token was due
+        self._plans: dict[Request, tuple[float, int]] = {}  # of producing requests: when its next token was due
         # on arrival here, and how many it had then
         self._due: list[tuple[float, int, Request]] = []  # the next token of every request, and of some cancelled ones
         self._order = count()
@@ -91,7 +91,7 @@ class FixedInstance(InstanceBase):
         self.kv.forget_idle()
 
     def advance(self) -> StepEnd | None:
-        """Emit one token of every request that has one due at the next instant, in the order of their submission."""
+        """Emit one token of every request with one due at the next instant, in the order of submission."""
         due, plans = self._due, self._plans
         now = due[0][0]
         batch = []
@@ -141,7 +141,7 @@ class FixedInstance(InstanceBase):
         self._count(now)
 
     def _remember(self, sequence: Sequence, tokens: int) -> None:
-        """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
+        """Insert the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
         if self.kv.allocate(sequence, tokens - sequence.computed):
             self.kv.insert(sequence)
 
@@ -153,7 +153,10 @@ class FixedInstance(InstanceBase):
         self.kv.finish(sequence)
 
     def _count(self, now: float) -> None:
-        """After any change. Cancelled requests do not stay at the head, so that an idle instance has no event left."""
+        """Update the counts and the next event.
+
+        Cancelled requests are removed from the head, so that an idle instance has no event.
+        """
         due = self._due
         while due and due[0][2] not in self._plans:
             heappop(due)

@@ -75,9 +75,9 @@ class Instance(InstanceBase):
         self._run = FastForward(self._ranks, sums) if sums is not None else None
         self._busy_s = 0.0
         self.trace: list[StepSpan] | None = None  # steps are written down here, if a trace is wanted
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._arrivals.clear()
         self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
         self._in_flight: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
@@ -87,10 +87,10 @@ class Instance(InstanceBase):
 
     @property
     def fast_forward(self) -> bool:
-        """Whether it runs through steady decoding in one go."""
+        """True if steady decoding is fast-forwarded."""
         return self._run is not None
 
-    # --- what the cluster asks ---
+    # --- the interface of InstanceBase ---
 
     def match(self, key: bytes) -> int:
         return self._ranks.match(key)
@@ -110,7 +110,7 @@ class Instance(InstanceBase):
         # NaN: it was submitted here alone
         seen_s = self._arrivals.passed_on_s(arrival_s if arrival_s == arrival_s else now, sequence.prompt_tokens)
         seen_s = max(seen_s, now)  # it may come from an instance that is gone
-        if seen_s > now or self._arrivals.looked_s < now:
+        if seen_s > now or self._arrivals.last_poll_s < now:
             self._arrivals.add(seen_s, scheduler, sequence)
         else:
             self._wake(now)
@@ -145,13 +145,13 @@ class Instance(InstanceBase):
             scheduler.clear()
         if self._run is not None:
             self._run.steps = 0
-        self._forget()
+        self._reset()
         self._count(now)
         self._schedule_next_event()
         return lost
 
     def clear_cache(self, now: float) -> None:
-        self._cut_run(now)  # who found no room may find some now
+        self._cut_run(now)  # a waiting sequence may fit now
         for scheduler in self.schedulers:
             scheduler.kv.forget_idle()
         self._schedule_next_event()
@@ -184,7 +184,7 @@ class Instance(InstanceBase):
         return self._end_step(end_s, steps)
 
     def batches(self) -> list[StepBatch]:
-        """What the step under way computes, by rank; empty if there is none. Sums are shown as equal contexts."""
+        """Return the batch of the step in flight, by rank; empty if there is none. Sums are shown as equal contexts."""
         if self._run is not None and self._run.steps:
             return [StepBatch((), scheduler.batch.contexts(None)) for scheduler in self.schedulers]
         if not self._in_flight:
@@ -204,7 +204,7 @@ class Instance(InstanceBase):
     # --- time ---
 
     def _schedule_next_event(self) -> None:
-        """Find `next_event_s`. Who arrives during a step is seen at its end."""
+        """Set `next_event_s`. Requests that arrive during a step are seen at its end."""
         run, in_flight = self._run, self._in_flight
         if run is not None and run.steps:
             if self._arrivals.entries or self._tiered:
@@ -221,7 +221,7 @@ class Instance(InstanceBase):
             self.next_event_s = min(event_s, max(self._arrivals.next_s, self._start_s))
 
     def _find_event(self, run: FastForward) -> None:
-        """Set the event of a run that something may change: a request arrives, or KV has been loaded."""
+        """Set the event of a run that an arrival or the end of a KV load may interrupt."""
         loaded_s = min([scheduler.kv.next_load_s for scheduler in self.schedulers]) if self._tiered else math.inf
         for seen_s, scheduler, _ in self._arrivals.entries:
             if scheduler.notices_arrivals:
@@ -232,20 +232,20 @@ class Instance(InstanceBase):
         run.find_event(loaded_s)
 
     def _next_start_s(self) -> float:
-        """When the next step starts, if there is a slot for it; inf if that takes the end of one in flight, or work."""
+        """Return when the next step starts if there is a slot; inf if it waits for the end of a step in flight, or work."""
         if self._stalled:
             return max(self._start_s, min([scheduler.kv.next_load_s for scheduler in self.schedulers]))
         return self._start_s if self.unfinished > len(self._arrivals.entries) else math.inf
 
     def _wake(self, now: float) -> None:
-        """Something changes at `now`: who could not be scheduled may be so now."""
+        """Handle a change at `now`: sequences that could not be scheduled may be so now."""
         self._arrivals.take(now)
         self._cut_run(now)
         self._start_s = max(self._start_s, now)
         self._stalled = False
 
     def _form(self, start_s: float) -> StepEnd | None:
-        """Form a step and put it on its way, or stall; find `next_event_s`. Returns first tokens that it shows."""
+        """Form a step and start it, or stall; set `next_event_s`. Return the first tokens reported at its start."""
         steps = self._ranks.schedule(start_s)
         running = sum([scheduler.size for scheduler in self.schedulers])
         empty = not any(step.decodes or step.prefill for step in steps)
@@ -299,7 +299,7 @@ class Instance(InstanceBase):
         if handed_over:
             gone += len(handed_over)
         if self._run is not None:
-            self._go_on(self._run, now, gone)
+            self._start_next_run(self._run, now, gone)
         else:
             if gone:
                 self._count(now)
@@ -329,14 +329,14 @@ class Instance(InstanceBase):
                 emitted += scheduler.complete_run(now)
             for request in emitted:
                 del self._sequences[request]
-        self._go_on(run, now, len(emitted))
+        self._start_next_run(run, now, len(emitted))
         return StepEnd(now, self.index, emitted) if emitted or self.role == "decode" else None
 
-    def _go_on(self, run: FastForward, now: float, gone: int) -> None:
-        """After a step or a run, with which so many have left: begin a run at once, if one is in order.
+    def _start_next_run(self, run: FastForward, now: float, gone: int) -> None:
+        """Start the next fast-forward if the batch is steady, after a step or run with which `gone` requests finished.
 
-        Of a run nothing is accounted for before time goes on. Any other step is formed after all that happens at this
-        moment: another instance may end a step now, and a router then looks at who is running here.
+        Nothing of a run is accounted for before time passes. Any other step is formed after all other events of this moment:
+        another instance may end a step now, and a router then reads the running requests here.
         """
         if gone:
             self.running -= gone
@@ -355,13 +355,13 @@ class Instance(InstanceBase):
         self._schedule_next_event()
 
     def _send_run(self, run: FastForward, over: int) -> None:
-        """The front end has the tokens of so many steps of a run."""
+        """Pass the tokens of the first `over` steps of a run to the front end."""
         if self._arrivals.sends_tokens:
             self._arrivals.send(run.ends_s[run.sent : over], sum([batch.decodes for batch in run.decoding]))
             run.sent = over
 
     def _cut_run(self, now: float) -> None:
-        """Something changes at `now`: the step that is under way then is the last one of the run."""
+        """End the run with the step in flight, after a change at `now`."""
         run = self._run
         if run is None or not run.steps:
             return
@@ -377,7 +377,7 @@ class Instance(InstanceBase):
     # --- requests ---
 
     def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
-        """Put a request on a rank, and count it."""
+        """Choose a rank for a request, and count it."""
         request.stream, sequence, scheduler = self.limits.stream, Sequence(request), self.schedulers[0]
         if len(self.schedulers) > 1:
             if self._ranks.reads_kv:
@@ -390,7 +390,7 @@ class Instance(InstanceBase):
         return placed
 
     def _count(self, now: float) -> None:
-        """Anew how many requests there are."""
+        """Recount the requests."""
         running, unfinished = self.running, self.unfinished
         self.running = sum([scheduler.size for scheduler in self.schedulers])
         queued = sum([scheduler.queue_length for scheduler in self.schedulers])

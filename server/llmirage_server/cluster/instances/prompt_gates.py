@@ -1,7 +1,7 @@
-"""Settings that hold prompts back though they could be computed, so that others decode, or prompts meet. Off by default.
+"""Settings that hold prompts back so that other sequences decode or prompts of several ranks meet. Off by default.
 
-A gate looks at all ranks before a step is formed and says which hold their prompts (`Scheduler.holds_prompts`). None does
-if nothing else is left to compute.
+A gate reads all ranks before a step is formed and decides which hold their prompts (`Scheduler.holds_prompts`). None does if
+nothing else is left to compute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llmirage_server.cluster.schedulers import Scheduler, Step
 
 
 def make_gate(limits: EngineLimits, schedulers: Sequence[Scheduler]) -> PromptGate | None:
-    """The gate that the limits ask for; None: prompts are computed as soon as they can be."""
+    """Return the gate that the limits ask for; None: prompts are computed as soon as possible."""
     ranks = len(schedulers) > 1
     if limits.prefill_decode_interval:
         return DecodesBetween(limits, schedulers)
@@ -28,7 +28,7 @@ def make_gate(limits: EngineLimits, schedulers: Sequence[Scheduler]) -> PromptGa
 
 
 class PromptGate(ABC):
-    """Of the schedulers of one instance. forms_all: it must see every step, also those in which all just decode."""
+    """A gate over the schedulers of one instance. forms_all: it must see every step, also those that only decode."""
 
     forms_all = False
 
@@ -50,25 +50,25 @@ class PromptGate(ABC):
 
     @abstractmethod
     def _hold(self) -> None:
-        """Say who holds its prompts in the step that is formed next."""
+        """Decide which ranks hold their prompts in the next step."""
 
-    def _formed(self, steps: Sequence[Step]) -> None:  # noqa: B027 (for those that go by it)
-        """That is the step."""
+    def _formed(self, steps: Sequence[Step]) -> None:  # noqa: B027 (optional hook)
+        """Note the step that was formed."""
 
-    def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count)
-        """So many steps were not formed: all sequences decoded, and no prompt could be computed."""
+    def pass_steps(self, steps: int) -> None:  # noqa: B027 (optional hook)
+        """Account for `steps` fast-forwarded steps: all sequences decoded, and no prompt could be computed."""
 
     def _all_hold(self, hold: bool) -> None:
         for scheduler in self._schedulers:
             scheduler.holds_prompts = hold
 
     def _decoding(self) -> list[int]:
-        """How many could decode, by rank."""
+        """Return how many sequences could decode, by rank."""
         return [scheduler.batch.ready() for scheduler in self._schedulers]
 
 
 class DecodesBetween(PromptGate):
-    """SGLang's prefill_decode_interval: after each step with prompts, on whatever rank, so many without them.
+    """SGLang's prefill_decode_interval: steps without prompts after each step with prompts on any rank.
 
     srt/managers/scheduler.py: _should_defer_prefill, _arm_prefill_decode_interval.
     """
@@ -121,8 +121,8 @@ class EveryNthStep(PromptGate):
 class PromptsOnAllRanks(PromptGate):
     """TensorRT-LLM's attention_dp_config with enable_balance: prompts are computed when every rank has some.
 
-    Where all have, and all decode, they wait for `batching_wait_iters` steps more, in which others may come. Where some have
-    none, the others wait for theirs up to `timeout_iters`. No rank waits while one has nothing to decode.
+    If all ranks have prompts and all decode, they wait for `batching_wait_iters` further steps, in which others may arrive.
+    If some ranks have none, the others wait for theirs up to `timeout_iters`. No rank waits while one has nothing to decode.
     _torch/pyexecutor/py_executor.py: _balance_adp_requests.
     """
 
@@ -151,7 +151,7 @@ class PromptsOnAllRanks(PromptGate):
 class FullerSteps(PromptGate):
     """TensorRT-LLM's batch_wait_timeout_iters and batch_wait_max_tokens_ratio, without attention data parallelism.
 
-    While others decode, prompts wait for so many steps unless a step with them has that share of max_num_batched_tokens.
+    While others decode, prompts wait for this many steps unless a step with them has that share of max_num_batched_tokens.
     _torch/pyexecutor/py_executor.py: _waiting_requests.
     """
 

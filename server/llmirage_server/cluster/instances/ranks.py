@@ -17,10 +17,10 @@ from llmirage_server.cluster.step_counts import StepCounts
 
 
 class Ranks:
-    """All of them together, and which one gets a sequence."""
+    """All schedulers of an instance, and the choice of a rank for a sequence."""
 
     def __init__(self, limits: EngineLimits, caches: Iterable[KVCache], role: Role, *, stages: int, summed: bool) -> None:
-        """caches: the KV memory of each. The others are arguments of `make_scheduler`."""
+        """Create one scheduler for each cache. The other arguments are those of `make_scheduler`."""
         self.schedulers = [make_scheduler(limits, kv, role, stages=stages, summed=summed) for kv in caches]
         self.gate = None if role == "decode" else make_gate(limits, self.schedulers)
         self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
@@ -29,11 +29,14 @@ class Ranks:
 
     @property
     def reads_kv(self) -> bool:
-        """Whether `choose` looks at what is cached."""
+        """True if `choose` reads the caches."""
         return self._balance == "prefix"
 
     def choose(self, sequence: Sequence, arriving: Iterable[Scheduler]) -> Scheduler:
-        """The rank by `data_parallel_balance`; equals take turns. arriving: the ranks of sequences in the front end."""
+        """Return the rank chosen by `data_parallel_balance`; equals take turns.
+
+        arriving: the ranks of requests in the front end.
+        """
         schedulers = self.schedulers
         order = schedulers[self._turn :] + schedulers[: self._turn]
         self._turn = (self._turn + 1) % len(schedulers)
@@ -42,7 +45,7 @@ class Ranks:
         coming = Counter(map(id, arriving))
 
         def load(rank: Scheduler) -> int:
-            """The score of vLLM's data-parallel load balancer."""
+            """Return the score of vLLM's data-parallel load balancer."""
             return 4 * (rank.queue_length + coming[id(rank)]) + rank.size
 
         if self._balance == "prefix":
@@ -50,16 +53,16 @@ class Ranks:
         return min(order, key=load)
 
     def schedule(self, now: float) -> list[Step]:
-        """Form the step that starts at `now`, of each."""
+        """Form the step that starts at `now`, of each rank."""
         gate = self.gate
         return [scheduler.schedule(now) for scheduler in self.schedulers] if gate is None else gate.schedule(now)
 
     def first_tokens(self, steps: Iterable[Step]) -> list[Request]:
-        """The requests whose first tokens are shown as these steps begin, if single tokens are reported."""
+        """Return the requests whose first tokens are reported as these steps begin, if single tokens are reported."""
         return [sequence.request for step in steps for sequence in step.joined] if self._shows_first else []
 
     def match(self, key: bytes) -> int:
-        """Leading tokens of `key` whose KV is here, on the best rank."""
+        """Return the leading tokens of `key` whose KV is here, on the best rank."""
         return max([scheduler.kv.match(key) for scheduler in self.schedulers])
 
     @property
@@ -71,7 +74,7 @@ class Ranks:
         return sum([scheduler.kv.capacity_tokens for scheduler in self.schedulers])
 
     def reading(self, running: int, waiting: int, *seconds: float) -> Reading:
-        """seconds: the last fields of a Reading."""
+        """Return the sums over the ranks. seconds: the last fields of a Reading."""
         used = capacity = cached = hits = queries = preemptions = 0
         for scheduler in self.schedulers:
             kv = scheduler.kv
@@ -85,19 +88,19 @@ class Ranks:
 
     @property
     def counts(self) -> StepCounts:
-        """Of all ranks' steps, as of now."""
+        """Counters of all ranks' steps, as of now."""
         counts = StepCounts()
         for scheduler in self.schedulers:
             counts += scheduler.batch.counts
         return counts
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
-        """The offload tiers, the nearest first, those of all ranks together."""
-        return tuple(map(_together, zip(*[scheduler.kv.tier_snapshots() for scheduler in self.schedulers], strict=True)))
+        """Return the state of the offload tiers, the nearest first, summed over the ranks."""
+        return tuple(map(_sum_tiers, zip(*[scheduler.kv.tier_snapshots() for scheduler in self.schedulers], strict=True)))
 
 
-def _together(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
-    """The ranks' shares of one offload tier, added up; a store is the same for all."""
+def _sum_tiers(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
+    """Return the sum of the ranks' parts of one offload tier; a store is the same for all."""
     first = shares[0]
     hits, loaded = sum([share.hit_tokens for share in shares]), sum([share.loaded_tokens for share in shares])
     if first.shared:

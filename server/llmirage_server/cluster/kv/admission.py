@@ -1,7 +1,7 @@
-"""Room for KV that is to come: until the decode instance has it, what was handed over stays on the prefill side.
+"""Reservation of KV memory on decode instances: until the KV has arrived there, the prefill instance keeps it.
 
 vLLM's NIXL connector pulls KV into blocks that the decode instance has allocated; SGLang and TensorRT-LLM allocate there
-before they send, too. So decode instances that are full make the prefill instances fill up, and wait.
+before they send, too. So decode instances that are full make the prefill instances fill up and wait.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from llmirage_server.cluster.request import Request
 
 
 def travelling_tokens(request: Request) -> int:
-    """The KV of a request that was handed over: all but that of its last token."""
+    """Return the tokens of KV that a handed-over request transfers: all but its last token."""
     return request.prompt_tokens + request.produced - 1
 
 
 class KVAdmission:
-    """Who waits for room on each decode instance, in order, and for whom there is room."""
+    """Queues of requests that wait for room on each decode instance, and the room reserved for transfers."""
 
     def __init__(self, instances: Sequence[InstanceBase]) -> None:
         self._instances = instances
@@ -28,7 +28,7 @@ class KVAdmission:
         self._rooms[target].waiting[request] = None
 
     def admit(self, target: int, now: float) -> Request | None:
-        """The next request whose KV may travel to an instance; None if none waits or there is no room for the first."""
+        """Return the next request whose KV may be sent to an instance; None if none waits or the first does not fit."""
         room, instance = self._rooms[target], self._instances[target]
         if not room.waiting:
             return None
@@ -44,7 +44,10 @@ class KVAdmission:
         return request
 
     def arrive(self, request: Request, target: int) -> None:
-        """The KV is there; the instance counts it when it has admitted the request, at the latest with its first token."""
+        """Note that the KV has arrived.
+
+        The instance counts it once it has admitted the request, at the latest with its first token.
+        """
         room = self._rooms[target]
         tokens = room.travelling.pop(request)
         room.travelling_tokens -= tokens
@@ -57,7 +60,7 @@ class KVAdmission:
             room.arrived.pop(request, None)
 
     def lose(self, target: int) -> list[Request]:
-        """Forget an instance; return who waited for room there."""
+        """Forget an instance; return the requests that waited for room there."""
         room, self._rooms[target] = self._rooms[target], _Room()
         return list(room.waiting)
 
@@ -66,16 +69,16 @@ class KVAdmission:
 
 
 class _Room:
-    """Of one decode instance. Tokens are in whole pages."""
+    """Waiting and reserved transfers of one decode instance. Tokens are in whole pages."""
 
     def __init__(self) -> None:
         self.waiting: dict[Request, None] = {}
         self.travelling: dict[Request, int] = {}  # and the tokens of each
         self.travelling_tokens = 0
-        self.arrived: dict[Request, tuple[int, int]] = {}  # what each had produced, and its tokens
+        self.arrived: dict[Request, tuple[int, int]] = {}  # tokens each had produced, and its KV tokens
 
     def reserved(self) -> int:
-        """What will be held that is not yet."""
+        """Return the tokens that will be held but are not yet."""
         for request in [each for each, (produced, _) in self.arrived.items() if each.produced > produced or each.cancelled]:
             del self.arrived[request]
         return self.travelling_tokens + sum(tokens for _, tokens in self.arrived.values())

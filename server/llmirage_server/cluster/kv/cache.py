@@ -1,11 +1,11 @@
-"""The KV memory of one instance: what running sequences hold and what the radix tree remembers share one capacity.
+"""The KV memory of one instance, whose capacity is shared by running sequences and the prefix cache.
 
 Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with sequences of the same
-prefix; the rest are private blocks of its own. So the memory in use is exactly `tree.total_tokens + private_tokens`.
+prefix; the rest are private blocks. So the memory in use is exactly `tree.total_tokens + private_tokens`.
 
-A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
-follow when the sequence finishes or is preempted. The last token of a reply is remembered with the others, if there is
-room: engines compute its KV with the next turn, which makes that turn's prefill one token longer than ours.
+A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens follow
+when the sequence finishes or is preempted. The last token of a reply is cached with the others if there is room: engines
+compute its KV with the next turn, which makes that turn's prefill one token longer than here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmirage_server.cluster.snapshots import TierSnapshot
 
 @dataclass(slots=True, eq=False)
 class KVLoad:
-    """KV on its way from the offload tiers. One that only waits for that of another sequence has no parts and no pages."""
+    """A load of KV from the offload tiers; without parts or pages if it only waits for that of another sequence."""
 
     ready_s: float
     end: int  # in tokens of the key
@@ -30,10 +30,10 @@ class KVLoad:
 
 
 class KVCache:
-    """Accounts for KV memory in tokens, in whole pages. Nothing here raises: what does not fit is answered with False.
+    """Accounting of KV memory in tokens, in whole pages. Nothing here raises: a request that does not fit returns False.
 
-    `tiered_cache.py` adds offload tiers: KV can then be on its way to the GPU. `now_s` is the time of the present step's
-    start or end, for their links; the caller sets it.
+    `tiered_cache.py` adds offload tiers, from which KV can be loading. `now_s` is the start or end of the present step, for
+    their links; the caller sets it.
     """
 
     tiered = False  # is there KV that could be loaded?
@@ -44,42 +44,43 @@ class KVCache:
         self.prefix_caching = limits.enable_prefix_caching
         self.tree = RadixTree(limits.page_size)
         self.private_tokens = 0  # in whole blocks of sequences that are not in the tree
-        self.changes = 0  # grows whenever what did not fit before might fit now
+        self.changes = 0  # incremented whenever a sequence that did not fit might fit now
         self.now_s = 0.0
         self.loading: dict[Sequence, KVLoad] = {}  # in the order in which they left the queue
 
     @property
     def free_tokens(self) -> int:
+        """Capacity that is neither used nor cached."""
         return self.capacity_tokens - self.tree.total_tokens - self.private_tokens
 
     @property
     def room_tokens(self) -> int:
-        """What is free, or could be by forgetting."""
+        """Capacity that is free, or could be by evicting."""
         return self.capacity_tokens - self.private_tokens - self.tree.locked_tokens
 
     @property
     def used_tokens(self) -> int:
-        """Held by sequences, shared prefixes counted once; what is merely remembered is not in use."""
+        """Tokens held by sequences, shared prefixes counted once; cached prefixes without users are not in use."""
         return self.tree.locked_tokens + self.private_tokens
 
     def match(self, key: bytes) -> int:
-        """Leading tokens of `key` whose KV is here. Changes nothing."""
+        """Return the number of leading tokens of `key` whose KV is here, without changing anything."""
         return self.tree.match(key) if self.prefix_caching else 0
 
     def acquire(self, sequence: Sequence) -> None:
-        """Start a sequence from its longest remembered prefix. At least one token is always left to compute."""
+        """Start a sequence from its longest cached prefix. At least one token is always left to compute."""
         if self.prefix_caching:
             sequence.node, sequence.in_tree = self.tree.lock(sequence.key, sequence.tokens - 1)
         sequence.computed = sequence.in_tree
 
     def fits(self, sequence: Sequence, tokens: int) -> bool:
-        """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
+        """Return whether the sequence could hold `tokens` tokens now, if everything unlocked were evicted."""
         page = self.page_size
         needed = (-(-tokens // page) - -(-sequence.computed // page)) * page
         return needed <= self.capacity_tokens - self.private_tokens - self.tree.locked_tokens
 
     def allocate(self, sequence: Sequence, new_tokens: int) -> bool:
-        """Make room for the KV of the next `new_tokens` and count them as computed; if it is full, return False."""
+        """Allocate KV for the next `new_tokens` and count them as computed; return False if there is no room."""
         before, page = sequence.computed, self.page_size
         computed = before + new_tokens
         pages = -(-computed // page) - -(-before // page)
@@ -89,7 +90,7 @@ class KVCache:
         return True
 
     def allocate_one_each(self, sequences: list[Sequence]) -> bool:
-        """`allocate(sequence, 1)` for all of them at once, or for none."""
+        """Allocate one token for all of them at once, or for none."""
         page = self.page_size
         pages = len(sequences) if page == 1 else sum(1 for sequence in sequences if not sequence.computed % page)
         if not self.take(pages * page):
@@ -99,7 +100,7 @@ class KVCache:
         return True
 
     def allocate_each(self, sequences: list[Sequence], new_tokens: list[int]) -> bool:
-        """`allocate(sequence, tokens)` for all of them at once, or for none."""
+        """Allocate the given tokens for all of them at once, or for none."""
         page = self.page_size
         if page == 1:
             needed = sum(new_tokens)
@@ -115,7 +116,7 @@ class KVCache:
         return True
 
     def retreat(self, sequence: Sequence, tokens: int) -> None:
-        """Give back the KV of the last `tokens` computed ones, which are not in the tree: draft tokens that were refused."""
+        """Free the KV of the last `tokens` computed ones, which are not in the tree: rejected draft tokens."""
         computed = sequence.computed - tokens
         given_back = self._pages(sequence.computed) - self._pages(computed)
         sequence.computed = computed
@@ -124,7 +125,7 @@ class KVCache:
             self.changes += 1
 
     def insert(self, sequence: Sequence) -> None:
-        """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
+        """Insert the computed tokens, in whole pages, into the tree. Tokens already there are stored once."""
         computed = sequence.computed - sequence.computed % self.page_size
         if sequence.node is None or computed == sequence.in_tree:
             return
@@ -134,7 +135,7 @@ class KVCache:
         self.changes += 1
 
     def finish(self, sequence: Sequence) -> None:
-        """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
+        """Cache all tokens of a finished sequence and release it. Nothing is evicted for its last token."""
         computed, page, tree = sequence.computed, self.page_size, self.tree
         free_tokens = self.capacity_tokens - tree.total_tokens - self.private_tokens
         if self.prefix_caching and computed == sequence.max_tokens - 1 and free_tokens >= page:
@@ -153,7 +154,7 @@ class KVCache:
         self.changes += 1
 
     def release(self, sequence: Sequence) -> None:
-        """Give back the sequence's private blocks and its lock; its part of the tree may be evicted from now on."""
+        """Free the sequence's private blocks and unlock its part of the tree, which may be evicted from now on."""
         page = self.page_size
         self.private_tokens -= -(-sequence.computed // page) * page - sequence.in_tree
         if sequence.node is not None:
@@ -163,14 +164,14 @@ class KVCache:
         self.changes += 1
 
     def clear(self) -> None:
-        """Everything is lost."""
+        """Drop all KV, as in a crash."""
         self.tree = RadixTree(self.page_size)
         self.private_tokens = 0
         self.loading.clear()
         self.changes += 1
 
     def forget_idle(self) -> None:
-        """Forget all that no sequence uses."""
+        """Evict everything that no sequence uses."""
         self.tree.evict(self.tree.evictable_tokens)
         self.changes += 1
 
@@ -178,36 +179,36 @@ class KVCache:
 
     @property
     def next_load_s(self) -> float:
-        """When the next load ends; inf if nothing is loading."""
+        """Time at which the next load ends; inf if nothing is loading."""
         return min((load.ready_s for load in self.loading.values()), default=math.inf)
 
     def start_load(self, sequence: Sequence) -> bool:
-        """Load what the tiers have of a waiting sequence beyond what is here. True: it is on its way, see `take_loaded`.
+        """Start loading what the tiers have of a waiting sequence beyond the GPU's; return True if it is on its way.
 
         False if there is too little to load, or no room for the whole prompt.
         """
         return False
 
     def take_loaded(self) -> list[Sequence]:
-        """The sequences whose loads have ended by now, in the order in which they left the queue."""
+        """Remove and return the sequences whose loads have ended by now, in the order in which they left the queue."""
         return []
 
     def stop_load(self, sequence: Sequence) -> bool:
-        """Forget the load of a cancelled sequence; False if it has none. The link keeps its time."""
+        """Cancel the load of a cancelled sequence; return False if it has none. The link stays occupied."""
         return False
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
-        """The offload tiers, the nearest first."""
+        """Return the state of the offload tiers, the nearest first."""
         return ()
 
     # --- pages ---
 
     def _pages(self, tokens: int) -> int:
-        """`tokens` rounded up to whole pages."""
+        """Return `tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
     def take(self, tokens: int) -> bool:
-        """Make room for so many tokens of whole pages of sequences; if it is full, return False."""
+        """Take `tokens` tokens in whole pages for sequences, evicting as needed; return False if there is no room."""
         tree = self.tree
         missing = tokens - (self.capacity_tokens - tree.total_tokens - self.private_tokens)
         if missing > 0:

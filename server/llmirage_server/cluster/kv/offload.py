@@ -1,4 +1,4 @@
-"""KV offload: what one instance keeps of its KV in host memory and on disk, and all of them in one store.
+"""KV offload: the tiers of one instance in host memory and on disk, and a store that all instances share.
 
 The tiers write through and are inclusive, as those of vLLM's OffloadingConnector, SGLang's HiCache by default and LMCache
 are: the KV of a prompt is written to every tier when it is computed, that of a reply when it ends, and stays there when the
@@ -24,9 +24,9 @@ from llmirage_server.cluster.snapshots import TierSnapshot
 class TierSpec:
     """A place for KV outside the GPUs of one instance, with a link of its own in each direction.
 
-    latency_s: from asking for KV, or sending it, to its first byte.
+    latency_s: from requesting KV, or sending it, to its first byte.
 
-    Raises ValueError naming everything that makes no sense.
+    Raises ValueError naming every invalid field.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TierSpec:
             raise ValueError(f"KV offload tier {self.name!r}: " + "; ".join(problems))
 
     def share(self, parts: int) -> TierSpec:
-        """The part of one of so many equal users: attention data-parallel ranks share the host of their instance."""
+        """Return the part of one of `parts` equal users: attention data-parallel ranks share the host of their instance."""
         return replace(
             self,
             capacity_bytes=self.capacity_bytes / parts,
@@ -57,10 +57,11 @@ class TierSpec:
 
 
 class Tier:
-    """The KV in one tier, and its two links: what is asked of a link is done in order, one after the other.
+    """The KV in one tier, and its two links, each of which serves its transfers in order, one after the other.
 
-    Written KV can be found when it has arrived. What waits to be written must be kept somewhere: when that is more than
-    `staging_tokens`, a further write is dropped. shared: it belongs to no instance, and outlives them.
+    Written KV can be found once it has arrived. KV that waits to be written is staged above: beyond `staging_tokens`,
+    further writes are dropped.
+    shared: it belongs to no instance, and outlives them.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Tier:
         *,
         shared: bool = False,
     ) -> None:
-        """Raises ValueError if not even one page fits."""
+        """Create an empty tier. Raises ValueError if not even one page fits."""
         self.spec = spec
         capacity = min(spec.capacity_bytes // kv_bytes_per_token, 2.0**53)
         self.capacity_tokens = int(capacity) // page_size * page_size
@@ -94,11 +95,11 @@ class Tier:
         self._writing_tokens = 0
 
     def share(self, parts: int) -> Tier:
-        """What each of an instance's ranks sees of a store: all of it."""
+        """Return the store itself, all of which is visible to each rank."""
         return self
 
     def join(self, kv_bytes_per_token: float, page_size: int, staging_tokens: float) -> None:
-        """One more writes to a store, and keeps so many tokens that wait. Raises ValueError if its KV has another form."""
+        """Add a writer with its own staging memory to a store. Raises ValueError if its KV has another layout."""
         if (kv_bytes_per_token, page_size) != (self._bytes_per_token, self._page_size):
             raise ValueError(
                 f"KV store: pages of {page_size} tokens at {kv_bytes_per_token:g} bytes a token beside those of "
@@ -107,24 +108,24 @@ class Tier:
         self._staging_tokens += staging_tokens
 
     def lock(self, key: bytes, tokens: int, now: float) -> tuple[TreeNode, int]:
-        """Lock the longest prefix of the first `tokens` of `key` that is here; return its end and its tokens."""
-        self._settle(now)
+        """Lock the longest prefix of the first `tokens` of `key` that is here; return its end node and its tokens."""
+        self._sync_to(now)
         return self.tree.lock(key, tokens)
 
     def unlock(self, node: TreeNode) -> None:
         self.tree.unlock(node)
 
     def read_s(self, tokens: int, now: float) -> float:
-        """Read so many tokens; return when they are on the GPU."""
+        """Schedule a read of `tokens` tokens; return the time at which they are on the GPU."""
         self._read_free_s = max(self._read_free_s, now) + tokens * self._bytes_per_token / self.spec.read_bytes_per_s
         return self._read_free_s + self.spec.latency_s
 
     def write(self, key: bytes, start: int, end: int, now: float) -> int:
-        """Write what is missing here of the first `end` tokens of `key`, of which `start` are here or on their way.
+        """Write the tokens missing here among the first `end` of `key`, of which `start` are here or being written.
 
         Returns how many are so now.
         """
-        self._settle(now)
+        self._sync_to(now)
         node, found = self.tree.lock(key, end)
         self.tree.unlock(node)  # dates it
         start = max(start, found)
@@ -140,7 +141,7 @@ class Tier:
         return end
 
     def insert(self, key: bytes, start: int, end: int) -> None:
-        """Remember the tokens from `start` to `end`, as far as there is room; nothing if what was before them is gone."""
+        """Store the tokens from `start` to `end`, as far as there is room; nothing if the prefix before them is gone."""
         node, matched = self.tree.lock(key, end)
         room = self.capacity_tokens - self.tree.total_tokens
         if start <= matched < end:
@@ -153,20 +154,20 @@ class Tier:
         self.tree.unlock(node)
 
     def clear(self) -> None:
-        """Forget everything but the counters."""
+        """Drop everything but the counters."""
         self.tree = RadixTree(self._page_size)
         self._read_free_s = self._write_free_s = -math.inf
         self._writing.clear()
         self._writing_tokens = 0
 
     def forget_idle(self) -> None:
-        """Forget what is not being read; what is on its way is not kept when it arrives."""
+        """Evict what is not being read, and drop writes in progress."""
         self.tree.evict(self.tree.evictable_tokens)
         self._writing.clear()
         self._writing_tokens = 0
 
     def snapshot(self, hit_tokens: int, loaded_tokens: int) -> TierSnapshot:
-        """Its state, for one that has found and read so many tokens here."""
+        """Return the state of the tier, with the counters of one of its readers."""
         return TierSnapshot(
             self.spec.name,
             self.tree.total_tokens,
@@ -178,8 +179,8 @@ class Tier:
             self.shared,
         )
 
-    def _settle(self, now: float) -> None:
-        """Let what has been written by `now` be found."""
+    def _sync_to(self, now: float) -> None:
+        """Make KV whose write has ended by `now` findable."""
         writing = self._writing
         while writing and writing[0][0] <= now:
             _, key, start, end = writing.popleft()
@@ -187,16 +188,16 @@ class Tier:
             self.insert(key, start, end)
 
 
-Part = tuple[Tier, TreeNode, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
+Part = tuple[Tier, TreeNode, int, int]  # a part of a prefix: the tier, its locked end node, first and last token
 
 
 def make_tiers(specs: Sequence[TierSpec | Tier], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:
-    """The tiers below a GPU that holds `kv_tokens`, the nearest first; a store is there already. Raises ValueError."""
+    """Return the tiers below a GPU that holds `kv_tokens`, nearest first; a shared store is joined. Raises ValueError."""
     if specs and not kv_bytes_per_token > 0:
         raise ValueError("KV offload needs kv_bytes_per_token above 0")
     tiers: list[Tier] = []
     for spec in specs:
-        staging_tokens = tiers[-1].capacity_tokens if tiers else kv_tokens  # what waits is kept in the one above
+        staging_tokens = tiers[-1].capacity_tokens if tiers else kv_tokens  # pending writes are staged in the tier above
         if isinstance(spec, Tier):
             spec.join(kv_bytes_per_token, page_size, staging_tokens)
             tiers.append(spec)

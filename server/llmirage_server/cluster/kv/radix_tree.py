@@ -1,20 +1,20 @@
-"""The radix tree over token ids that remembers which prefixes have their KV in memory.
+"""The radix tree over token ids that records which prefixes have their KV in memory.
 
-Keys are the bytes of int32 token ids (`token_bytes`): comparing them is memcmp, which is what makes a match of a
-60,000-token conversation cost some microseconds. Only whole pages are matched and stored.
+Keys are the bytes of int32 token ids (`request.token_bytes`): comparing them is memcmp, so that matching a 60,000-token
+conversation costs some microseconds. Only whole pages are matched and stored.
 
-The tokens lie in runs. A run is not cut where others leave it: they hang from nodes, the places of a run that matter. So the
-cost of an operation is that of the runs on its path, however many branches they have. A run that begins at the root keeps
-the key itself that was stored last, where there is one (`extend_to`): then it grows without a byte being copied.
+The tokens lie in runs. A run is not cut where others branch off: they hang from nodes, the relevant positions of a run. So
+the cost of an operation is that of the runs on its path, however many branches they have. A run that begins at the root
+keeps the last stored key itself where there is one (`extend_to`): then it grows without copying.
 
-A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that are not in use are evicted
-from the tail, in the order in which they were last unlocked (the order of vLLM's free queue), never a locked one. Locks and
-dates are kept where they were given. A token is in use if a node at or beyond it is. What it was last used for is the latest
-of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
-only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
+A path is locked for as long as a sequence uses it. `unlock` also dates a path: ends that are not in use are evicted from the
+tail, in the order in which they were last unlocked (the order of vLLM's free queue), never a locked one. Locks and dates are
+kept at the node where they were given. A token is in use if a node at or beyond it is. Its last use is the latest date of
+all nodes that are or were at or beyond it; a node's own date is enough to order evictions, for an end is evicted only when
+it is the oldest: the node it uncovers is younger by its own date, or the next to be evicted.
 
-Most requests share nothing: theirs is a run that begins at the root and has no branches (`Run.plain`). Every
-operation first asks whether that is so, and then does without the calls of the general case.
+Most requests share nothing: theirs is a run that begins at the root and has no branches (`Run.plain`). Every operation first
+tests for that case, and then skips the calls of the general one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RadixTree:
         self.locked_tokens = 0
         self._page_bytes = page_size * TOKEN_BYTES
         self._clock = 0
-        # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
+        # Nodes in the order of their dates. Entries are never updated: stale ones are skipped. A node
         # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
         self._queue: deque[tuple[int, TreeNode]] = deque()
         self._queue_size = 0  # when it was last cleared of the skipped ones
-        self._clear_at = _QUEUE_SLACK  # on this clock the size is looked at again
+        self._clear_at = _QUEUE_SLACK  # clock value of the next check of the size
         self.root = Run(b"", 0, None, plain=False).tail
         self.root.children = {}
 
@@ -49,14 +49,14 @@ class RadixTree:
         return self.total_tokens - self.locked_tokens
 
     def match(self, key: bytes, tokens: int | None = None) -> int:
-        """Return how many leading tokens of `key` (of its first `tokens`, if given) are stored. Changes nothing."""
+        """Return the number of leading tokens of `key` (of its first `tokens`, if given) that are stored."""
         if key[: self._page_bytes] not in self.root.children:
             return 0
         _, _, at = self._walk(self.root, key, 0, _end(key, tokens))
         return at // TOKEN_BYTES
 
     def lock(self, key: bytes, tokens: int | None = None) -> tuple[TreeNode, int]:
-        """Lock the longest stored prefix of `key` (of its first `tokens`); return where it ends and its length in tokens."""
+        """Lock the longest stored prefix of `key` (of its first `tokens`); return its end node and its length in tokens."""
         root = self.root
         if key[: self._page_bytes] not in root.children:
             return root, 0
@@ -93,7 +93,7 @@ class RadixTree:
         return self._extend(node, key, start * TOKEN_BYTES, stop * TOKEN_BYTES)
 
     def finish(self, node: TreeNode, key: bytes, start: int, stop: int) -> None:
-        """`unlock(extend_to(node, key, start, stop))`, for a sequence that ends with `key`, or is as good as ended."""
+        """Extend and unlock in one call, for a sequence that ends with `key`."""
         run = node.run
         if not run.plain or node.locks > 1:
             self.unlock(self.extend_to(node, key, start, stop))
@@ -110,7 +110,7 @@ class RadixTree:
             self._clear_queue()
 
     def unlock(self, node: TreeNode) -> None:
-        """Give back one lock and date the path: it was last used now."""
+        """Remove one lock and date the path as last used now."""
         run = node.run
         if run.plain and node.locks == 1:
             node.locks = 0
@@ -126,7 +126,7 @@ class RadixTree:
             self._clear_queue()
 
     def evict(self, tokens: int) -> int:
-        """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
+        """Evict at least `tokens` unlocked tokens, in whole pages, as far as there are any; return the number evicted.
 
         The path that was unlocked longest ago goes first, and only as much of its tail as is needed.
         """
@@ -141,7 +141,7 @@ class RadixTree:
                 queue.popleft()
                 continue
             ends = run.ends
-            tail = size - ends[-1] if ends else size  # what ends here and nowhere earlier
+            tail = size - ends[-1] if ends else size  # bytes beyond the last inner node
             if tail <= left:
                 queue.popleft()
                 left -= tail
@@ -180,7 +180,7 @@ class RadixTree:
         run, size = node.run, node.end + end - at
         keep = run.parent is self.root  # the key itself
         if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
-            # No other sequence is at the end of the run, nor beyond: the node goes on with it.
+            # No other sequence is at the end of the run, nor beyond: the node moves to the new end.
             run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
             run.size = node.end = size
             self.total_tokens += (end - at) // TOKEN_BYTES
@@ -198,7 +198,7 @@ class RadixTree:
         return last
 
     def _node(self, run: Run, end: int) -> TreeNode:
-        """The node there, a new one if there is none."""
+        """Return the node at that position, creating it if needed."""
         if end == run.size:
             return run.tail
         i = bisect_left(run.ends, end)
@@ -222,7 +222,7 @@ class RadixTree:
                 run.locked = [*run.locked, here]  # few are
             if place.locks or place.children:
                 run.place(len(run.ends), place)
-            else:  # what is beyond it will be unlocked later than it was
+            else:  # the tokens beyond it will be unlocked later than it was
                 place.end = -1
             return last
         if place.children is NONE:
@@ -233,7 +233,7 @@ class RadixTree:
         return child.tail
 
     def _lock_path(self, node: TreeNode) -> None:
-        """Lock `node`, and with it what is before it and not locked yet."""
+        """Lock `node` and everything before it that is not locked yet."""
         while (parent := (run := node.run).parent) is not None:
             node.locks += 1
             if node.locks > 1:
@@ -272,7 +272,7 @@ class RadixTree:
             node = parent
 
     def _clear_queue(self) -> None:
-        """Clear the queue of entries that will be skipped, if it has grown much by them."""
+        """Remove stale entries from the queue, if it has grown much by them."""
         if len(self._queue) > 2 * self._queue_size + _QUEUE_SLACK:
             self._queue = deque([(date, node) for date, node in self._queue if node.last_used == date and node.end > 0])
             self._queue_size = len(self._queue)
@@ -280,7 +280,7 @@ class RadixTree:
         self._clear_at = self._clock + _QUEUE_SLACK
 
     def _shorten(self, run: Run) -> None:
-        """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
+        """Remove from a run the tokens beyond the last node before its tail: the oldest that are not locked."""
         run.tail.end = -1
         run.size = run.ends.pop()
         run.tail = run.nodes.pop()
@@ -291,7 +291,7 @@ class RadixTree:
         self._uncover(run.tail)
 
     def _remove(self, run: Run) -> None:
-        """Take off a run that has no node but its tail: the oldest of all that is not locked."""
+        """Remove a run that has no node but its tail: the oldest that is not locked."""
         node, place = run.tail, run.parent
         assert place is not None
         del place.children[run.tokens[: self._page_bytes]]
@@ -302,16 +302,16 @@ class RadixTree:
         place.children = NONE
         self._uncover(place)
         if not place.locks and place.last_used <= node.last_used:
-            self._drop(place)  # what is beyond it is at least as young
+            self._drop(place)  # the tokens beyond it are at least as young
 
     def _uncover(self, node: TreeNode) -> None:
-        """Have a node in the queue beyond which nothing is left, if its turn has been passed over."""
+        """Queue a node that has become a leaf, if its turn has been passed over."""
         queue = self._queue
         if not queue or node.last_used <= queue[0][0]:
             queue.appendleft((node.last_used, node))
 
     def _drop(self, node: TreeNode) -> None:
-        """Remove a node that says nothing any more: nothing branches off, and what is beyond it is used later."""
+        """Remove a redundant node: nothing branches off, and the tokens beyond it were used later."""
         run = node.run
         if node.children or node.end == run.size:
             return
@@ -325,7 +325,7 @@ def _end(key: bytes, tokens: int | None) -> int:
 
 
 class TreeNode:
-    """A place in the tree where a path ended or others branch off. Its fields belong to the tree."""
+    """A position in the tree where a path ended or others branch off. Its fields belong to the tree."""
 
     __slots__ = ("children", "end", "last_used", "locks", "run")
 
@@ -338,7 +338,7 @@ class TreeNode:
 
 
 class Run:
-    """Tokens that follow each other, from a node of another run on."""
+    """Consecutive tokens from a node of another run on."""
 
     __slots__ = ("ends", "locked", "nodes", "parent", "plain", "size", "tail", "tokens")
 
@@ -350,7 +350,7 @@ class Run:
         self.tail = TreeNode(self, size)  # the node at its end
         self.ends: list[int] = _NOWHERE  # of the other nodes, ascending
         self.nodes: list[TreeNode] = _NOBODY
-        self.locked: list[int] = _NOWHERE  # ends of those of them that are locked, ascending
+        self.locked: list[int] = _NOWHERE  # ends of the locked ones, ascending
 
     def node_at(self, end: int) -> TreeNode | None:
         if end == self.size:
@@ -359,7 +359,7 @@ class Run:
         return self.nodes[i] if i < len(self.ends) and self.ends[i] == end else None
 
     def place(self, i: int, node: TreeNode) -> None:
-        """Have one more node before the tail, the `i`-th."""
+        """Insert a further node before the tail, at index `i`."""
         self.plain = False
         if not self.ends:
             self.ends, self.nodes = [], []
@@ -367,7 +367,7 @@ class Run:
         self.nodes.insert(i, node)
 
     def common_bytes(self, key: bytes, at: int, end: int, page_bytes: int) -> int:
-        """Length of the common prefix of the run and `key[at:end]`, in whole pages: likely up to where others left it."""
+        """Return the length of the common prefix of the run and `key[at:end]`, in whole pages; nodes are tried first."""
         tokens, view = self.tokens, memoryview(self.tokens)
         same, most = 0, min(self.size, end - at)
         low, high = 0, len(self.ends)
@@ -383,7 +383,7 @@ class Run:
         return same + common_bytes(tokens, same, most, key, at + same, end, page_bytes)
 
     def trim(self) -> None:
-        """Let go of tokens that are not stored, if they are many."""
+        """Drop tokens that are not stored, if they are many."""
         if self.size < len(self.tokens) - (len(self.tokens) >> 3):
             self.tokens = self.tokens[: self.size]
 
@@ -395,7 +395,7 @@ _NOBODY: list[TreeNode] = []
 
 
 def common_bytes(tokens: bytes, start: int, stop: int, key: bytes, at: int, end: int, page_bytes: int) -> int:
-    """Length of the common prefix of `tokens[start:stop]` and `key[at:end]`, in whole pages."""
+    """Return the length in bytes of the common prefix of `tokens[start:stop]` and `key[at:end]`, in whole pages."""
     view = memoryview(tokens)
     same, most = 0, min(stop - start, end - at) // page_bytes
     middle = most  # often all of it

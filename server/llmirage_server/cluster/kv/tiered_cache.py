@@ -1,8 +1,8 @@
-"""A KV cache whose KV is also kept in offload tiers, and comes back from there.
+"""A KV cache backed by offload tiers, from which KV can be loaded again.
 
-A prompt that has more in the tiers than on the GPU is loaded before it is admitted, as vLLM does it
-(WAITING_FOR_REMOTE_KVS): the sequence leaves the queue for the time of the load and holds pages for what comes, while
-others go on. What has come is in the radix tree like everything else; the sequence returns to the head of the queue.
+A prompt that has more in the tiers than on the GPU is loaded before it is admitted, as in vLLM (WAITING_FOR_REMOTE_KVS): the
+sequence leaves the queue for the time of the load and holds pages for the loaded KV, while others continue. Loaded KV is in
+the radix tree like all other; the sequence returns to the head of the queue.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ _LEAST_LOAD_TOKENS = 10  # a shorter gain is not loaded: SGLang's load_back_thre
 
 
 def make_kv_cache(limits: EngineLimits, tiers: Seq[TierSpec | Tier], kv_bytes_per_token: float) -> KVCache:
-    """A cache with those tiers, the nearest first. Raises ValueError if they cannot work."""
+    """Return a cache with those tiers, the nearest first. Raises ValueError if they cannot work."""
     return TieredKVCache(limits, tiers, kv_bytes_per_token) if tiers else KVCache(limits)
 
 
 class TieredKVCache(KVCache):
+    """A KV cache that writes through to offload tiers and loads from them."""
+
     tiered = True
 
     def __init__(self, limits: EngineLimits, tiers: Seq[TierSpec | Tier], kv_bytes_per_token: float) -> None:
-        """tiers: the nearest first. Raises ValueError if they cannot work."""
+        """Create the tiers, given nearest first. Raises ValueError if they cannot work."""
         if not limits.enable_prefix_caching:
             raise ValueError("KV offload needs prefix caching: it remembers prefixes")
         super().__init__(limits)
@@ -37,7 +39,7 @@ class TieredKVCache(KVCache):
         self._loaded_tokens = [0] * len(tiers)
 
     def insert(self, sequence: Sequence) -> None:
-        """Put the computed tokens, in whole pages, into the tree, and send the tiers what they do not have of them."""
+        """Insert the computed tokens, in whole pages, into the tree, and write those missing in the tiers to them."""
         before = sequence.in_tree
         super().insert(sequence)
         if sequence.in_tree == before:
@@ -49,7 +51,7 @@ class TieredKVCache(KVCache):
         ]
 
     def clear(self) -> None:
-        """Everything is lost, here and in the tiers: their index lives in the engine's process, but for a shared store."""
+        """Drop everything here and in the tiers, whose index lives in the engine's process; a shared store is kept."""
         for load in self.loading.values():
             for tier, node, _, _ in load.parts:
                 tier.unlock(node)
@@ -118,7 +120,7 @@ class TieredKVCache(KVCache):
         return tuple(tier.snapshot(hits, loaded) for tier, hits, loaded in counted)
 
     def _find(self, key: bytes, tokens: int, here: int) -> list[Part]:
-        """The parts of the first `tokens` of `key` that the tiers have beyond `here`, the nearest tier first."""
+        """Return the parts of the first `tokens` of `key` that the tiers have beyond `here`, the nearest tier first."""
         parts = []
         for tier in self._tiers:
             node, found = tier.lock(key, tokens, self.now_s)

@@ -1,4 +1,4 @@
-"""Prefill and decode on different instances: the KV that travels between them."""
+"""Disaggregated serving: the transfer of KV between prefill and decode instances."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Scope = Literal["sender", "cluster"]
 
 @dataclass(frozen=True, slots=True)
 class KVLink:
-    """What KV travels over, from the end of the prefill to the decode instance.
+    """The link over which KV is sent, from the end of the prefill to the decode instance.
 
-    Transfers that share a link go one after the other, in the order in which their prefills end: each occupies it for its
-    bytes / `bytes_per_s`, and arrives `latency_s` later.
+    Transfers that share a link are sequential, in the order in which their prefills end: each occupies it for bytes /
+    `bytes_per_s`, and arrives `latency_s` later.
 
-    scope: what shares a link: all that one instance sends ("sender": a network card each), or all transfers ("cluster").
-    layers: in how many equal parts the KV is sent while the prefill still computes, as layer by layer transfers do. The last
-        part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the tail of
-        a transfer that is slower than the prefill, and at least its last layer, delays the decode.
-    chunk_tokens: instead of layers, parts of so many tokens: those of a prompt's chunks, each sent when it is computed.
+    scope: what shares a link: all transfers of one sender ("sender": a network card each), or all transfers ("cluster").
+    layers: number of equal parts in which the KV is sent while the prefill still computes, as layer by layer transfers do.
+        The last part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the
+        tail of a transfer that is slower than the prefill, and at least its last layer, delays the decode.
+    chunk_tokens: instead of layers, parts of this many tokens: a prompt's chunks, each sent when it is computed.
     skip_cached: leave out what the prefix cache of the decode instance has when the transfer starts (vLLM's NIXL connector
         asks for the missing blocks alone).
 
-    Raises ValueError naming everything that makes no sense.
+    Raises ValueError naming every invalid field.
     """
 
     bytes_per_s: float
@@ -57,7 +57,7 @@ class KVLink:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """The KV of one request on its way between two instances."""
+    """The KV of one request in flight between two instances."""
 
     request: Request
     source: int
@@ -69,7 +69,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferSnapshot:
-    """All KV transfers of a cluster: those under way, and counters of those that have arrived."""
+    """All KV transfers of a cluster: the number in flight, and counters of those that have arrived."""
 
     in_flight: int
     done: int
@@ -78,7 +78,7 @@ class TransferSnapshot:
 
 
 class KVTransfers:
-    """Transfers under way. One that is dropped keeps its place on the link: others were timed behind it."""
+    """Transfers in flight. A dropped one keeps its time on the link, since others were scheduled behind it."""
 
     def __init__(self, link: KVLink) -> None:
         self.link = link
@@ -92,7 +92,7 @@ class KVTransfers:
 
     @property
     def next_s(self) -> float:
-        """When the next KV arrives; inf if none is under way."""
+        """Arrival time of the next KV; inf if none is in flight."""
         return self._arrivals[0][0] if self._arrivals else math.inf
 
     def send(
@@ -124,7 +124,7 @@ class KVTransfers:
         heappush(self._arrivals, (transfer.arrival_s, next(self._order), transfer))
 
     def take(self) -> Transfer:
-        """Let the next transfer arrive; equal times in the order in which they were sent."""
+        """Remove and return the next transfer to arrive; equal times in the order of sending."""
         transfer = heappop(self._arrivals)[2]
         del self._under_way[transfer.request]
         self._done += 1
@@ -134,12 +134,12 @@ class KVTransfers:
         return transfer
 
     def drop(self, request: Request) -> None:
-        """Forget the transfer of a request, if there is one."""
+        """Drop the transfer of a request, if there is one."""
         if self._under_way.pop(request, None) is not None:
             self._drop_heads()
 
     def lose(self, source: int) -> None:
-        """An instance has crashed: nothing of what it was sending, which the caller drops, keeps its own link busy."""
+        """Free the link of an instance that has crashed; the caller drops its transfers."""
         if self.link.scope == "sender":
             self._free_s.pop(source, None)
 

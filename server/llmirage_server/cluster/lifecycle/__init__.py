@@ -1,1 +1,1 @@
-"""Pools of instances, and when instances come and go: starts, stops, crashes, autoscaling."""
+"""Pools of instances, their starts, stops and crashes, and autoscaling."""

@@ -1,8 +1,8 @@
-"""How many instances a pool should have: rules on queue, load, KV memory or rate, as a pure state machine.
+"""The number of instances a pool should have: rules on queue, load, KV memory or rate, as a pure state machine.
 
 The arithmetic is that of Kubernetes' HorizontalPodAutoscaler (autoscaling/v2, metrics of type AverageValue): each target
-wants total / target instances, rounded up; the largest wish counts; a wish within 10 % of what there is changes nothing; and
-windows of stabilisation look back at earlier wishes, so that a moment's peak or lull does not move anything.
+proposes total / target instances, rounded up; the largest proposal counts; one within 10 % of the current number changes
+nothing; and stabilisation windows look back at earlier proposals, so that short peaks or lulls have no effect.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ScalingRule:
-    """queue, concurrency, kv, rate: what one instance should have: requests that wait; requests that wait or run; the share
-    of its KV memory in use; requests that arrive in a second. None: does not count. At least one counts.
+    """Targets for one instance, and limits and timing of the scaling.
 
-    start_up_s: from the decision until the new instance accepts requests. up_after_s, down_after_s: only what was wanted all
-    that time happens. Raises ValueError naming everything that makes no sense.
+    queue, concurrency, kv, rate: targets per instance: waiting requests; waiting or running requests; the share of its KV
+        memory in use; requests that arrive in a second. None: does not count. At least one counts.
+
+    start_up_s: from the decision until the new instance accepts requests.
+    up_after_s, down_after_s: only what was proposed all that time is carried out.
+
+    Raises ValueError naming every invalid field.
     """
 
     most: int
@@ -61,7 +65,7 @@ class ScalingRule:
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """What all instances of a pool have to do. kv: the sum of the shares. rate: arrivals in a second since last time."""
+    """The work of all instances of a pool. kv: the sum of the shares in use. rate: arrivals in a second since last time."""
 
     waiting: int
     running: int
@@ -70,14 +74,14 @@ class PoolLoad:
 
 
 class Autoscaler:
-    """Ask it every `rule.interval_s`; it remembers what it wanted."""
+    """Decisions of one rule, to be asked for every `rule.interval_s`; earlier proposals are remembered."""
 
     def __init__(self, rule: ScalingRule) -> None:
         self.rule = rule
         self._wishes: deque[tuple[float, int]] = deque()
 
     def decide(self, now: float, load: PoolLoad, current: int) -> int:
-        """How many instances there should be, with `current` there or starting."""
+        """Return the number of instances there should be, with `current` there or starting."""
         rule = self.rule
         self._wishes.append((now, self._wish(load, current)))
         window_s = max(rule.up_after_s, rule.down_after_s)

@@ -1,4 +1,4 @@
-"""When instances come and go: late starts, graceful stops, crashes and restarts, and what autoscaling asks for."""
+"""The lifecycle of instances: late starts, graceful stops, crashes and restarts, and the actions of autoscaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Literal["starting", "up", "draining", "down"]
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEvent:
-    """What happens to one instance at one moment of cluster time.
+    """A change to one instance at one moment of cluster time.
 
     start: it accepts requests from now on. An instance whose first event is a start is not there before it.
     stop: it accepts no new request, finishes those it has, and then is gone with its KV.
@@ -36,7 +36,7 @@ class Lifecycle:
     """
 
     def __init__(self, instances: int, events: Sequence[LifecycleEvent] = (), absent: Collection[int] = ()) -> None:
-        """absent: instances that are down at first. Raises ValueError naming every event that makes no sense."""
+        """Take the events. absent: instances that are down at first. Raises ValueError naming every invalid event."""
         if problems := [f"event {i + 1}: {text}" for i, event in enumerate(events) for text in _problems(event, instances)]:
             raise ValueError("; ".join(problems))
         self._serial = count()
@@ -53,31 +53,31 @@ class Lifecycle:
 
     @property
     def next_s(self) -> float:
-        """When the next event happens; inf if there is none."""
+        """Time of the next event; inf if there is none."""
         return self._coming[0][0] if self._coming else math.inf
 
     @property
     def next_instance(self) -> int:
-        """Whose event that is."""
+        """Instance of the next event."""
         return self._coming[0][2].instance
 
     def accepts(self, index: int) -> bool:
-        """May the instance get new requests now?"""
+        """Return whether the instance may get new requests now."""
         return self._states[index] == "up"
 
     def will_start(self, index: int) -> bool:
-        """Is there an event that will make it accept requests?"""
+        """Return whether an event is due that will make it accept requests."""
         return any(event.instance == index and event.action == "start" for _, _, event in self._coming)
 
     def state(self, index: int, busy: bool) -> State:
-        """`starting` and `down` tell whether it will come (back). `busy`: it still has requests."""
+        """Return the state; `starting` and `down` say whether it will come (back). busy: it still has requests."""
         state = self._states[index]
         if state == "up" or (state == "draining" and busy):
             return state
         return "starting" if self.will_start(index) else "down"
 
     def take(self) -> LifecycleEvent:
-        """Let the next event happen."""
+        """Process the next event and return it."""
         time_s, _, event = heappop(self._coming)
         index = event.instance
         if event.action == "start":
@@ -102,30 +102,30 @@ class Lifecycle:
         return event
 
     def add(self, event: LifecycleEvent) -> None:
-        """One more event, not earlier than those that have happened."""
+        """Add an event, not earlier than those processed."""
         heappush(self._coming, (event.time_s, next(self._serial), event))
 
-    # --- what autoscaling asks for ---
+    # --- for autoscaling ---
 
     def counts(self, index: int) -> bool:
-        """Does the instance serve, or will it soon?"""
+        """Return whether the instance serves, or will soon."""
         return self._states[index] != "draining" and not math.isnan(self._paid_since_s[index])
 
     def is_free(self, index: int) -> bool:
-        """Is it gone, so that it may begin to start?"""
+        """Return whether it is gone, so that it may begin to start."""
         return math.isnan(self._paid_since_s[index])
 
     def is_booting(self, index: int) -> bool:
         return index in self._booting
 
     def begin(self, index: int, now: float, start_up_s: float) -> None:
-        """An instance that is gone begins to start up."""
+        """Start up an instance that is gone."""
         self._booting.add(index)
         self._pay(index, now)
         self.add(LifecycleEvent(now + start_up_s, index, "start"))
 
     def call_off(self, index: int, now: float) -> None:
-        """An instance that is starting up does not come."""
+        """Cancel the start of an instance."""
         if index in self._booting:
             self._booting.discard(index)
             self._coming = [
@@ -136,23 +136,23 @@ class Lifecycle:
         self._pay_no_more(index, now)
 
     def drain(self, index: int) -> None:
-        """It accepts no request any more; see `gone`."""
+        """Stop accepting requests on an instance; see `gone`."""
         self._states[index] = "draining"
         self.draining.add(index)
 
     def gone(self, index: int, now: float) -> None:
-        """A draining instance has finished its last request."""
+        """Remove a draining instance that has finished its last request."""
         self._states[index] = "down"
         self.draining.discard(index)
         self._pay_no_more(index, now)
 
     def paid_s(self, index: int, now: float) -> float:
-        """Seconds up to `now` that are paid for."""
+        """Return the seconds up to `now` that are paid for."""
         since = self._paid_since_s[index]
         return self._paid_s[index] + (0.0 if math.isnan(since) else max(0.0, now - since))
 
     def phase(self, index: int) -> State:
-        """`state` of who is paid for; an instance that is to start at some later time is `down`."""
+        """Return the `state` of an instance that is paid for; one that is to start at some later time is `down`."""
         if self._states[index] == "down" and not math.isnan(self._paid_since_s[index]):
             return "starting"
         return self._states[index]

@@ -48,12 +48,12 @@ class Front:
         self.accepting: list[InstanceBase] = []  # now; the cluster sees to it
 
     def choose(self, request: Request) -> InstanceBase:
-        """One of the accepting instances, of which there must be one."""
+        """Return one of the accepting instances, of which there must be one."""
         return self.accepting[self.router.choose(request, self.accepting)]
 
     @property
     def load(self) -> float:
-        """4 * waiting + running requests, the score of vLLM's data-parallel load balancer, per accepting instance."""
+        """Sum of 4 * waiting + running requests (vLLM's data-parallel load balancer) per accepting instance."""
         score = sum(instance.load for instance in self.accepting)
         return score / len(self.accepting)
 
@@ -70,7 +70,7 @@ class ModelPools:
 
 
 def accepting_front(fronts: Sequence[Front]) -> Front | None:
-    """The one with the least load per instance, the first of equals; None if no instance of any accepts."""
+    """Return the front with the least load per instance, the first of equals; None if no instance accepts."""
     return min((front for front in fronts if front.accepting), key=lambda front: front.load, default=None)
 
 
@@ -78,7 +78,7 @@ class Pools:
     """All pools of a cluster, by model and by instance."""
 
     def __init__(self, pools: Sequence[InstancePool]) -> None:
-        """Raises ValueError naming everything that does not fit together."""
+        """Take the pools. Raises ValueError naming everything that does not fit together."""
         if problems := _problems(pools):
             raise ValueError("; ".join(problems))
         self.instances = [instance for pool in pools for instance in pool.instances]
@@ -89,7 +89,7 @@ class Pools:
         self._fronts = [front for serving in self.by_model.values() for front in serving.entry + serving.decode]
 
     def serving(self, model: str | None) -> ModelPools:
-        """The pools of a model, of the first one if it is None. Raises ValueError if there are none."""
+        """Return the pools of a model, of the first one if it is None. Raises ValueError if there are none."""
         found = self._serving.get(model) or self.by_model.get(None)
         if found is None:
             names = ", ".join(str(name) for name in self.by_model)
@@ -97,13 +97,13 @@ class Pools:
         return found
 
     def refresh(self, accepts: Callable[[int], bool]) -> None:
-        """Note which instances accept requests now, by their numbers."""
+        """Update which instances accept requests, by their numbers."""
         for front in self._fronts:
             front.accepting = [instance for instance in front.instances if accepts(instance.index)]
 
 
 def _fronts(pools: Sequence[InstancePool]) -> list[Front]:
-    """One for each router, over all the pools that have it."""
+    """Return one front for each router, over all the pools that have it."""
     routers = {id(pool.router): pool.router for pool in pools}.values()
     return [
         Front(router, [each for pool in pools if pool.router is router for each in pool.instances]) for router in routers

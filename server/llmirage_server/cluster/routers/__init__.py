@@ -1,4 +1,4 @@
-"""Which instance serves a request: one policy a module, and one entry in `ROUTERS`."""
+"""Routing policies: one class each, and one entry in `ROUTERS`."""
 
 from __future__ import annotations
 

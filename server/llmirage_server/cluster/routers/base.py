@@ -1,4 +1,4 @@
-"""What every routing policy is, and what several of them share."""
+"""The interface of routing policies, and helpers that several of them share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _UNFINISHED = attrgetter("unfinished")
 
 
 class RouterError(RuntimeError):
-    """A router of the user's own raised, or answered with something that is not one of the instances."""
+    """A user's router that raised an exception or returned something other than a valid position."""
 
 
 class Router(ABC):
-    """Chooses for one request at a time; deterministic by seed and by what the instances hold.
+    """A policy that chooses an instance for one request at a time, deterministic by seed and by the state of the instances.
 
-    Instances come and go: what a router remembers of one, it remembers under its `index`.
-    reads_kv: whether it looks at `match` or `kv_used_tokens`; simulations bring these up to date for such routers alone.
+    Instances come and go: a router keys its memory of an instance by `index`.
+    reads_kv: whether it reads `match` or `kv_used_tokens`; simulations bring these up to date for such routers alone.
     """
 
     reads_kv = True
@@ -40,17 +40,17 @@ class Router(ABC):
         """Return the position of one of the instances: those of a pool that accept requests now, by rising `index`."""
 
     def forget(self, index: int) -> None:  # noqa: B027 (most have nothing to forget)
-        """The instance of that number has lost its KV."""
+        """Forget what was sent to an instance that has lost its KV."""
 
 
 class Rotation:
-    """Takes equal choices in turn: every search begins one instance further than the last."""
+    """Rotation among equal choices: every search begins one instance after the last."""
 
     def __init__(self) -> None:
         self._turn = 0  # the lowest index to begin with
 
     def next(self, instances: Sequence[InstanceBase]) -> int:
-        """The position of the one whose turn it is."""
+        """Return the position of the instance whose turn it is."""
         position = self._turn
         if position >= len(instances) or instances[position].index != position:  # one is missing, or it is the first's
             position = position_of(position, instances) if position <= instances[-1].index else 0
@@ -58,7 +58,7 @@ class Rotation:
         return position
 
     def least(self, instances: Sequence[InstanceBase], costs: Sequence[Any]) -> int:
-        """The position of the least of their costs; of equal ones, of the next in turn."""
+        """Return the position of the least cost; among equal ones, the next in turn."""
         first, least = self.next(instances), min(costs)
         try:
             return costs.index(least, first)
@@ -67,24 +67,24 @@ class Rotation:
 
 
 def position_of(index: int, instances: Sequence[InstanceBase]) -> int:
-    """The position of the instance with that index, or of the next higher one; their number if there is none."""
+    """Return the position of the instance with that index, or of the next higher one; the number of instances if none."""
     if index < len(instances) and instances[index].index == index:  # none is missing before it
         return index
     return bisect_left(instances, index, key=_INDEX)
 
 
 def loads(instances: Sequence[InstanceBase]) -> list[int]:
-    """The `load` of each."""
+    """Return the `load` of each instance."""
     return list(map(_LOAD, instances))
 
 
 def out_of_balance(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> bool:
-    """Whether one has over `gap` requests more, and 1.5 times as many, as another."""
+    """Return whether one instance has over `gap` requests more, and 1.5 times as many, as another."""
     unfinished = list(map(_UNFINISHED, instances))
     most, fewest = max(unfinished), min(unfinished)
     return bool(most - fewest > gap and most > fewest * _BALANCE_RATIO)
 
 
 def key_of(request: Request) -> bytes:
-    """The tokens whose KV the request needs at once: its prompt and, if it began elsewhere, what it has produced."""
+    """Return the tokens whose KV the request needs at once: its prompt and any output produced elsewhere."""
     return request.key[: TOKEN_BYTES * (request.prompt_tokens + request.produced)]

@@ -30,12 +30,12 @@ from llmirage_server.cluster.routers.base import Router, RouterError, key_of
 
 @dataclass(frozen=True)
 class RequestView:
-    """What a router may know of a request: not how long its reply will be."""
+    """The view of a request that a user's router gets; the length of its reply is not part of it."""
 
     prompt: TokenIds  # int32, shape (prompt_tokens,), read-only
     session_key: str | None
     model: str | None
-    max_tokens: int  # what the caller allowed; 0 if not stated
+    max_tokens: int  # allowed by the caller; 0 if not stated
     priority: int  # lower is served first, by engines that schedule by priority
     _request: Request
 
@@ -49,7 +49,7 @@ class RequestView:
 
 
 class InstanceView:
-    """What a router may know of an instance, as of now."""
+    """The present state of an instance, as a user's router sees it."""
 
     def __init__(self, instance: InstanceBase, request: RequestView) -> None:
         self._instance = instance
@@ -57,27 +57,27 @@ class InstanceView:
 
     @property
     def index(self) -> int:
-        """Its number, the same for as long as the cluster runs."""
+        """Number of the instance, constant for as long as the cluster runs."""
         return self._instance.index
 
     @property
     def running(self) -> int:
-        """Requests in its batch."""
+        """Number of requests in its batch."""
         return self._instance.running
 
     @property
     def waiting(self) -> int:
-        """Requests in its queue."""
+        """Number of requests in its queue."""
         return self._instance.waiting
 
     @property
     def kv_used_tokens(self) -> int:
-        """KV held by its requests, a shared prefix counted once."""
+        """Tokens of KV held by its requests, a shared prefix counted once."""
         return self._instance.kv_used_tokens
 
     @property
     def kv_total_tokens(self) -> int:
-        """What its KV memory holds."""
+        """Capacity of its KV memory in tokens."""
         return self._instance.kv_total_tokens
 
     @property
@@ -87,7 +87,7 @@ class InstanceView:
 
 
 class CustomRouter(Router):
-    """A router of the user's own: nothing it answers is taken on trust."""
+    """A router of the user's own, whose answers are validated."""
 
     def __init__(
         self, name: str, choose: Callable[[Request, Sequence[InstanceBase]], Any], forget: Callable[[int], Any]
@@ -97,11 +97,11 @@ class CustomRouter(Router):
         self._forget = forget
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        """Return what the user's router returns; raises RouterError if that is no position, or if it raises."""
+        """Return the position that the user's router chose; raise RouterError if it is invalid or the router raises."""
         try:
             position = self._choose(request, instances)
         except Exception as error:
-            raise RouterError(f"router {self._name!r} raised {_said(error)}") from error
+            raise RouterError(f"router {self._name!r} raised {_error_text(error)}") from error
         if isinstance(position, bool) or not hasattr(position, "__index__"):
             raise RouterError(
                 f"router {self._name!r} returned {position!r} of type {type(position).__name__}: it must return an int, the "
@@ -119,7 +119,7 @@ class CustomRouter(Router):
         try:
             self._forget(index)
         except Exception as error:
-            raise RouterError(f"router {self._name!r} raised {_said(error)} in forget") from error
+            raise RouterError(f"router {self._name!r} raised {_error_text(error)} in forget") from error
 
 
 def custom_router(name: str, seed: int) -> Router:
@@ -130,7 +130,7 @@ def custom_router(name: str, seed: int) -> Router:
             try:
                 router = found(seed)
             except Exception as error:
-                raise ValueError(f"router {name!r}: making it with the seed failed: {_said(error)}") from error
+                raise ValueError(f"router {name!r}: making it with the seed failed: {_error_text(error)}") from error
             if not isinstance(router, Router):
                 raise ValueError(
                     f"router {name!r}: a factory of one argument, the seed, must return a Router of "
@@ -162,7 +162,7 @@ def _find(name: str) -> Callable[..., Any]:
     except Exception as error:
         moved = isinstance(error, ModuleNotFoundError) and error.name == "llmirage_server.cluster.router"
         hint = " (Router and make_router are in llmirage_server.cluster.routers now)" if moved else ""
-        raise ValueError(f"router {name!r}: cannot import {module_name!r}: {_said(error)}{hint}") from error
+        raise ValueError(f"router {name!r}: cannot import {module_name!r}: {_error_text(error)}{hint}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), 1)
@@ -176,16 +176,16 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def _required_arguments(name: str, function: Callable[..., Any]) -> int:
-    """How many arguments it must be given by position."""
+    """Return the number of arguments that must be given by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"router {name!r}: its arguments are not known: {_said(error)}") from error
+        raise ValueError(f"router {name!r}: its arguments are not known: {_error_text(error)}") from error
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in by_position and p.default is p.empty for p in parameters)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

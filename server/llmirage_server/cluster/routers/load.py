@@ -1,4 +1,4 @@
-"""Policies that look at load, or at nothing."""
+"""Policies that go by load, by session or by chance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMEMBERED_SESSIONS = 100_000
 
 
 class RoundRobin(Router):
-    """One after the other."""
+    """Each instance in turn."""
 
     reads_kv = False
 
@@ -27,7 +27,7 @@ class RoundRobin(Router):
 
 
 class Random(Router):
-    """Any, with equal chances, by the seed."""
+    """A random instance, by the seed."""
 
     reads_kv = False
 
@@ -39,7 +39,7 @@ class Random(Router):
 
 
 class LeastLoaded(Router):
-    """The one with the least load: 4 * waiting + running requests; equals take turns."""
+    """The least load: 4 * waiting + running requests; equals take turns."""
 
     reads_kv = False
 
@@ -51,7 +51,7 @@ class LeastLoaded(Router):
 
 
 class PowerOfTwo(Router):
-    """The less loaded of two drawn by the seed: nearly as even as least_loaded, while looking at two instances only."""
+    """The less loaded of two random instances: nearly as even as least_loaded, while reading two instances only."""
 
     reads_kv = False
 

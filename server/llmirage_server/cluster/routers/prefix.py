@@ -1,4 +1,4 @@
-"""Routing by what the router itself has sent where."""
+"""Policies that go by cached prefixes: by the router's own record of what it sent, or by the instances' caches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BALANCE_REQUESTS = 8
 
 
 class Prefix(Router):
-    """Where most of the prompt was sent before, if that is more than 0.3 of it; else the least load.
+    """The instance to which most of the prompt was sent before, if that is more than 0.3 of it; else the least load.
 
     The rule of SGLang's cache-aware router (sgl-project/sglang, sgl-model-gateway/src/policies/cache_aware.rs): it asks no
     instance what is cached but keeps a tree of its own of what it has sent where, within what the memory of each can hold.
@@ -35,7 +35,7 @@ class Prefix(Router):
         self._sent = PrefixIndex()
         self._instances: Sequence[InstanceBase] = ()
         self._positions: dict[int, int] = {}  # of these instances, by index
-        self._capacities: list[int] = []  # what the KV memory of each holds, in tokens
+        self._capacities: list[int] = []  # KV memory of each in tokens
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         if instances is not self._instances:  # one list until an instance comes or goes
@@ -57,7 +57,7 @@ class Prefix(Router):
 
 
 class KVAware(Router):
-    """Where the least is to be done: prompt tokens not cached there, plus the KV in use and the prefill ahead.
+    """The least work: prompt tokens not cached there, plus the KV in use and the pending prefill.
 
     What is cached is asked of the instances themselves, so it is exact, as it is for a router that is told of every block
     that is stored and removed. The cost of an instance is, in tokens, what it has to prefill (what waits there and is not
@@ -89,7 +89,7 @@ class KVAware(Router):
 
 
 class _Prefills:
-    """The uncached tokens of the requests sent to one instance that have got no token from there yet."""
+    """Uncached prompt tokens of the requests sent to one instance that have not got a token from there yet."""
 
     def __init__(self) -> None:
         self._requests: deque[tuple[Request, int, int]] = deque()  # with the tokens it had produced, and the uncached ones

@@ -1,8 +1,8 @@
-"""Which instance has been sent which prefix: the router's own guess of what their caches hold.
+"""The prefixes that a router has sent to each instance: its estimate of what their caches hold.
 
-One radix tree for all instances, as in SGLang's router: a node names those that have been sent everything up to its end, so
-one walk finds the best match among any number of them. For each instance at most as many tokens are kept as its KV memory
-holds; what has not been sent there for longest is forgotten first, ends before beginnings.
+One radix tree for all instances, as in SGLang's router: a node names the instances that have been sent everything up to its
+end, so one walk finds the best match among any number of them. For each instance at most as many tokens are kept as its KV
+memory holds; the least recently sent is forgotten first, ends before beginnings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Node:
     __slots__ = ("children", "edge", "end", "parent", "sent")
 
     def __init__(self, edge: bytes, end: int, parent: _Node | None, sent: dict[int, int]) -> None:
-        self.edge = edge  # from the parent's end on; what is beyond `end` was cut off and does not count
+        self.edge = edge  # from the parent's end on; bytes beyond `end` were cut off and do not count
         self.end = end  # bytes from the root
         self.parent = parent
         self.sent = sent  # when it was last sent to an instance, by the instance's index; a parent's times are never earlier
@@ -34,21 +34,21 @@ class _Node:
 
 
 class _Sent:
-    """What one instance was sent: how many tokens are remembered, and the ends of it in the order in which they go.
+    """Memory of what one instance was sent: its number of tokens, and the leaves in the order of eviction.
 
-    Entries that a node has outlived are skipped when they come up: those of another time than the node's.
+    Stale entries, whose time differs from the node's, are skipped when they come up.
     """
 
     __slots__ = ("again", "fresh", "orderly", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
-        self.orderly = _SLACK  # so many more keys may come before the outlived entries are looked for
+        self.orderly = _SLACK  # keys that may be inserted before stale entries are removed
         self.fresh: deque[tuple[int, _Node]] = deque()  # where inserted keys ended, by time
-        self.again: list[tuple[int, int, _Node]] = []  # heap of those that are ends since what was below them went
+        self.again: list[tuple[int, int, _Node]] = []  # heap of nodes that became leaves by eviction
 
     def take_oldest(self) -> tuple[int, _Node]:
-        """Who goes next: of all that were sent at one time the deepest, first of them where the key itself ended."""
+        """Remove and return the next leaf to evict: of one time the deepest, first where the key itself ended."""
         fresh, again = self.fresh, self.again
         if again and (not fresh or again[0][0] < fresh[0][0]):
             time, _, node = heappop(again)
@@ -56,7 +56,7 @@ class _Sent:
         return fresh.popleft()
 
     def tidy(self, instance: int) -> None:
-        """Let go of the entries that are outlived."""
+        """Drop stale entries."""
         self.fresh = deque(entry for entry in self.fresh if entry[1].sent.get(instance) == entry[0])
         self.again = [entry for entry in dict.fromkeys(self.again) if entry[2].sent.get(instance) == entry[0]]
         heapify(self.again)
@@ -69,7 +69,7 @@ _Place = tuple[_Node, int, _Node | None, int]
 
 
 class PrefixIndex:
-    """Prefixes of token keys (`radix_tree.token_bytes`) by instance."""
+    """Prefixes of token keys (`request.token_bytes`) by instance."""
 
     def __init__(self) -> None:
         self._sent: defaultdict[int, _Sent] = defaultdict(_Sent)  # by instance
@@ -81,11 +81,11 @@ class PrefixIndex:
 
     @property
     def tokens(self) -> dict[int, int]:
-        """How many are remembered, by instance."""
+        """Number of tokens remembered, by instance."""
         return {instance: sent.tokens for instance, sent in self._sent.items()}
 
     def longest(self, key: bytes, instances: Container[int], end: int | None = None) -> tuple[int, list[int]]:
-        """Bytes of the longest prefix of `key` (`key[:end]`) that was sent to any of these instances, and to which."""
+        """Return the bytes of the longest prefix of `key[:end]` sent to any of these instances, and to which ones."""
         if key[:TOKEN_BYTES] not in self._root.children:  # like nothing before it, as most are in a plain load test
             self._found = key, self._nowhere
             return 0, []
@@ -105,7 +105,7 @@ class PrefixIndex:
         return 0, []
 
     def insert(self, key: bytes, instance: int, capacity_tokens: int) -> None:
-        """Remember that `key` is sent to an instance whose KV memory holds `capacity_tokens`."""
+        """Record that `key` is sent to an instance whose KV memory holds `capacity_tokens`."""
         self._clock += 1
         clock, found, size = self._clock, self._found, len(key)
         node, at, child, common = found[1] if found is not None and found[0] is key else self._walk(key)
@@ -115,7 +115,7 @@ class PrefixIndex:
         end, fresh = node, size - at
         if fresh:
             if not node.children and len(node.sent) == 1 and instance in node.sent and node.parent is not None:
-                # A session goes on where it was: to copy its edge takes less time than to walk a node for every turn.
+                # A session continues on its instance: copying its edge takes less time than walking a node for every turn.
                 node.edge, node.end = key[node.parent.end :], size
             else:
                 end = _Node(key[at:], size, node, {instance: clock})
@@ -136,7 +136,7 @@ class PrefixIndex:
             self._shrink(instance, sent, capacity_tokens)
 
     def forget(self, instance: int) -> None:
-        """The instance has lost all it had."""
+        """Forget an instance that has lost its KV."""
         self._found = None
         self._shrink(instance, self._sent[instance], 0)
         del self._sent[instance]
@@ -171,14 +171,14 @@ class PrefixIndex:
         return upper
 
     def _shrink(self, instance: int, sent: _Sent, capacity_tokens: int) -> None:
-        """Forget the tails of what was not sent to the instance for longest, until it is within its capacity."""
+        """Forget the least recently sent tails of the instance, until it is within its capacity."""
         excess, fresh = TOKEN_BYTES * (sent.tokens - capacity_tokens), sent.fresh
         while excess > 0:
             time, node = sent.take_oldest() if sent.again else fresh.popleft()
             times, parent = node.sent, node.parent
             if times.get(instance) != time:
                 continue
-            # Of what is below it nothing is left: it was sent no later, and at the same time the deeper goes first.
+            # Nothing below it is left: it was sent no later, and at equal times the deeper node is evicted first.
             assert parent is not None
             kept = node.end - parent.end - excess
             if kept > 0 and len(times) == 1:
@@ -200,7 +200,7 @@ class PrefixIndex:
         sent.tokens = capacity_tokens + excess // TOKEN_BYTES
 
     def _join(self, upper: _Node) -> None:
-        """Make one edge of two that no one tells apart any more, lest a long-lived path fall to pieces in time."""
+        """Merge two edges that no instance distinguishes any more, so that a long-lived path does not fragment."""
         parent = upper.parent
         assert parent is not None
         if len(upper.children) != 1:

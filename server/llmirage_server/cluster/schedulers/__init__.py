@@ -1,4 +1,4 @@
-"""Continuous batching by the rules of three engines: `make_scheduler` builds the one that the limits name."""
+"""Continuous batching by the rules of three engines: `make_scheduler` builds the one named by the limits."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the schedulers of all engines have in common: the queue, the batch, and what the end of a step brings.
+"""The part of scheduling that all engines share: the queue, the batch, and the end of a step.
 
-A scheduler forms one step after the other. `schedule` says which tokens the next forward pass computes and takes their KV
-memory; `complete` ends it: a sequence with all its known tokens computed produces one more (or several, with speculation).
-A sequence is waiting, loading (its KV comes from an offload tier), running, or handed over (an instance of a prefill pool
-has finished it, and its KV has not left yet). A running one is computing its prompt, or decodes in the batch. Preempting a
-running sequence puts it back into the queue, to recompute its prompt and what it had produced, except for what the prefix
-cache still remembers.
+A scheduler forms one step after the other. `schedule` decides which tokens the next forward pass computes and takes their KV
+memory; `complete` ends it: a sequence with all its known tokens computed produces one more (or several, with speculation). A
+sequence is waiting, loading (its KV comes from an offload tier), running, or handed over (an instance of a prefill pool has
+finished it, and its KV has not left yet). A running one is computing its prompt, or decodes in the batch. Preempting a
+running sequence puts it back into the queue, to recompute its prompt and its output so far, except for what the prefix cache
+still holds.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _NOBODY: tuple[Request, ...] = ()
 class Scheduler(ABC):
     """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks.
 
-    reserves: whether it goes by the tokens that sequences are expected to have in the end. counts_steps: whether it must be
-    told of steps that it has not formed (`pass_steps`). size: running sequences. holds_prompts: the next step computes no
-    prompts (instances/prompt_gates.py).
+    reserves: whether it reserves memory for the tokens that sequences are expected to have in the end.
+    counts_steps: whether it must be told of fast-forwarded steps (`pass_steps`).
+    size: number of running sequences.
+    holds_prompts: the next step computes no prompts (instances/prompt_gates.py).
     """
 
     reserves = True
@@ -43,9 +44,10 @@ class Scheduler(ABC):
     def __init__(
         self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, stages: int = 1, summed: bool = False
     ) -> None:
-        """stages: with more than one `schedule` may be called before the step that it returned last is completed.
+        """Create an empty scheduler.
 
-        summed: the decoding sequences are known by sums (summed_batch.py), and single tokens are not reported.
+        stages: with more than one, `schedule` may be called before the last step is completed.
+        summed: use the summed decode batch (summed_batch.py); single tokens are not reported then.
         """
         self.kv = kv
         self.limits = limits
@@ -56,19 +58,19 @@ class Scheduler(ABC):
         self._hands_over = role == "prefill"
         self._withholds = self._hands_over and limits.first_token != "prefill"
         self._shows_first = role == "decode" and limits.first_token == "admission"
-        self._by_priority = limits.schedule_policy == "priority"  # who arrives may overtake those who wait
+        self._by_priority = limits.schedule_policy == "priority"  # an arrival may overtake waiting requests
         self._pipelined = stages > 1
         self._stages = stages
         self._summed = summed
         self._admissions = 0
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.size = 0
         self.holds_prompts = False
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # running, but not decoding yet; in the order of admission
-        self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
+        self._received: set[Sequence] = set()  # waiting ones with KV computed elsewhere
         self._handed_over: set[Sequence] = set()
         self._in_flight: set[Sequence] = set()  # the running ones in a step that is not completed, if there can be several
         self._blocked: Sequence | None = None  # head of the queue that did not fit
@@ -76,23 +78,23 @@ class Scheduler(ABC):
 
     @property
     def running(self) -> list[Sequence]:
-        """In the order of their admission, their own fields up to date."""
+        """Running sequences in the order of their admission, their own fields up to date."""
         decoding = self.batch.in_order()
         return sorted([*decoding, *self.prefilling], key=_ADMISSION) if self.prefilling else decoding
 
     @property
     def queue_length(self) -> int:
-        """Those that do not run yet: waiting in the queue, or for their KV to be loaded."""
+        """Number of sequences that wait in the queue or for their KV to be loaded."""
         return len(self.waiting) + len(self.kv.loading)
 
     def clear(self) -> None:
-        """A crash: all sequences and all KV are gone. Counters stay."""
+        """Drop all sequences and all KV after a crash. Counters are kept."""
         self.batch.clear()
         self.kv.clear()
-        self._forget()
+        self._reset()
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence into the queue."""
+        """Queue a sequence."""
         if self.reserves:
             request = sequence.request
             allowed = sequence.prompt_tokens + max(request.max_tokens, request.output_tokens)
@@ -100,14 +102,14 @@ class Scheduler(ABC):
         self._enqueue(sequence)
 
     def receive(self, sequence: Sequence) -> None:
-        """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
+        """Queue a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
         self._received.add(sequence)
         if self._shows_first:
             sequence.tokens += 1  # the prefill's, which was not shown
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a cancelled or transferred sequence at once. What the prefix cache has of it stays there."""
+        """Remove a cancelled or transferred sequence at once. Its cached prefix stays."""
         if sequence.admission:
             if sequence not in self.prefilling:
                 self.batch.refresh(sequence)
@@ -122,8 +124,8 @@ class Scheduler(ABC):
     def schedule(self, now: float) -> Step:
         """Form the step that starts at `now`.
 
-        Empty if no sequence waits or runs, if all running ones are in flight, or if waiting ones find no room beside the KV
-        that was handed over or is being loaded.
+        Empty if no sequence waits or runs, if all running ones are in flight, or if waiting ones do not fit beside KV that
+        was handed over or is being loaded.
         """
         self.kv.now_s = now
         if self.kv.loading:
@@ -137,9 +139,9 @@ class Scheduler(ABC):
         return step
 
     def complete(self, step: Step, now: float, emitted: list[Request], handed_over: list[Request]) -> Iterable[Request]:
-        """End a step, and add to the lists what it brought (see StepEnd); return who has finished.
+        """End a step, and add its outcome to the lists (see StepEnd); return the finished requests.
 
-        An instance of role "prefill" hands over those who have more to produce.
+        An instance of role "prefill" hands over the sequences that have more to produce.
         """
         self.kv.now_s = now
         if self._pipelined:
@@ -157,38 +159,38 @@ class Scheduler(ABC):
         for sequence in step.joined:
             if sequence.admission:
                 sequence.request.note_first_token(now)
-        leaving = batch.advance(step, now, emitted, self._hands_over)
-        if leaving and self._withholds:
-            self._withhold(leaving, emitted)
+        done = batch.advance(step, now, emitted, self._hands_over)
+        if done and self._withholds:
+            self._withhold(done, emitted)
         if batch.gained:
             batch.counts.add_steps(batch.gained + computed_tokens)
-        if not leaving:
+        if not done:
             return _NOBODY
-        if self._summed and step.prompts_done and len(leaving) > 1:
-            leaving = self._in_order(step, leaving)
-        finished = self._leave(leaving, now, handed_over)
+        if self._summed and step.prompts_done and len(done) > 1:
+            done = self._in_order(step, done)
+        finished = self._remove_done(done, now, handed_over)
         if self._summed:
             emitted += finished
         return finished
 
     def complete_run(self, now: float) -> Iterable[Request]:
-        """End a run of steps that only let the batch decode, all accounted for; return who has finished."""
+        """End a fast-forward, all of whose steps are accounted for; return the finished requests."""
         self.kv.now_s = now
-        leaving = self.batch.take_done()
-        return self._leave(leaving, now, []) if leaving else _NOBODY
+        done = self.batch.take_done()
+        return self._remove_done(done, now, []) if done else _NOBODY
 
     @abstractmethod
     def _form(self, now: float) -> Step: ...
 
     def prompt_tokens(self) -> int:
-        """How many tokens of prompts the next step could compute, if all decode who can."""
+        """Return the number of prompt tokens that the next step could compute beside all decodes."""
         raise NotImplementedError
 
-    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
-        """Take leave of those who have finished, or whose prefill has; return those who have finished."""
+    def _remove_done(self, done: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
+        """Remove finished sequences and, on prefill instances, those whose prompt is computed; return the finished."""
         finished = []
-        self.size -= len(leaving)
-        for sequence in leaving:
+        self.size -= len(done)
+        for sequence in done:
             sequence.admission = 0
             request = sequence.request
             if sequence.tokens < sequence.max_tokens:
@@ -200,10 +202,10 @@ class Scheduler(ABC):
                 self.kv.finish(sequence)
         return finished
 
-    def _withhold(self, leaving: list[Sequence], emitted: list[Request]) -> None:
-        """Tokens of sequences that are handed over are not reported here: the decode instance will show them."""
+    def _withhold(self, done: list[Sequence], emitted: list[Request]) -> None:
+        """Take back the tokens of sequences that are handed over: the decode instance reports them."""
         recomputed = self.limits.first_token == "decode"
-        for sequence in leaving:
+        for sequence in done:
             if recomputed or sequence.tokens < sequence.max_tokens:
                 request = sequence.request
                 sequence.tokens -= 1
@@ -217,19 +219,19 @@ class Scheduler(ABC):
                 self.batch.gained -= 1
 
     def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
-        """Some of a step in the order in which the engine runs them, which `Step.sequences` has."""
+        """Return sequences of a step in the order in which the engine runs them, that of `Step.sequences`."""
         return sorted(sequences, key=_ADMISSION)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        """Put a new sequence where its turn is."""
+        """Insert a new sequence into the queue by its policy."""
         self.waiting.append(sequence)
 
     def _requeue(self, sequence: Sequence) -> None:
-        """Put one back that was ahead of those who wait."""
+        """Insert a preempted or loaded sequence ahead of the queue."""
         self.waiting.appendleft(sequence)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Give back what a sequence holds that runs no longer."""
+        """Release what a sequence holds that no longer runs."""
         if sequence.admission:
             if sequence in self.prefilling:
                 del self.prefilling[sequence]
@@ -241,7 +243,7 @@ class Scheduler(ABC):
         self.kv.release(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back into the queue with a running sequence, whose own fields are up to date."""
+        """Return a running sequence, whose own fields are up to date, to the queue."""
         self._drop(sequence)
         self._requeue(sequence)
         self._count_preemption(sequence)
@@ -253,25 +255,25 @@ class Scheduler(ABC):
     # --- steps that need not be formed one by one ---
 
     def steady_steps(self, now: float) -> int:
-        """How many steps from now on only let the batch decode: none is admitted, preempted, or done before the last ends.
+        """Return how many steps from now on only decode: none admits, preempts, or finishes a sequence before the last ends.
 
-        0: the next step has to be formed. Without a batch it is a very large number. The caller sees to it that no request
+        0: the next step has to be formed. Without a batch it is a very large number. The caller ensures that no request
         arrives meanwhile that might be admitted (`notices_arrivals`), and that no load ends (`kv.next_load_s`).
         """
         if self.prefilling or (self.waiting and self._may_admit()) or (self.kv.loading and self.kv.next_load_s <= now):
             return 0
         return self.batch.steady_steps()
 
-    def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count them)
-        """So many steps were not formed in which all decoded."""
+    def pass_steps(self, steps: int) -> None:  # noqa: B027 (optional hook)
+        """Account for `steps` fast-forwarded steps in which all sequences decoded."""
 
     @property
     def notices_arrivals(self) -> bool:
-        """Whether a request that arrives might be admitted, or change anything, before another leaves."""
+        """True if an arriving request might be admitted, or change anything, before another finishes."""
         return (not self.waiting or self._by_priority) and self.size < self.limits.max_num_seqs
 
     def _may_admit(self) -> bool:
-        """Whether a step in which all running ones decode could admit one of those who wait."""
+        """Return whether a step in which all running sequences decode could admit a waiting one."""
         return (
             self.size < self.limits.max_num_seqs
             and self.size < self.limits.max_num_batched_tokens
@@ -281,13 +283,13 @@ class Scheduler(ABC):
     # --- parts of a step, for `_form` ---
 
     def _running(self, step: Step) -> list[Sequence]:
-        """`running` as it was when it was first read in this step: sequences preempted since then are still in it."""
+        """Return `running` as first read in this step: sequences preempted since then are still included."""
         if step.running is None:
             step.running = self.running
         return step.running
 
     def _add_chunk(self, step: Step, sequence: Sequence, new_tokens: int) -> None:
-        """The step computes `new_tokens` of a prompt, whose KV has been allocated."""
+        """Add `new_tokens` of a prompt, whose KV has been allocated, to the step."""
         step.prefill.append((new_tokens, sequence.computed - new_tokens))
         step.prefill_sequences.append(sequence)
         if sequence.computed == sequence.tokens:
@@ -295,14 +297,14 @@ class Scheduler(ABC):
             step.sequences.append(sequence)
 
     def _loads(self, sequence: Sequence) -> bool:
-        """Have a waiting sequence loaded, if an offload tier has more of its KV than is here; it has left the queue then."""
+        """Start the load of a waiting sequence if a tier has more of its KV than the GPU; True: it has left the queue."""
         if sequence in self._received or not self.kv.tiered or not self.kv.start_load(sequence):
             return False
         self.waiting.remove(sequence)
         return True
 
     def _start(self, step: Step, sequence: Sequence, new_tokens: int, now: float) -> None:
-        """Admit an acquired sequence with the first `new_tokens` of what it has to compute: there is room."""
+        """Admit an acquired sequence with the first `new_tokens` of its missing tokens, for which there is room."""
         if sequence in self._received:
             self._join(step, sequence, now)
             self.kv.allocate(sequence, 1)
@@ -326,7 +328,7 @@ class Scheduler(ABC):
             step.sequences.append(sequence)
 
     def _join(self, step: Step, sequence: Sequence, now: float) -> None:
-        """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
+        """Admit an acquired sequence whose KV was computed elsewhere, to decode."""
         sequence.request.joined_s = now
         if self.limits.first_token != "prefill":
             step.joined.append(sequence)
@@ -348,10 +350,10 @@ class Scheduler(ABC):
 
     @property
     def _available(self) -> int:
-        """What is free, or could be by forgetting."""
+        """Capacity that is free, or could be by evicting."""
         return self.kv.room_tokens
 
     def _needs(self, sequence: Sequence, tokens: int) -> int:
-        """What a sequence needs, beyond what it holds, to have `tokens` tokens computed."""
+        """Return the tokens a sequence needs, beyond those it holds, to have `tokens` tokens computed."""
         page = self.kv.page_size
         return (-(-tokens // page) - -(-sequence.computed // page)) * page

@@ -1,4 +1,4 @@
-"""A decode batch that follows every sequence by itself."""
+"""A decode batch that tracks every sequence by itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MASK = (1 << 64) - 1
 
 
 class SequenceBatch(DecodeBatch):
-    """Tells of every token of every sequence, with draft tokens and pipelines.
+    """A batch that reports every token of every sequence, with draft tokens and pipelines.
 
-    Who is in a step that has not ended has its tokens computed (`computed` of at least `tokens`); with a pipeline there can
-    be several such steps.
+    A sequence in a step that has not ended counts its tokens as computed (`computed` of at least `tokens`); with a pipeline
+    there can be several such steps.
     """
 
     def __init__(self, limits: EngineLimits, kv: KVCache, stages: int = 1) -> None:
@@ -106,7 +106,7 @@ class SequenceBatch(DecodeBatch):
     def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence]:
         before = len(emitted)
         accepted = self._accept(step) if self._drafts else 0
-        leaving = []
+        done = []
         for sequence in step.sequences:  # hot: once a token
             if sequence.computed != sequence.tokens:
                 continue  # cancelled
@@ -115,15 +115,15 @@ class SequenceBatch(DecodeBatch):
             request.produced += 1
             emitted.append(request)
             if hands_over or sequence.tokens == sequence.max_tokens:
-                leaving.append(sequence)
-        if leaving:
-            gone = set(leaving)
+                done.append(sequence)
+        if done:
+            gone = set(done)
             self._members = [sequence for sequence in self._members if sequence not in gone]
         for sequence in step.prompts_done:
             if sequence.admission and not hands_over and sequence.tokens < sequence.max_tokens:
                 self.join(sequence)
         self.gained = accepted + len(emitted) - before
-        return leaving
+        return done
 
     def _ready(self) -> list[Sequence]:
         if not self._pipelined:
@@ -134,7 +134,7 @@ class SequenceBatch(DecodeBatch):
         return [sequence for sequence in ready if sequence.slot == self.slot][: self._most]
 
     def _accept(self, step: Step) -> int:
-        """Find which of the draft tokens are accepted, give the others' KV back; return how many are."""
+        """Decide which draft tokens are accepted and free the KV of the others; return the number accepted."""
         total, counts = 0, self.counts
         for sequence in step.sequences:
             drafts = sequence.computed - sequence.tokens
@@ -151,11 +151,11 @@ class SequenceBatch(DecodeBatch):
 
 
 class Acceptance:
-    """Accepts at least the first j draft tokens with probability rates[j - 1].
+    """Random acceptance of draft tokens: at least the first j with probability rates[j - 1].
 
-    With a probability `rate` of each draft whose predecessors were accepted that is rate**j, and a step brings
-    (1 - rate**(k+1)) / (1 - rate) tokens on average, the model's own included (Leviathan et al., "Fast Inference from
-    Transformers via Speculative Decoding", 2023, equation 1).
+    Deterministic by seed, request and progress, whatever else the cluster does. With a probability `rate` of each draft
+    whose predecessors were accepted that is rate**j, and a step brings (1 - rate**(k+1)) / (1 - rate) tokens on average, the
+    model's own included (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023, equation 1).
     """
 
     def __init__(self, rates: Seq[float], seed: int = 0) -> None:
@@ -163,7 +163,7 @@ class Acceptance:
         self._seed = _mix(seed)
 
     def accepted(self, request: int, produced: int, drafts: int) -> int:
-        """Of `drafts` draft tokens, how many request number `request` accepts when it has produced so many tokens."""
+        """Return how many of `drafts` draft tokens request number `request` accepts after `produced` tokens."""
         draw = (_mix(self._seed ^ (request << 24) + produced) >> 11) / 2**53
         count = 0
         while count < drafts and draw < self._chances[count]:
@@ -172,7 +172,7 @@ class Acceptance:
 
 
 def _mix(value: int) -> int:
-    """Splitmix64's finaliser: every bit of the result depends on every bit of `value`."""
+    """Return splitmix64's finaliser: every bit of the result depends on every bit of `value`."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK

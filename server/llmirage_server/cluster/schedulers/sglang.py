@@ -1,21 +1,21 @@
 """The rules of SGLang's scheduler (srt/managers: scheduler.py, schedule_policy.py, schedule_batch.py, as of 0.5).
 
-Prefill goes first: as long as waiting prompts can be admitted, steps of prompts alone are run, and those who decode stand
-still (unless `enable_mixed_chunk`). A step takes up to chunked_prefill_size prompt tokens; of the prompt that does not fit
-whole, a chunk, which goes on in the next step. A prompt is admitted when the memory has room for it, for its whole allowed
-output (at most 4,096 tokens of it), and for the share `new_token_ratio` of what the running ones may still produce. That
-share starts at 0.7 * schedule_conservativeness, falls with every decoding step to 0.14 of that within 600 steps, and starts
-anew when none is left. After a refusal none is admitted until one has left the batch.
+Prefill goes first: as long as waiting prompts can be admitted, steps of prompts alone are run, and decoding sequences stand
+still (unless `enable_mixed_chunk`). A step takes up to chunked_prefill_size prompt tokens; the prompt that does not fit
+whole contributes a chunk, which continues in the next step. A prompt is admitted when the memory has room for it, for its
+whole allowed output (at most 4,096 tokens of it), and for the share `new_token_ratio` of the output that running ones may
+still produce. That ratio starts at 0.7 * schedule_conservativeness, falls with every decoding step to 0.14 of that within
+600 steps, and is reset when no sequence is left. After a refusal none is admitted until a sequence has left the batch.
 
-When decoding runs out of memory, sequences are retracted until it fits: those with the fewest output tokens first, of these
-the one with the longest prompt. They lose what they had generated KV for and join the end of the queue; the share is set to
-what has been generated of all that was allowed (plus 20 tokens each).
+When decoding runs out of memory, sequences are retracted until it fits: those with the fewest output tokens first, among
+these the one with the longest prompt. They lose the KV they generated and join the end of the queue; the ratio is set to the
+tokens generated of all those allowed (plus 20 tokens each).
 
 With `schedule_policy` lpm the queue is sorted by the prefix found in the cache, longest first, as long as it has at most 128
 requests; of several whose first 32 tokens are the same and not cached, the later ones go last.
 
-Where SGLang would abort or hang, this one goes on: a request too long for the estimate is admitted when no other runs,
-and a half-computed prompt is retracted when the last decoding sequence needs its memory.
+Where SGLang would abort or hang, this one continues: a request too long for the estimate is admitted when no other runs, and
+a half-computed prompt is retracted when the last decoding sequence needs its memory.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ _IN_BATCH_PREFIX_TOKENS = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD and _DEP
 
 
 class SglangScheduler(Scheduler):
+    """SGLang's scheduler; the module describes its rules."""
+
     counts_steps = True
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * self.limits.schedule_conservativeness, 1.0)
         self._min_ratio = self._init_ratio * _MIN_NEW_TOKEN_RATIO_FACTOR
         self._decay = (self._init_ratio - self._min_ratio) / _NEW_TOKEN_RATIO_DECAY_STEPS
@@ -65,7 +67,9 @@ class SglangScheduler(Scheduler):
     # --- prefill ---
 
     def _prefill(self, step: Step, decoding: int, now: float) -> list[Sequence]:
-        """Fill the step with prompts: what is left of the chunked one, then waiting ones. `decoding` tokens go to others.
+        """Fill the step with prompts: the rest of the chunked one, then waiting ones.
+
+        decoding: tokens of the step that are reserved for decoding sequences.
 
         Returns the sequences that joined the batch with KV that was computed elsewhere.
         """
@@ -123,11 +127,11 @@ class SglangScheduler(Scheduler):
         return joined
 
     def _cut(self, missing: int, left: int) -> int:
-        """A prompt's tokens in one step: all that are missing, or whole pages."""
+        """Return a prompt's tokens in one step: all that are missing, or whole pages."""
         return missing if missing <= left else max(left, 0) // self.kv.page_size * self.kv.page_size
 
     def _may_produce(self, sequence: Sequence) -> int:
-        """Output tokens that the engine must expect of a request."""
+        """Return the output tokens that the engine must expect of a request."""
         return min(sequence.expected - sequence.tokens, _CLIP_MAX_NEW_TOKENS)
 
     def _sort_by_longest_prefix(self) -> None:
@@ -150,7 +154,7 @@ class SglangScheduler(Scheduler):
     # --- decode ---
 
     def _decode(self, step: Step) -> None:
-        """All sequences decode, after as many were retracted as memory demands."""
+        """Let all sequences decode, after retracting as many as memory demands."""
         batch = self.batch
         if batch.decode_all(step):
             self.pass_steps(1)
@@ -162,7 +166,7 @@ class SglangScheduler(Scheduler):
             chunked = self._chunked
             self._preempt(chunked if len(decoding) == 1 and chunked is not None else decoding.pop())
             retracted = True
-        if retracted:  # what has been produced of all that was allowed
+        if retracted:  # tokens produced of those allowed
             produced = sum([each.request.produced for each in decoding])
             allowed = sum([each.expected - each.prompt_tokens for each in decoding])
             self.new_token_ratio = min(1.0, (produced + len(decoding) * _RETRACT_DECODE_STEPS) / (allowed + 1))
@@ -182,16 +186,16 @@ class SglangScheduler(Scheduler):
         self.waiting.append(sequence)
         self._count_preemption(sequence)
 
-    # --- who comes and goes ---
+    # --- queue and batch membership ---
 
     def _enqueue(self, sequence: Sequence) -> None:
         if not self.size and not self.waiting:
             self.new_token_ratio = self._init_ratio
         self.waiting.append(sequence)
 
-    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
+    def _remove_done(self, done: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
         self._batch_is_full = False
-        return super()._leave(leaving, now, handed_over)
+        return super()._remove_done(done, now, handed_over)
 
     def _drop(self, sequence: Sequence) -> None:
         super()._drop(sequence)
@@ -200,12 +204,12 @@ class SglangScheduler(Scheduler):
             self._chunked = None
 
     def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
-        """Prompts come first."""
+        """Return sequences of a step with finished prompts first."""
         return sorted(sequences, key=lambda each: (each not in step.prompts_done, each.admission))
 
     @property
     def notices_arrivals(self) -> bool:
-        """Even behind a full batch the queue may be sorted."""
+        """True if an arrival changes anything: even behind a full batch the queue may be sorted."""
         return not self.waiting and (self.limits.schedule_policy == "lpm" or self.size < self.limits.max_num_seqs)
 
     def _may_admit(self) -> bool:

@@ -1,14 +1,14 @@
-"""A decode batch known by sums: what a step of all sequences needs, and who is done after which step.
+"""A decode batch kept as sums: the cost of a step of all sequences, and which sequences finish after which step.
 
-Steps are numbered. All sequences gain a token with every step in which the batch decodes, so that a step costs the same to
-follow however many there are, and many steps cost hardly more than one. A sequence joins with the tokens that it has, and
-its own fields stand still until it is refreshed or leaves.
+Steps are numbered. All sequences gain a token with every step in which the batch decodes, so that following a step costs the
+same however many there are, and many steps cost hardly more than one. A sequence joins with the tokens that it has, and its
+own fields are stale until it is refreshed or removed.
 
-The context of a sequence at a step is the step's number less a number that never changes: its base. So what depends on
-contexts is kept by base, and does not move when steps go by.
+The context of a sequence at a step is the step's number less a constant: its base. So everything that depends on contexts is
+kept by base, and does not change as steps pass.
 
-Single tokens are not reported: the batch keeps when its steps ended, and a request, when it leaves, gets the `spans` of
-those that brought its tokens.
+Single tokens are not reported: the batch records when its steps ended, and a request gets the `spans` of the steps that
+brought its tokens when it is removed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _Member = tuple[int, int, Sequence]
 
 
 class SummedBatch(DecodeBatch):
-    """Without draft tokens, one step at a time.
+    """Sums over the decoding sequences, without draft tokens, one step at a time.
 
-    step: number of the step under way, or of the next one. decodes, context_sum: of the sequences that are in it; a context
-    is all tokens but for the last. under_way: 1 while a step is formed or under way in which they decode, else 0.
-
-    ends_s: when each step ended in which they decoded. prompt_ends_s: the same of steps in which they stood still while
-    prompts were computed, as in SGLang.
+    step: number of the step in flight, or of the next one.
+    decodes, context_sum: of the sequences that are in it; a context is all tokens but for the last.
+    under_way: 1 while a step is formed or in flight in which they decode, else 0.
+    ends_s: when each step ended in which they decoded.
+    prompt_ends_s: the same of steps in which they stood still while prompts were computed, as in SGLang.
     """
 
     def __init__(self, kv: KVCache, *, reserves: bool) -> None:
-        """reserves: whether `tokens_to_come` will be called."""
+        """Create an empty batch. reserves: whether `tokens_to_come` will be called."""
         self.last_admission = 0
         self.gained = 0
         self.counts = StepCounts()
@@ -54,7 +54,7 @@ class SummedBatch(DecodeBatch):
         self.prompt_ends_s = array("d")
         self._kv = kv
         self._page = page = kv.page_size
-        self._members: list[_Member] = []  # a heap: who is done first is first
+        self._members: list[_Member] = []  # a heap by the step of the last token
         self._next_last = sys.maxsize  # the step after which the first of them is done
         self._bases: dict[int, int] = {}  # how many sequences have which base
         self._lowest = sys.maxsize  # base: that of the longest context
@@ -65,20 +65,20 @@ class SummedBatch(DecodeBatch):
         self._aside: list[Sequence] = []  # not in the step that is formed or under way, but from the next one on
         self._received: list[Sequence] = []  # have not decoded here yet
 
-    # --- what timing asks ---
+    # --- contexts, for the step model ---
 
     def longest(self) -> int:
-        """The longest context; 0 if none decodes."""
+        """Return the longest context; 0 if none decodes."""
         return self.step - self._lowest if self.decodes else 0
 
     def shortest(self) -> int:
-        """The shortest context; 0 if none decodes."""
+        """Return the shortest context; 0 if none decodes."""
         return self.step - max(self._bases) if self.decodes else 0
 
     def clipped(self, window: int, ahead: int, steps: int) -> list[int]:
-        """The sum of all contexts clipped to a window, in each of so many steps, the first being `ahead` steps later.
+        """Return the sum of all contexts clipped to a window, in each of `steps` steps, the first `ahead` steps later.
 
-        A context that is shorter than the window grows with every step until it fills it, and counts the same from then on.
+        A context shorter than the window grows with every step until it fills it, and counts the same from then on.
         """
         growth = [0] * (steps + 1)  # by how much the sum grows more than in the step before
         first, total = self.step + ahead, window * self.decodes
@@ -182,7 +182,7 @@ class SummedBatch(DecodeBatch):
             self.under_way = 1
 
     def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence] | None:
-        number, ends_s, leaving = self.step, self.ends_s, None
+        number, ends_s, done = self.step, self.ends_s, None
         gained = 0
         if self.under_way:
             self.under_way = 0
@@ -190,7 +190,7 @@ class SummedBatch(DecodeBatch):
             gained = self.decodes
             self.context_sum += gained
             if self._next_last == number:
-                leaving = self.take_done()
+                done = self.take_done()
             if self._received:
                 self._note_received()
         elif not step.prompts_done:
@@ -212,16 +212,16 @@ class SummedBatch(DecodeBatch):
             gained += 1
             if hands_over or sequence.tokens == sequence.max_tokens:
                 request.spans.append((ends_s, number, number))
-                if leaving is None:
-                    leaving = []
-                leaving.append(sequence)
+                if done is None:
+                    done = []
+                done.append(sequence)
             elif ends_s is self.ends_s:
                 self._add(sequence, number)
             else:
                 request.spans.append((ends_s, number, number))
                 self._add(sequence, self.step)
         self.gained = gained
-        return leaving
+        return done
 
     # --- many steps at once ---
 
@@ -242,7 +242,7 @@ class SummedBatch(DecodeBatch):
         ended = len(ends_s)
         if pages := self._pages_needed(self.step + self.under_way, begun):
             self._kv.take(pages * self._page)
-        if ended and self.decodes:  # else those were cancelled who were in the step under way
+        if ended and self.decodes:  # else the sequences of the step in flight were cancelled
             self.counts.add_steps(self.decodes, ended)
         self.ends_s.fromlist(ends_s)  # half the time of `extend`
         self.step += ended
@@ -268,7 +268,10 @@ class SummedBatch(DecodeBatch):
     # --- sums ---
 
     def _add(self, sequence: Sequence, first_step: int) -> None:
-        """From the next step on, or the one that is being formed. first_step: the step of its first token in this row."""
+        """Add a sequence from the next step on, or the one being formed.
+
+        first_step: the step of its first token among `ends_s`.
+        """
         step, tokens = self.step, sequence.tokens
         base = step - tokens + 1
         last = step + sequence.max_tokens - tokens - 1
@@ -293,7 +296,7 @@ class SummedBatch(DecodeBatch):
             self._most_to_come = max(self._most_to_come, sequence.expected - tokens)
 
     def _subtract(self, sequence: Sequence) -> None:
-        """Undo `_add`, but for the heap."""
+        """Undo `_add`, except for the heap."""
         bases, base = self._bases, sequence.base
         self.decodes -= 1
         self.context_sum -= self.step - base
@@ -308,7 +311,7 @@ class SummedBatch(DecodeBatch):
             self._lowest = min(bases, default=sys.maxsize)
 
     def _take_out(self, sequence: Sequence) -> None:
-        """One leaves the sums before its end."""
+        """Remove a sequence from the sums before its end."""
         self._end_span(sequence)
         members = self._members
         members.remove((sequence.base + sequence.max_tokens - 2, sequence.admission, sequence))
@@ -326,14 +329,14 @@ class SummedBatch(DecodeBatch):
             sequence.request.spans.append((self.ends_s, sequence.first_step, self.step - 1))
 
     def _note_received(self) -> None:
-        """Requests whose KV came from elsewhere show that they have decoded here: what was kept for them is in use."""
+        """Show that requests with KV from elsewhere have decoded here, so that their reservations are released."""
         for sequence in self._received:
             if sequence.admission and sequence not in self._aside:
                 self.refresh(sequence)
         self._received = [sequence for sequence in self._received if sequence in self._aside]
 
     def _pages_needed(self, step: int, steps: int) -> int:
-        """New pages that so many steps need, from this one on."""
+        """Return the new pages that `steps` steps need from `step` on."""
         page, pages = self._page, self._pages
         at, needed = step % page, 0
         if steps >= page:
@@ -345,7 +348,7 @@ class SummedBatch(DecodeBatch):
         return needed + sum(pages[at : at + steps])
 
     def _steps_within(self, pages: int, steps: int) -> int:
-        """How many of the next `steps` steps so many new pages are enough for."""
+        """Return for how many of the next `steps` steps `pages` new pages are enough."""
         if self._pages_needed(self.step, steps) <= pages:
             return steps
         enough, left = pages // self.decodes * self._page, pages % self.decodes

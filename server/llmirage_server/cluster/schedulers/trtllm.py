@@ -1,20 +1,20 @@
-"""The rules of TensorRT-LLM's in-flight batching (cpp/tensorrt_llm/batch_manager: capacityScheduler.cpp and
-microBatchScheduler.cpp, as of 1.0).
+"""The rules of TensorRT-LLM's in-flight batching, as of 1.0.
 
-The capacity scheduler decides who may run: those who have started, then waiting ones in order until the first that does not
+Source: cpp/tensorrt_llm/batch_manager, capacityScheduler.cpp and microBatchScheduler.cpp.
+
+The capacity scheduler decides which requests may run: started ones, then waiting ones in order until the first that does not
 fit. With guaranteed_no_evict a request is started only if the memory holds the whole of its prompt and of its allowed
-output, beside what those who have started may still need: none is ever paused. With max_utilization its prompt must fit;
-when a started one finds no memory, the one started last is paused: it goes back to the head of the queue, and none is
-started in that step. A waiting prompt whose next block is just being computed for another one is passed over: it can reuse
-that block soon.
+output, beside what started ones may still need: none is ever paused. With max_utilization its prompt must fit; when a
+started one finds no memory, the one started last is paused: it returns to the head of the queue, and none is started in that
+step. A waiting prompt whose next block is just being computed for another one is passed over: it can reuse that block soon.
 
-The micro batch scheduler decides who runs now: first all who generate, then prompts in order, the last one cut to whole
+The micro batch scheduler decides which run now: first all that generate, then prompts in order, the last one cut to whole
 blocks where `max_num_batched_tokens` ends. Behind a prompt of which not even a block fits, a shorter rest may go through.
 
 A pipeline has as many micro batches as stages, in slots that take turns (`_executor_loop_pp` of py_executor.py): a sequence
 stays in the slot of its prompt, each slot holds at most its share of `max_num_seqs`, and an empty one takes new prompts.
 
-Not as there: the memory of a prompt is taken chunk by chunk and becomes reusable so, not as a whole.
+Difference: the memory of a prompt is taken, and becomes reusable, chunk by chunk and not as a whole.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from llmirage_server.cluster.sequence import Sequence
 
 
 class TrtllmScheduler(Scheduler):
+    """TensorRT-LLM's scheduler; the module describes its rules."""
+
     _slot = 0  # of the last step of a pipeline
 
     def _form(self, now: float) -> Step:
@@ -57,7 +59,7 @@ class TrtllmScheduler(Scheduler):
         return step
 
     def _decode_one_by_one(self, step: Step, budget: int) -> int:
-        """Let decode who can, in the order in which they were started; return the tokens that this takes."""
+        """Let sequences decode in the order in which they were started; return the tokens that this takes."""
         tokens = 0
         for sequence in self._running(step):
             if not sequence.admission or sequence in self.prefilling or sequence in self._in_flight:
@@ -72,7 +74,7 @@ class TrtllmScheduler(Scheduler):
         return tokens
 
     def _continue_prompts(self, step: Step, budget: int) -> int:
-        """Go on with the prompts that were cut; return what is left of the token budget."""
+        """Continue the prompts that were cut; return the rest of the token budget."""
         for sequence in list(self.prefilling):
             new_tokens = self._cut(sequence.tokens - sequence.computed, budget)
             if new_tokens and sequence in self.prefilling:
@@ -83,7 +85,7 @@ class TrtllmScheduler(Scheduler):
         return budget
 
     def _make_room(self, step: Step, sequence: Sequence, new_tokens: int) -> bool:
-        """Allocate, pausing from the tail who is not in a step; False if in the end the sequence itself had to go."""
+        """Allocate, pausing sequences from the tail that are not in a step; return False if it had to pause this one."""
         while not self.kv.allocate(sequence, new_tokens):
             running = reversed(self._running(step))
             victim = next(each for each in running if each.admission and each.computed < each.tokens)
@@ -101,9 +103,9 @@ class TrtllmScheduler(Scheduler):
         return budget - self._start_prompts(None, left, self.kv.now_s)
 
     def _start_prompts(self, step: Step | None, budget: int, now: float) -> int:
-        """Start waiting ones in order, until one does not fit in beside what was promised to others.
+        """Start waiting sequences in order, until one does not fit beside the memory promised to others.
 
-        Returns what is left of the token budget. None: none are started, only counted.
+        Returns the rest of the token budget. Without a step, none is started, only counted.
         """
         kv, waiting, most = self.kv, self.waiting, self.limits.max_num_seqs
         started = self.size
@@ -132,7 +134,7 @@ class TrtllmScheduler(Scheduler):
             fits = promised + needed <= self._available
             if not fits or (missing > budget and not self.limits.enable_chunked_prefill):
                 kv.release(sequence)
-                if not fits and not at:  # who was passed over may have its turn in the next step
+                if not fits and not at:  # a passed-over one may be started in the next step
                     self._blocked, self._blocked_at = sequence, kv.changes
                 break
             coming.add(block)
@@ -149,16 +151,16 @@ class TrtllmScheduler(Scheduler):
         return budget
 
     def _cut(self, missing: int, budget: int) -> int:
-        """A prompt's tokens in one step: all that are missing, or whole blocks."""
+        """Return a prompt's tokens in one step: all that are missing, or whole blocks."""
         return missing if missing <= budget else budget // self.kv.page_size * self.kv.page_size
 
     def _next_block(self, sequence: Sequence) -> bytes:
-        """The key of the first block that a sequence must compute and that others could reuse; empty if there is none."""
+        """Return the key of the next block that a sequence computes and others could reuse; empty if there is none."""
         end = sequence.in_tree + self.kv.page_size
         return sequence.key[: end * TOKEN_BYTES] if self.kv.prefix_caching and end < sequence.tokens else b""
 
     def _promised(self, started: Iterable[Sequence]) -> int:
-        """What these may still take of the memory."""
+        """Return the memory that these sequences may still take."""
         if not self._reserves_output:
             return sum(self._needs(sequence, sequence.tokens) for sequence in started if sequence in self.prefilling)
         return sum([self._needs(sequence, sequence.expected) for sequence in started])
@@ -168,7 +170,7 @@ class TrtllmScheduler(Scheduler):
         return not self._hands_over and self.limits.capacity_scheduler_policy == "guaranteed_no_evict"
 
     def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
-        """Those who decode, then the others: who goes on with its prompt, and who was started in this step."""
+        """Return decodes first, then continued and new prompts."""
         return sorted(
             sequences, key=lambda each: (each in step.prompts_done or each.admission > step.admissions, each.admission)
         )
@@ -176,4 +178,4 @@ class TrtllmScheduler(Scheduler):
     def add(self, sequence: Sequence) -> None:
         super().add(sequence)
         page = self.kv.page_size
-        sequence.expected = -(-sequence.expected // page) * page  # so that those of many can be added up
+        sequence.expected = -(-sequence.expected // page) * page  # so that the sums are exact

@@ -7,12 +7,12 @@ whole of it would fit (scheduler_reserve_full_isl). When a running sequence find
 last is preempted: it returns to the head of the queue. None is admitted in a step that preempts.
 
 With `schedule_policy` priority, the queue is ordered by priority (lower first), then arrival, and the victim is the one with
-the highest value of it, of these the last admitted, even if its tokens are already in the step.
+the highest value of it, among these the last admitted, even if its tokens are already in the step.
 
-With pipeline stages, what is in flight is not scheduled again and never the victim. (vLLM may preempt it.)
+With pipeline stages, sequences in flight are not scheduled again and never the victim. (vLLM may preempt them.)
 
-Not here: V1 reads max_num_partial_prefills and max_long_partial_prefills nowhere on its way, so they have no effect here
-either; the one block that vLLM keeps as null block.
+Differences: V1 never reads max_num_partial_prefills and max_long_partial_prefills while scheduling, so they have no effect
+here either; the block that vLLM keeps as null block is not reserved.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from llmirage_server.cluster.sequence import Sequence
 
 
 class VllmScheduler(Scheduler):
+    """vLLM's scheduler; the module describes its rules."""
+
     reserves = False
 
     def _form(self, now: float) -> Step:
@@ -32,15 +34,15 @@ class VllmScheduler(Scheduler):
         if self.preemptions == preemptions:
             self._schedule_waiting(step, budget, now)
         elif not step.decodes and not step.prefill:
-            return self._form(now)  # the first was preempted for those behind, which were not scheduled yet
+            return self._form(now)  # the first was preempted for later ones, which were not scheduled yet
         return step
 
     def _schedule_running(self, step: Step) -> int:
-        """Continue the running sequences; return what is left of the token budget."""
+        """Continue the running sequences; return the rest of the token budget."""
         kv, batch, prefilling, budget = self.kv, self.batch, self.prefilling, self.limits.max_num_batched_tokens
         if not self.size:
             return budget
-        # If those who decode come before those who compute their prompt, all of them do so, if there is room for all.
+        # If all decoding sequences precede all prompts, they can be scheduled together when all fit.
         prompts_last = not prefilling or next(iter(prefilling)).admission > batch.last_admission
         decode_tokens = batch.decode_all(step, budget) if prompts_last else 0
         budget -= decode_tokens
@@ -97,7 +99,7 @@ class VllmScheduler(Scheduler):
             budget -= new_tokens
 
     def _chunk(self, sequence: Sequence, missing: int, budget: int) -> int:
-        """How much of a prompt that misses so many tokens the step computes."""
+        """Return how many of a prompt's `missing` tokens the step computes."""
         limits = self.limits
         threshold = limits.long_prefill_token_threshold
         new_tokens = min(missing, threshold, budget) if threshold else min(missing, budget)
@@ -110,7 +112,7 @@ class VllmScheduler(Scheduler):
         return last - computed if computed < last else new_tokens
 
     def _victim(self, step: Step) -> Sequence:
-        """Who gives way: there is one, if only the sequence that asks."""
+        """Return the sequence to preempt: possibly the one that asks for memory."""
         running, in_flight = self._running(step), self._in_flight
         candidates = [sequence for sequence in reversed(running) if sequence.admission and sequence not in in_flight]
         if self._by_priority:
@@ -118,7 +120,7 @@ class VllmScheduler(Scheduler):
         return candidates[0]
 
     def _withdraw(self, step: Step, sequence: Sequence) -> int:
-        """Take a sequence out of the step, if it is in there; return how many tokens that leaves to others."""
+        """Take a sequence out of the step, if it is in there; return the tokens that this frees for others."""
         chunks = step.prefill_sequences
         if sequence in chunks:
             at = chunks.index(sequence)
