@@ -55,7 +55,7 @@ def load_workload(
 
 
 def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
-    """The file, or a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
+    """Return the workload of a file, or of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
     if file is not None and settings["input_file"] is not None:
         raise ConfigError(["give WORKLOAD or --input-file, not both"])
     file = file or settings["input_file"]
@@ -99,7 +99,7 @@ _LENGTHS: Mapping[str, Any] = {
 
 
 def without_file_problem(file: str | Workload | None, settings: Mapping[str, Any]) -> str | None:
-    """What is wrong with a load that is neither a file nor lengths, or both."""
+    """Return the problem of a load that is neither a file nor lengths, or both; None if there is none."""
     given = [name for name, unset in _LENGTHS.items() if settings.get(name, unset) not in (unset, None)]
     if file is not None:
         flag = f"--{given[0].replace('_', '-')}" if given else ""
