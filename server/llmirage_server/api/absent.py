@@ -114,7 +114,6 @@ ABSENT = (
     Absent("Triton", ("/v2/models", "/v2/repository"), "Triton's API", _CHAT),
     Absent("Anthropic", ("/v1/complete!",), "Anthropic's text completions", "use POST /v1/messages"),
     Absent("Anthropic", ("/v1/organizations",), "Administration of organizations (Anthropic)", _JOURNAL),
-    Absent("Anthropic", ("/v1/messages/batches",), "Message Batches (Anthropic)", "use POST /v1/messages, or /v1/batches"),
     _openai("images", "Image generation", "the tool `image_generation` of /v1/responses gives an image of one pixel"),
     _openai("videos", "Video generation"),
     _openai("audio", "Speech, transcription and translation", "messages of /v1/chat/completions take `input_audio`"),

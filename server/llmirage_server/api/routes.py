@@ -30,12 +30,14 @@ from llmirage_shared.wire import errors
 
 if TYPE_CHECKING:
     from llmirage_server.api.admin.live import LiveHandler
+    from llmirage_server.api.batches.endpoint import BatchesHandler
 
 WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 Methods = Mapping[str, Handler]
 Wrapper = Callable[[Handler], Handler]
 
 # Probes, scrapers and browsers that open a page have no key.
+_ANTHROPIC_HEADERS = (b"anthropic-version", b"anthropic-beta", b"x-api-key")
 _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
 
 
@@ -102,8 +104,11 @@ def routes(
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
+    from llmirage_server.api.batches.batch import MESSAGES
+    from llmirage_server.api.batches.endpoint import BatchesHandler
     from llmirage_server.api.batches.lines import ENDPOINTS
     from llmirage_server.api.batches.runner import LineExchange
+    from llmirage_server.api.messages.batches import MessagesLineExchange
     from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
     from llmirage_server.api.responses.websocket import ResponsesSocket
     from llmirage_server.api.vendors import vendor_paths
@@ -121,9 +126,14 @@ def routes(
     own = own_pages_only(guard, service.open_admin)
     openai = _openai(service, before)
     lines = {path: endpoint(openai[path], exchange=LineExchange, faults=service.faults) for path in ENDPOINTS}
-    openai |= _batches(service, lines)
+    lines[MESSAGES] = endpoint(_post(before(messages.create)), exchange=MessagesLineExchange, faults=service.faults)
+    batches = BatchesHandler(service, lines)
+    openai |= _batches(batches)
+    files = _anthropic_files(service)
+    apps: dict[str, ASGIApp] = {path: app(methods) for path, methods in openai.items()}
+    apps |= {path: _ByHeader(apps[path], of_messages(methods)) for path, methods in files.items()}
     return [
-        *[Route(path, app(methods)) for path, methods in openai.items()],
+        *[Route(path, at) for path, at in apps.items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
         *[Route(path, endpoint(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
         *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
@@ -132,6 +142,7 @@ def routes(
         WebSocketRoute("/v1/responses", ResponsesSocket(service, guard, before)),
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
+        *[Route(path, of_messages(methods)) for path, methods in _message_batches(service, batches).items()],
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
         *[Mount(prefix, at) for prefix, at in vendor_paths(service.dialect, service.models).items()],
     ]
@@ -176,11 +187,31 @@ def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
     }
 
 
-def _batches(service: Service, lines: Mapping[str, ASGIApp]) -> dict[str, Methods]:
-    """lines: what answers the lines of batches, by path."""
-    from llmirage_server.api.batches.endpoint import BatchesHandler
+def _message_batches(service: Service, batches: BatchesHandler) -> dict[str, Methods]:
+    """Anthropic's."""
+    from llmirage_server.api.messages.batches import MessageBatchesHandler
 
-    batches = BatchesHandler(service, lines)
+    messages = MessageBatchesHandler(service, batches.runner)
+    return {
+        "/v1/messages/batches": _methods(POST=messages.create, GET=messages.list),
+        "/v1/messages/batches/{id}": _methods(GET=messages.retrieve, DELETE=messages.delete),
+        "/v1/messages/batches/{id}/cancel": _post(messages.cancel),
+        "/v1/messages/batches/{id}/results": _get(messages.results),
+    }
+
+
+def _anthropic_files(service: Service) -> dict[str, Methods]:
+    from llmirage_server.api.messages.files import AnthropicFilesHandler
+
+    files = AnthropicFilesHandler(service)
+    return {
+        "/v1/files": _methods(POST=files.create, GET=files.list),
+        "/v1/files/{id}": _methods(GET=files.retrieve, DELETE=files.delete),
+        "/v1/files/{id}/content": _get(files.content),
+    }
+
+
+def _batches(batches: BatchesHandler) -> dict[str, Methods]:
     return {
         "/v1/batches": _methods(POST=batches.create, GET=batches.list),
         "/v1/batches/{id}": _get(batches.retrieve),
@@ -318,6 +349,18 @@ async def _unknown_url(exchange: HttpExchange) -> Response:
 
         body = {**messages_error(error), "request_id": exchange.request_id.decode()}
     return exchange.refusal(error, body)
+
+
+class _ByHeader:
+    """One path of two APIs: what Anthropic's clients send of themselves decides."""
+
+    def __init__(self, openai: ASGIApp, anthropic: ASGIApp) -> None:
+        self._openai = openai
+        self._anthropic = anthropic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        of_anthropic = any(name in _ANTHROPIC_HEADERS for name, _ in scope["headers"])
+        await (self._anthropic if of_anthropic else self._openai)(scope, receive, send)
 
 
 UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)

@@ -52,9 +52,10 @@ _SAYING = re.compile(
 _VIEWS = re.compile(r"\b(?:view|show|read|open|look|list|cat|print|display|check|see|inspect)\b", re.IGNORECASE)
 _WRITES = re.compile(
     r"\b(?:add|append|change|create|delete|edit|fix|insert|make|new|prepend|put|remove|rename|replace|save|store|substitute|"
-    r"swap|update|write|remember)\b",
+    r"swap|update|write)\b",
     re.IGNORECASE,
 )
+_CREATES = re.compile(r"\b(?:create|make|new|note|put|remember|save|store|write)\b", re.IGNORECASE)
 _COMMENTS: Sequence[tuple[str, str, str]] = (
     ("# ", "", "py sh rb yaml yml toml cfg conf ini pl r jl tf mk"),
     ("// ", "", "c h cc cpp hpp cs go java js jsx ts tsx kt rs swift php scala dart proto"),
@@ -90,7 +91,7 @@ def editor_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> dict[st
     path = _below(folder, change.path if named else (files.paths or [folder or "."])[-1])
     if change.kind == "delete_file" and "delete" in commands:
         return {"command": "delete", "path": path}
-    if change.kind == "create_file" and _WRITES.search(text) and (named or not _VIEWS.search(text)):
+    if change.kind == "create_file" and _CREATES.search(text) and (named or not _VIEWS.search(text)):
         path = _below(folder, change.path)
         files.apply(FileChange("create_file", path, change.diff))
         return {"command": "create", "path": path, "file_text": "".join([f"{line[1:]}\n" for line in change.diff])}

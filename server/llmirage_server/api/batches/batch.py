@@ -1,4 +1,8 @@
-"""One batch: what the API shows of it, its input and output files, and what it has come to."""
+"""One batch: what the API shows of it, its input and output files, and what it has come to.
+
+A batch of messages (Anthropic's) is one whose endpoint is `MESSAGES`: its files are never shown, and its lines may name any
+models.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,25 @@ from llmirage_shared.wire.output import new_id
 WINDOW_S = 86_400
 ENDED = ("failed", "completed", "expired", "cancelled")
 Kind = Literal["output", "error"]
+MESSAGES = "/v1/messages"
 _MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+UNSENT_CODES = ("batch_cancelled", "batch_expired")
 _USAGE_NAMES = (("input", "prompt", "cached"), ("output", "completion", "reasoning"))
 
 Shown = dict[str, Any]
 
 
 class Batch:
-    """object: what the API shows. files: the hidden files that are being written, by kind. why: it is to stop."""
+    """object: what the API shows. files: the hidden files that are being written, by kind. why: it is to stop.
+
+    unsent: how many lines were never run.
+    """
 
     def __init__(self, kept: dict[str, Any], state: State, files: FileStore) -> None:
         """kept: as in the state."""
         self.object: Shown = kept["object"]
         self.files: dict[Kind, str] = kept["files"]
+        self.unsent: int = kept.get("unsent", 0)
         self.lifetime_s: int | None = kept["lifetime_s"]
         self.why: Literal["cancelled", "expired", "failed"] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -62,6 +72,38 @@ class Batch:
         batch.keep()
         return batch
 
+    @classmethod
+    def of_messages(cls, input_file_id: str, total: int, state: State, files: FileStore) -> Batch:
+        """A new one of messages, whose lines were checked. Raises ApiError if it cannot be stored."""
+        now = int(files.now_s())
+        shown: Shown = {
+            "id": new_id("msgbatch_"),
+            "endpoint": MESSAGES,
+            "model": None,
+            "errors": None,
+            "input_file_id": input_file_id,
+            "status": "in_progress",
+            "created_at": now,
+            "expires_at": now + WINDOW_S,
+            **{f"{moment}_at": None for moment in _MOMENTS},
+            "in_progress_at": now,
+            "request_counts": {"total": total, "completed": 0, "failed": 0},
+            "usage": None,
+        }
+        batch = cls({"object": shown, "files": {}, "lifetime_s": None}, state, files)
+        batch.keep()
+        return batch
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self.object["endpoint"] == MESSAGES)
+
+    @property
+    def hidden_files(self) -> list[str]:
+        """Files that nobody sees and that must stay."""
+        needed = [] if self.has_ended else [self.object["input_file_id"]]
+        return [*needed, *self.files.values()]
+
     @property
     def id(self) -> str:
         return str(self.object["id"])
@@ -76,7 +118,8 @@ class Batch:
 
     def keep(self) -> None:
         """Store it as it is now. Raises ApiError."""
-        self._state.put("batch", self.id, {"object": self.object, "files": self.files, "lifetime_s": self.lifetime_s})
+        kept = {"object": self.object, "files": self.files, "lifetime_s": self.lifetime_s, "unsent": self.unsent}
+        self._state.put("batch", self.id, kept)
 
     def becomes(self, status: str) -> None:
         """Change the status, and store the batch. Raises ApiError; the status has changed then, too."""
@@ -97,6 +140,8 @@ class Batch:
 
     def publish(self) -> None:
         """Let the API show the files. Raises ApiError."""
+        if self.has_messages:
+            return
         for kind, file_id in self.files.items():
             self._store.publish(file_id, self.lifetime_s)
             self.object[f"{kind}_file_id"] = file_id
@@ -111,13 +156,14 @@ class Batch:
         """The custom_ids of lines whose results were written by a server before this one; they are counted now."""
         breaks, done = Breaks(), set()
         counts = self.object["request_counts"]
-        counts["completed"], counts["failed"], self.object["usage"] = 0, 0, None
+        counts["completed"], counts["failed"], self.object["usage"], self.unsent = 0, 0, None, 0
         for kind, file_id in self.files.items():
             size = 0
             for part in self._store.parts(file_id):
                 size += len(part)
                 result = json.loads(part)
                 self._count(kind, usage_in((result["response"] or {}).get("body")))
+                self.unsent += (result["error"] or {}).get("code") in UNSENT_CODES
                 done.add(result["custom_id"])
                 await breaks.maybe()
             self._store.found_size(file_id, size)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from llmirage_server.api.batches.batch import Batch
 from llmirage_server.api.batches.runner import BatchRunner
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import Service, ServiceHandler
@@ -20,18 +21,21 @@ class BatchesHandler(ServiceHandler):
     def __init__(self, service: Service, endpoints: Mapping[str, ASGIApp]) -> None:
         """endpoints: what answers the lines of batches, by path."""
         super().__init__(service)
-        self._runner = service.batches = BatchRunner(service, endpoints)
+        self.runner = self._runner = service.batches = BatchRunner(service, endpoints)
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
         self._service.check_open()
         request = schema.batches.BatchRequest.check(body, self._service.documented_only)
         self._runner.resume()  # without the server's start, as under httpx's transport
-        return exchange.json(self._runner.create(request).object)
+        await self._runner.make_room()
+        batch = Batch.created(request, self._service.state, self._service.files)
+        self._runner.start(batch)
+        return exchange.json(batch.object)
 
     async def list(self, exchange: HttpExchange) -> Response:
         self._runner.resume()
-        return exchange.json(page(self._runner.all(), exchange.query))
+        return exchange.json(page([batch.object for batch in self._runner.all()], exchange.query))
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         self._runner.resume()

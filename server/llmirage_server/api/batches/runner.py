@@ -21,7 +21,7 @@ from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.api.json_pieces import encode
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.service import Service
-from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 
@@ -71,7 +71,7 @@ class BatchRunner:
         for batch in unended:
             batch.why = "cancelled" if batch.status == "cancelling" else None
             self._start(batch)
-        used = {file_id for batch in unended for file_id in (batch.object["input_file_id"], *batch.files.values())}
+        used = {file_id for batch in self._batches.values() for file_id in batch.hidden_files}
         self._cleaning = loop.create_task(self._files.forget_unfinished(used))
 
     def close(self) -> None:
@@ -80,29 +80,35 @@ class BatchRunner:
             if batch.task is not None:
                 batch.task.cancel()
 
-    def all(self) -> list[dict[str, Any]]:
-        """What the API shows of them, oldest first."""
-        return [batch.object for batch in self._batches.values()]
+    def all(self, messages: bool = False) -> list[Batch]:
+        """Oldest first. messages: those of messages, else all others."""
+        return [batch for batch in self._batches.values() if batch.has_messages == messages]
 
-    def found(self, batch_id: str) -> Batch:
+    def found(self, batch_id: str, messages: bool = False) -> Batch:
         """Raises ApiError (404)."""
         batch = self._batches.get(batch_id)
-        if batch is None:
+        if batch is None or batch.has_messages != messages:
             raise ApiError(f"No batch found with id '{errors.shorten(batch_id)}'.", status=404)
         return batch
 
-    def create(self, request: schema.batches.BatchRequest) -> Batch:
-        """Raises ApiError: too many (429), or it cannot be stored."""
+    async def make_room(self) -> None:
+        """Forget the oldest batch that has ended if there are many. Raises ApiError (429) if too many have not ended."""
         ended = [batch for batch in self._batches.values() if batch.has_ended]
         if len(self._batches) - len(ended) >= MOST_UNENDED:
             raise errors.too_many_batches(MOST_UNENDED)
         if len(self._batches) >= MOST_BATCHES:
-            self._service.state.delete("batch", ended[0].id)
-            del self._batches[ended[0].id]
-        batch = Batch.created(request, self._service.state, self._files)
+            await self.forget(ended[0])
+
+    def start(self, batch: Batch) -> None:
+        """Run a new batch."""
         self._batches[batch.id] = batch
         self._start(batch)
-        return batch
+
+    async def forget(self, batch: Batch) -> None:
+        """Delete a batch that has ended, with the files that nobody else sees. Raises ApiError."""
+        self._service.state.delete("batch", batch.id)
+        self._batches.pop(batch.id, None)
+        await batch.drop_files()
 
     def cancel(self, batch: Batch) -> None:
         """Raises ApiError (409) for one that has ended otherwise, or is about to."""
@@ -149,6 +155,8 @@ class BatchRunner:
             expiry.cancel()
             self._files.release(batch.object["input_file_id"])
         with suppress(ApiError):
+            if batch.has_messages and batch.has_ended:
+                await self._files.drop(batch.object["input_file_id"])
             await self._files.forget_expired()
 
     async def _fail(self, batch: Batch, error: ApiError) -> None:
@@ -229,7 +237,6 @@ class _LinesUnderWay:
     async def run(self) -> None:
         """Answer every line, or as many as can be before the batch is to stop. Raises ApiError if results find no room."""
         batch = self._batch
-        served = self._service.models.meant(batch.object["model"] or "")
         done = await batch.already_written()
         try:
             async for _, line in lines_of(self._service.files, batch.object["input_file_id"]):
@@ -237,6 +244,8 @@ class _LinesUnderWay:
                 request = await self._service.text.in_thread(read) if len(line) > LARGE_BYTES else read()
                 if request["custom_id"] in done:
                     continue
+                model = request["body"].get("model")
+                served = self._service.models.meant(model if isinstance(model, str) else "")
                 if await self._gate.enter(served, self._is_over):
                     task = asyncio.get_running_loop().create_task(self._line(request))
                     self._begun[task] = request["custom_id"]
@@ -271,6 +280,7 @@ class _LinesUnderWay:
 
     def _unsent(self, custom_id: str) -> None:
         assert self._batch.why is not None
+        self._batch.unsent += 1
         self._batch.write("error", *_result(custom_id, None, _UNSENT[self._batch.why]))
 
     async def _line(self, request: Mapping[str, Any]) -> None:
@@ -290,7 +300,7 @@ class _LinesUnderWay:
         """The answer to a line, None if it breaks off. While the server refuses all requests, it waits."""
         body = json.dumps(request["body"]).encode()
         while True:
-            answer = await _sent(self._endpoint, self._batch.object["endpoint"], body)
+            answer = await _sent(self._endpoint, self._batch.object["endpoint"], body, request.get("headers") or {})
             if answer is None or answer.status_code != 503 or not self._service.refuses:
                 return answer
             while self._service.refuses:
@@ -334,11 +344,12 @@ def _last_usage(body: bytes) -> Any:
         return None
 
 
-async def _sent(endpoint: ASGIApp, path: str, body: bytes) -> _Answer | None:
-    """What an endpoint answers, None if it breaks off."""
+async def _sent(endpoint: ASGIApp, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
+    """What an endpoint answers, None if it breaks off. headers: beside the type of the body, names in lower case."""
+    more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     scope: Scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "",
-        "scheme": "http", "query_string": b"", "headers": [(b"content-type", b"application/json")], "client": None,
+        "scheme": "http", "query_string": b"", "headers": [(b"content-type", b"application/json"), *more], "client": None,
         "path_params": {},
     }  # fmt: skip
     unread: list[Message] = [{"type": "http.request", "body": body}]

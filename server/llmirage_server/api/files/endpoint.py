@@ -20,6 +20,7 @@ from llmirage_shared.wire.paging import page
 _MOST_NAME = 255  # characters
 _BATCH_LIFETIME_S = 30 * 86400  # of uploads for batches; others stay
 _MOST_FIRST_LINE = 1024 * 1024
+_OF_ANTHROPIC = "file_"  # how ids of the other API with files begin
 _UPLOADS = ("assistants", "user_data", "vision")  # of which the API gives nothing back
 _IN_BRACKETS = re.compile(r"expires_after\[(anchor|seconds)\]")
 
@@ -48,7 +49,8 @@ class FilesHandler(ServiceHandler):
     async def list(self, exchange: HttpExchange) -> Response:
         await self._files.forget_expired()
         purpose = exchange.query("purpose")
-        listed = [file for file in self._files.all() if purpose is None or file["purpose"] == purpose]
+        files = [file for file in self._files.all() if not file["id"].startswith(_OF_ANTHROPIC)]
+        listed = [file for file in files if purpose is None or file["purpose"] == purpose]
         return exchange.json(page(listed, exchange.query, usual=MOST_FILES, most=MOST_FILES))
 
     async def retrieve(self, exchange: HttpExchange) -> Response:

@@ -17,11 +17,12 @@ _MOST_BOUNDARY = 70  # characters, RFC 2046
 
 
 class FormPart(NamedTuple):
-    """One field. filename: None for one that is no file."""
+    """One field. filename: None for one that is no file. content_type: "" for none."""
 
     name: str
     filename: str | None
     data: memoryview
+    content_type: str = ""
 
     @property
     def text(self) -> str:
@@ -69,14 +70,17 @@ def _found(body: bytes, mark: bytes, start: int) -> int:
 
 
 def _part(head: bytes, data: memoryview) -> FormPart:
-    for line in head.decode("utf-8", "replace").split("\r\n"):
+    lines = head.decode("utf-8", "replace").split("\r\n")
+    kinds = [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.lower() == "content-type"]
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":
             disposition = _header(value.strip())
             field, filename = (disposition.get_param(key) for key in ("name", "filename"))
             if field is not None:
                 name = collapse_rfc2231_value(field)
-                return FormPart(name, None if filename is None else collapse_rfc2231_value(filename), data)
+                known = None if filename is None else collapse_rfc2231_value(filename)
+                return FormPart(name, known, data, kinds[0] if kinds else "")
     raise _bad_form("a part has no name")
 
 

@@ -96,11 +96,20 @@ class FileStore:
         finally:
             self.release(file_id)
 
-    async def add(self, filename: str, purpose: str, data: memoryview, lifetime_s: float | None) -> Record:
-        """Keep an upload; return its file object. Raises ApiError if there is no room."""
+    async def add(
+        self,
+        filename: str,
+        purpose: str,
+        data: memoryview,
+        lifetime_s: float | None,
+        *,
+        prefix: str = "file-",
+        mime_type: str | None = None,
+    ) -> Record:
+        """Keep an upload; return its file object. prefix: of its id. Raises ApiError if there is no room."""
         await self.forget_expired()
         self._check_room(len(data) + RECORD_BYTES)
-        file_id = self.create(filename, purpose)
+        file_id = self.create(filename, purpose, prefix, mime_type)
         breaks = Breaks()
         try:
             for start in range(0, len(data), _PIECE_BYTES):
@@ -111,12 +120,13 @@ class FileStore:
             await self._drop(file_id)
             raise
 
-    def create(self, filename: str, purpose: str) -> str:
+    def create(self, filename: str, purpose: str, prefix: str = "file-", mime_type: str | None = None) -> str:
         """Begin a file that is not visible yet; return its id. Raises ApiError if there are too many."""
         if len(self._records) >= MOST_FILES:
             raise _no_room(f"{MOST_FILES} files are kept")
-        file_id = new_id("file-")
-        self._put(file_id, {"filename": filename, "purpose": purpose, "bytes": 0, _HIDDEN: True})
+        file_id = new_id(prefix)
+        known = {} if mime_type is None else {"mime_type": mime_type}
+        self._put(file_id, {"filename": filename, "purpose": purpose, "bytes": 0, **known, _HIDDEN: True})
         return file_id
 
     def append(self, file_id: str, data: bytes) -> None:
@@ -197,7 +207,8 @@ class FileStore:
 
 def _object(file_id: str, record: Record) -> dict[str, Any]:
     known = {name: record[name] for name in ("bytes", "created_at", "expires_at", "filename", "purpose")}
-    return {"id": file_id, "object": "file", **known, "status": "processed", "status_details": None}
+    kind = {"mime_type": record["mime_type"]} if "mime_type" in record else {}
+    return {"id": file_id, "object": "file", **known, **kind, "status": "processed", "status_details": None}
 
 
 def _no_room(problem: str) -> ApiError:

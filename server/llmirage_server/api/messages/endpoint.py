@@ -37,6 +37,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
                 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
+_DETAILED = ("file_not_downloadable",)  # codes that errors show
 
 
 class MessagesExchange(HttpExchange):
@@ -57,7 +58,8 @@ def messages_error(error: ApiError, strict: bool = True) -> dict[str, Any]:
         error = _overflow(error)
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    details = {"details": {"error_code": error.code}} if error.code in _DETAILED else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
 
 
 def _overflow(error: ContextOverflowError) -> ApiError:

@@ -367,12 +367,12 @@ def unknown_tag(where: str, tag: str, expected: Iterable[str]) -> ApiError:
 
 
 def fitting(model: type[Any], value: Mapping[str, Any], where: str) -> Any:
-    """Return the checked object. Raises ApiError in pydantic's words, which are the API's."""
+    """Return the checked object. Raises ApiError in pydantic's words, which are the API's. where: its field, if any."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False)
-        field = ".".join([where, *map(str, first["loc"])])
+        field = ".".join([*([where] if where else ()), *map(str, first["loc"])])
         raise ApiError(f"{field}: {first['msg']}") from None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from llmirage_shared.wire.schema.base import Integer, Metadata, WireModel
 
@@ -36,3 +36,20 @@ class BatchRequest(WireModel):
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+
+
+class MessageBatchItem(WireModel):
+    """One request of a batch of messages."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    custom_id: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    params: dict[str, Any]
+
+
+class MessageBatchRequest(WireModel):
+    """POST /v1/messages/batches."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    requests: Annotated[list[MessageBatchItem], Field(min_length=1, max_length=100_000)]
