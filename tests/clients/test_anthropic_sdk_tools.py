@@ -156,9 +156,7 @@ def test_what_came_back_is_accepted_in_the_next_turn(sdk: Any) -> None:
     second = create(sdk, [*messages, user("Thank you. What is a monad?")], SEARCH)
     assert kinds(second) == ["text"]
     less = sdk.messages.count_tokens(model=MODEL, messages=[asked, user("Thank you. What is a monad?")], tools=[SEARCH])
-    more = sdk.messages.count_tokens(
-        model=MODEL, messages=[*messages, user("Thank you. What is a monad?")], tools=[SEARCH]
-    )
+    more = sdk.messages.count_tokens(model=MODEL, messages=[*messages, user("Thank you. What is a monad?")], tools=[SEARCH])
     assert more.input_tokens > less.input_tokens + 50  # the results are in the prompt
     del messages[1]["content"][1]
     with pytest.raises(anthropic.BadRequestError, match="without a corresponding `web_search_tool_result` block"):
