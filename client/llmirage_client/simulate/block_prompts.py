@@ -80,7 +80,9 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
         if session.mode not in ("accumulate", "isolated") or session.pre_session_spawns:
             return None
         for turn in session.turns:
-            if turn.synthetic is None or turn.synthetic.block_ids is None or turn.messages or turn.branches or turn.tools:
+            if turn.synthetic is None or turn.synthetic.block_ids is None or turn.messages or turn.tools:
+                return None
+            if any(branch.kind == "fork" for branch in turn.branches):
                 return None
             if turn.max_tokens is None or turn.max_tokens != turn.min_tokens or turn.extra or turn.model:
                 return None

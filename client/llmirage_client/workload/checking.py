@@ -28,12 +28,13 @@ ABSENT = object()  # what `required` returns for a missing key; checks let it pa
 class Checker:
     """Reads the values of one line and collects their problems; `field` is the dotted place, as in turns.0.messages."""
 
-    def __init__(self, line: int | None) -> None:
+    def __init__(self, line: int | None, file: str | None = None) -> None:
         self.line = line
+        self.file = file
         self.problems: list[Problem] = []
 
     def fail(self, field: str | None, message: str) -> None:
-        self.problems.append(Problem(message, self.line, field))
+        self.problems.append(Problem(message, self.line, field, self.file))
 
     def rule(self, message: str, field: str | None = None) -> None:
         """A rule between several values is broken; the wording of the documentation marks these."""

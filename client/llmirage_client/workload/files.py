@@ -15,7 +15,9 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from json import JSONDecoder
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from llmirage_client.workload.checking import Checker
@@ -187,6 +189,38 @@ def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[di
         if row is not None:
             yield row, check
         problems += check.problems
+
+
+def files_below(path: str, endings: Sequence[str]) -> list[Path]:
+    """The file, or those below a folder whose names end so, in the order of their names."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return [folder]
+    files = sorted(file for file in folder.rglob("*") if file.name.endswith(tuple(endings)) and file.is_file())
+    if not files:
+        raise fault(path, f"is a directory without files {' or '.join(f'*{ending}' for ending in endings)}")
+    return files
+
+
+def read_rows_below(
+    path: str, endings: Sequence[str], problems: list[Problem]
+) -> Iterator[tuple[Path, dict[str, Any], Checker]]:
+    """Yields the object of every record of the file, or of those below a folder, as `read_rows` does."""
+    for file in files_below(path, endings):
+        name = str(file.relative_to(path)) if Path(path) != file else None
+        found: list[Problem] = []
+        try:
+            for line, value in read_records(str(file), found):
+                check = Checker(line, name)
+                row = check.mapping(value, None)
+                if row is not None:
+                    yield file, row, check
+                problems += check.problems
+        except WorkloadError as error:
+            if name is None:
+                raise
+            found += error.problems
+        problems += [replace(problem, file=name) for problem in found]
 
 
 def _is_one_document(source: bytes | str, head: bytes) -> bool:

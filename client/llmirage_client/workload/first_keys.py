@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from llmirage_client.workload.files import JsonFault, parse
+from llmirage_client.workload.files import JsonFault, files_below, parse, read_head
+from llmirage_client.workload.session import WorkloadError
 
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
@@ -14,7 +17,7 @@ _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 @dataclass(slots=True, frozen=True)
 class FirstKeys:
     """keys: of the object itself. marks: these, "turns.text" for a key of the first object of a list under a key, and
-    "type=name" for a text under `type`. Of the first object of an array, all marks begin with "[].".
+    "type=name" for a text under `type` or `schema`. Of the first object of an array, all marks begin with "[].".
     """
 
     keys: tuple[str, ...] = ()
@@ -40,9 +43,18 @@ def first_keys(data: bytes) -> FirstKeys:
     for key, entry in value.items():
         if isinstance(entry, list) and entry and isinstance(entry[0], dict):
             below += [f"{key}.{inner}" for inner in entry[0]]
-    if isinstance(value.get("type"), str):
-        below.append(f"type={value['type']}")
+    below += [f"{key}={value[key]}" for key in ("type", "schema") if isinstance(value.get(key), str)]
     return FirstKeys(tuple(value), tuple(below))
+
+
+def folder_begins_with(path: Path, endings: Sequence[str], recognises: Callable[[Collection[str]], bool]) -> bool:
+    """Whether the first file below the folder with such a name begins with an object of a format."""
+    try:
+        head = read_head(str(files_below(str(path), endings)[0]))
+    except WorkloadError:
+        return False
+    lines = (line for line in head.split(b"\n") if line.strip())
+    return recognises(first_keys(next(lines, b"")).marks) or recognises(first_keys(head).marks)
 
 
 def _of_broken_object(text: str) -> FirstKeys:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.session import SyntheticUser
+from llmirage_client.workload.files import JsonFault, parse
+from llmirage_client.workload.session import SyntheticUser, Turn
 
 _SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio: neighbouring numbers end up far apart
 _BLOCK, _TAIL = np.uint64(0x626C_6F63), np.uint64(0x7461_696C)  # keep the numbers of blocks and of tails apart
@@ -41,13 +43,129 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x
 
 
+def recorded_turn(prompt: SyntheticUser, output_tokens: int, arrival_s: float | None = None) -> Turn:
+    """A request of a trace: its whole prompt, and a reply as long as the recorded one, of one token at least."""
+    most = max(output_tokens, 1)
+    return Turn(synthetic=prompt, max_tokens=most, min_tokens=most, arrival_s=arrival_s)
+
+
+def without_reply_note(requests: int) -> list[str]:
+    """The note on requests with a reply of 0 tokens, where there are any."""
+    if not requests:
+        return []
+    return [f"{requests:,} recorded replies have 0 tokens: these requests ask for 1, as an endpoint gives no fewer"]
+
+
+def key_of(*place: object) -> int:
+    """The key of a synthetic text by its place in a workload; 62 bits."""
+    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2
+
+
+NO_BLOCKS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+def unknown_prompt(tokens: int, key: int) -> SyntheticUser:
+    """A prompt of which nothing is known but its length: all of it is like no other."""
+    return SyntheticUser(tokens, key, block_ids=NO_BLOCKS)
+
+
+def ids_within(ids: npt.NDArray[np.int64], scope: int) -> npt.NDArray[np.int64]:
+    """Ids that mean something within their scope only, as ids that differ from those of other scopes."""
+    return _mixed(ids.astype(np.uint64) ^ _mixed(np.array([scope & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64))).view(np.int64)
+
+
+class BlockLists:
+    """Reads JSON whose longest parts are lists of hashes, which mostly begin as the one before them.
+
+    A list that continues another one costs what it has more: in time, as only that is parsed, and in memory, as their
+    arrays share what is equal. `scope`: see ids_within; None where ids mean the same in the whole file.
+    """
+
+    def __init__(self, key: str = "hash_ids", scope: int | None = None) -> None:
+        self._key = f'"{key}"'.encode()
+        self.scope = scope
+        self._lists: list[npt.NDArray[np.int64]] = []
+        self._recent: list[_Growing] = []
+
+    def parse(self, data: bytes) -> Any:
+        """The value with a list [n] for each list of hashes, for `ids`. Raises JsonFault as `files.parse` does."""
+        parts: list[bytes] = []
+        done = 0
+        place = data.find(self._key)
+        while place >= 0:
+            start = data.find(b"[", place)
+            if start < 0 or data[place + len(self._key) : start].strip() != b":":
+                place = data.find(self._key, place + 1)
+                continue
+            end = data.find(b"]", start)
+            parts += [data[done : start + 1], b"%d" % len(self._lists)]
+            self._lists.append(self._read(data[start + 1 : end].strip()))
+            done = end
+            place = data.find(self._key, end)
+        return parse(b"".join([*parts, data[done:]]) if parts else data)
+
+    def ids(self, value: list[int]) -> npt.NDArray[np.int64]:
+        return self._lists[value[0]]
+
+    def _read(self, text: bytes) -> npt.NDArray[np.int64]:
+        for number, known in enumerate(self._recent):
+            if (ids := known.continued(text, self._parsed)) is not None:
+                self._recent.insert(0, self._recent.pop(number))
+                return ids
+        known = _Growing(text, self._parsed(text))
+        self._recent = [known, *self._recent[: _RECENT_LISTS - 1]]
+        return known.ids
+
+    def _parsed(self, text: bytes) -> npt.NDArray[np.int64]:
+        check = Checker(None)
+        ids = _as_array(parse(b"[%b]" % text), check, "")
+        if check.problems:
+            raise JsonFault("not a list of integers")
+        return ids if self.scope is None or not len(ids) else ids_within(ids, self.scope)
+
+
+_RECENT_LISTS = 8  # of agents that take turns in a file
+
+
+class _Growing:
+    """A list of hashes as text and as an array with room for more at its end."""
+
+    def __init__(self, text: bytes, ids: npt.NDArray[np.int64]) -> None:
+        self._text = text
+        self._buffer = ids
+        self._count = len(ids)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        return self._buffer[: self._count]
+
+    def continued(self, text: bytes, parsed: Callable[[bytes], npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | None:
+        """The ids of a text that begins with this one, which it becomes, or with which this one begins."""
+        mine = self._text
+        if not mine or not text:
+            return None
+        if len(text) <= len(mine):
+            whole = mine.startswith(text) and mine[len(text) : len(text) + 1] in (b"", b",")
+            return self._buffer[: text.count(b",") + 1] if whole else None
+        if not text.startswith(mine) or text[len(mine) : len(mine) + 1] != b",":
+            return None
+        more = parsed(text[len(mine) + 1 :])
+        count = self._count + len(more)
+        if count > len(self._buffer):
+            buffer = np.empty(count + count // 2, dtype=np.int64)
+            buffer[: self._count] = self.ids
+            self._buffer = buffer
+        self._buffer[self._count : count] = more
+        self._text, self._count = text, count
+        return self.ids
+
+
 def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, check: Checker, field: str) -> SyntheticUser:
     """The prompt of a trace's row: so many tokens, and the hashes of its blocks (None: nothing is known of it).
 
     The blocks may end before the prompt does, and the prompt within the last block, but not before it.
     """
-    entries = [] if hash_ids is None else check.items(hash_ids, field)
-    ids = _as_array(entries or [], check, field)
+    ids = read_ids(hash_ids, check, field)
     if tokens and (len(ids) - 1) * block_tokens >= tokens:
         most = -(-tokens // block_tokens)
         check.fail(
@@ -56,6 +174,13 @@ def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, chec
             "(the option block_size says how many tokens a hash stands for)",
         )
     return SyntheticUser(tokens, key, block_ids=ids, block_tokens=block_tokens)
+
+
+def read_ids(value: object, check: Checker, field: str) -> npt.NDArray[np.int64]:
+    """Hashes of blocks, none where the value is null."""
+    if isinstance(value, np.ndarray):
+        return value
+    return _as_array((None if value is None else check.items(value, field)) or [], check, field)
 
 
 def _as_array(entries: Sequence[Any], check: Checker, field: str) -> npt.NDArray[np.int64]:

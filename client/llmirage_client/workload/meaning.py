@@ -104,10 +104,12 @@ def _turn(one: Turn, other: Turn, where: str, found: Differences, keys: tuple[di
         found.note("texts given by their length", where)
     if not _same_time(one.delay_s, other.delay_s):
         found.note("delays", where)
-    if [(b.kind, b.children, b.join_at, b.background) for b in one.branches] != [
-        (b.kind, b.children, b.join_at, b.background) for b in other.branches
+    if [(b.kind, b.children, b.join_at, b.background, b.at) for b in one.branches] != [
+        (b.kind, b.children, b.join_at, b.background, b.at) for b in other.branches
     ]:
         found.note("branches and joins", where)
+    if one.after != other.after:
+        found.note("waits for requests of other sessions", where)
 
 
 def _tools_sent(session: Session) -> list[Any]:

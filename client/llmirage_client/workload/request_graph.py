@@ -7,6 +7,7 @@ stream that begins after a request of another one is started by that one's sessi
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,19 +44,20 @@ class GraphError(ValueError):
 
 
 def sessions_of_play(
-    name: str,
     requests: Sequence[Request],
+    names: set[str],
     arrival_s: float | None = None,
     *,
     floors: bool = False,
     mode: ContextMode = "isolated",
 ) -> list[Session]:
-    """The sessions of one play, its root first: called `name`, the others `name/stream`.
+    """The sessions of one play, its root first, called as their streams.
 
-    arrival_s: of the root, where the file has a schedule. floors: on a schedule no request goes out before its recorded
-    start. Raises GraphError for waits that cannot end.
+    names: those of the file so far; a stream whose name is taken gets a number. arrival_s: of the root, where the file has a
+    schedule. floors: on a schedule no request goes out before its recorded start. Raises GraphError for waits that cannot
+    end.
     """
-    play = _Play(name, arrival_s, floors)
+    play = _Play(names, arrival_s, floors)
     for request in in_order(requests):
         play.add(request)
     return [
@@ -98,6 +100,63 @@ def in_order(requests: Sequence[Request]) -> Iterator[Request]:
         raise GraphError("waits for a request that waits for it", stuck)
 
 
+def finished_before(streams: Sequence[Sequence[tuple[int, float, float]]]) -> dict[int, list[int]]:
+    """By request: those of other streams that had to be over, as they were in the recording, when it started.
+
+    streams: place, start and end of requests. Of every stream it is the latest request that had started before and ended by
+    then; what another one of these implies is left out.
+    """
+    if len(streams) < 2:
+        return {}
+    by_end = [sorted(stream, key=lambda request: (request[2], request[1])) for stream in streams]
+    ends = [[end_s for _, _, end_s in stream] for stream in by_end]
+    found: dict[int, list[int]] = {}
+    for own, stream in enumerate(streams):
+        for place, start_s, _ in stream:
+            frontier = []
+            for other, candidates in enumerate(by_end):
+                at = bisect_right(ends[other], start_s) - 1
+                while at >= 0 and candidates[at][1] >= start_s:
+                    at -= 1
+                if other != own and at >= 0:
+                    frontier.append(candidates[at])
+            latest_s = max((start for _, start, _ in frontier), default=0.0)
+            kept = [earlier for earlier, start, end in frontier if start == latest_s or end > latest_s]
+            if kept:
+                found[place] = kept
+    return found
+
+
+def free_name(name: str, names: set[str]) -> str:
+    """The name, with a number after it if it is taken; it is among the names from then on."""
+    free, number = name, 1
+    while free in names:
+        number += 1
+        free = f"{name}#{number}"
+    names.add(free)
+    return free
+
+
+def plays_of(requests: Sequence[Request]) -> list[list[Request]]:
+    """Requests that wait for each other, directly or by way of others, in the order given."""
+    leader = {request.id: request.id for request in requests}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    for request in requests:
+        for need in request.needs:
+            if need.request not in leader:
+                raise GraphError(f"waits for '{need.request}', which is not among the requests", request)
+            leader[find(request.id)] = find(need.request)
+    plays: dict[str, list[Request]] = {}
+    for request in requests:
+        plays.setdefault(find(request.id), []).append(request)
+    return list(plays.values())
+
+
 @dataclass(slots=True)
 class _Chain:
     """A session in the making."""
@@ -110,15 +169,14 @@ class _Chain:
 
 
 class _Play:
-    def __init__(self, name: str, arrival_s: float | None, floors: bool) -> None:
+    def __init__(self, names: set[str], arrival_s: float | None, floors: bool) -> None:
         self.chains: list[_Chain] = []
-        self._name = name
+        self._names = names
         self._arrival_s = arrival_s
         self._floors = floors
         self._origin_s = 0.0
         self._root_request = ""
         self._places: dict[str, tuple[_Chain, int]] = {}
-        self._names = {name}
 
     def add(self, request: Request) -> None:
         chain, before = self._continued(request)
@@ -159,7 +217,7 @@ class _Play:
         """A new chain: the root, or one that a turn of another chain starts."""
         if not self.chains:
             self._origin_s = request.start_s
-            root = _Chain(self._name, request.stream, request.line)
+            root = _Chain(free_name(request.stream, self._names), request.stream, request.line)
             self.chains.append(root)
             return root, None
         if request.needs:
@@ -167,18 +225,10 @@ class _Play:
         else:  # it comes with the play, whose root comes first
             before = Need(self._root_request, request.start_s - self._origin_s, "dispatch")
         parent, index = self._places[before.request]
-        chain = _Chain(self._free_name(request.stream), request.stream, request.line)
+        chain = _Chain(free_name(request.stream, self._names), request.stream, request.line)
         parent.turns[index] = _with_child(parent.turns[index], f"{parent.name}:{index}", chain.name, before.event)
         self.chains.append(chain)
         return chain, before
-
-    def _free_name(self, stream: str) -> str:
-        name, number = f"{self._name}/{stream}", 1
-        while name in self._names:
-            number += 1
-            name = f"{self._name}/{stream}#{number}"
-        self._names.add(name)
-        return name
 
 
 def _with_child(turn: Turn, place: str, child: str, event: Event) -> Turn:

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
+from llmirage_client.workload.dag.graph import roots
 from llmirage_client.workload.session import Session, Workload
 
 Process = Literal["none", "constant", "poisson", "gamma"]
@@ -65,6 +66,13 @@ def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: I
             notes += (f"the file's first timestamp, {first:,.3f} s, is the start of the run",)
         sessions = sorted(sessions, key=lambda session: session.arrival_s or 0.0)
     return Workload.of_roots(format_name, path, sessions, notes)
+
+
+def scheduled_trees(format_name: str, path: str, sessions: Iterable[Session], notes: Iterable[str] = ()) -> Workload:
+    """As `scheduled`, of sessions of which some start others: those that nothing starts are the roots."""
+    by_id = {session.id: session for session in sessions}
+    timed = scheduled(format_name, path, [by_id[root] for root in roots(by_id)], notes)
+    return replace(timed, sessions={name: timed.sessions.get(name, session) for name, session in by_id.items()})
 
 
 def earlier(session: Session, by_s: float) -> Session:

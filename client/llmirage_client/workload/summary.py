@@ -47,6 +47,7 @@ def summarise(workload: Workload, with_reuse: bool = True) -> WorkloadSummary:
     spawns = sum(len(b.children) for b in branches if b.kind == "spawn")
     spawns += sum(len(s.pre_session_spawns) + sum(len(r.children) for r in s.rounds) for s in sessions.values())
     joins = {(s.id, b.join_at) for s in sessions.values() for t in s.turns for b in t.branches if b.join_at is not None}
+    joins |= {(s.id, i) for s in sessions.values() for i, t in enumerate(s.turns) if any(a.session != s.id for a in t.after)}
     arrivals = [sessions[root].arrival_s for root in workload.roots]
     known = [arrival for arrival in arrivals if arrival is not None]
     return WorkloadSummary(

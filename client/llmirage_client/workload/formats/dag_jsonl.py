@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
 
 from llmirage_client.workload.dag.desugar import desugar
-from llmirage_client.workload.dag.graph import check_graph, roots
+from llmirage_client.workload.dag.graph import check_graph
 from llmirage_client.workload.dag.schema import read_conversation
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
-from llmirage_client.workload.schedule import scheduled
+from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
 
 _SESSION_ID = re.compile(rb'"session_id"\s*:\s*"([^"\\]+)"')
@@ -37,8 +36,7 @@ def load(path: str) -> Workload:
     problems += check_graph(sessions, first_line.keys() | _ids_on_broken_lines(data, problems))
     if problems:
         raise WorkloadError(path, list(dict.fromkeys(problems)))
-    timed = scheduled(FORMAT.name, path, [sessions[root] for root in roots(sessions)])
-    return replace(timed, sessions={sid: timed.sessions.get(sid, session) for sid, session in sessions.items()})
+    return scheduled_trees(FORMAT.name, path, sessions.values())
 
 
 def _ids_on_broken_lines(data: bytes, problems: Collection[Problem]) -> set[str]:

@@ -11,7 +11,7 @@ import random
 from llmirage_client.workload.conversation_lines import conversation
 from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.format_options import DATASET_OFFSET, Option
-from llmirage_client.workload.formats.trie import key_of
+from llmirage_client.workload.hash_blocks import key_of
 from llmirage_client.workload.session import Problem, SyntheticUser, Turn, Workload, WorkloadError
 
 _CONVERSATIONS = 100

@@ -7,7 +7,6 @@ length of the reply; a reply is as long as that where the endpoint honours ignor
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from llmirage_client.workload.checking import Checker, kind_of
 from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, LeftOut, load_lines, required
 from llmirage_client.workload.format import Format
+from llmirage_client.workload.hash_blocks import key_of
 from llmirage_client.workload.session import SyntheticUser, Turn, Workload
 
 _LISTS = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
@@ -78,11 +78,6 @@ def _count(value: Any, field: str, check: Checker, minimum: int) -> int | None:
         check.fail(field, f"Input should be less than or equal to {_MOST}")
         return None
     return None if number is None else math.floor(number)
-
-
-def key_of(*place: object) -> int:
-    """The key of a synthetic text by its place in a workload; 62 bits."""
-    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2
 
 
 FORMAT = Format(

@@ -1,0 +1,189 @@
+"""agentic_mooncake: agents' requests that wait for each other, as lengths and block hashes, one a line.
+
+Documented by NVIDIA Dynamo (dynamo.agentic_mooncake). Version 2 begins with a header line and names for each request the
+events it waits for; the older rows without a header have `wait_for` and one delay. A request goes out when the last event
+has happened and its delay is over, in version 2 on a schedule not before `not_before_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from llmirage_client.workload.checking import ABSENT, FIELD_REQUIRED, MOST_TOKENS, Checker, StrayKeys
+from llmirage_client.workload.files import read_rows
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.hash_blocks import ids_within, key_of, read_prompt, recorded_turn, without_reply_note
+from llmirage_client.workload.request_graph import GraphError, Need, Request, plays_of, sessions_of_play
+from llmirage_client.workload.schedule import scheduled_trees
+from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
+
+SCHEMA = "dynamo.agentic_mooncake"
+BLOCK_TOKENS = 512
+_BLOCK_SIZES = tuple(2**power for power in range(3, 15))
+_ROWS_THAT_TELL = 1000
+_VERSION = 2
+_RELATIONS = ("sequence", "spawn", "join", "replay_barrier")
+_BOTH = ("request_id", "session_id", "model", "input_length", "output_length", "output_token_ids", "hash_ids", "priority")
+_POLICY = ("strict_priority", "policy_class")
+_KEYS = (*_BOTH, *_POLICY, "play_id", "source_play_ordinal", "not_before_ms", "recorded_api_time_ms", "dependencies")
+_OLD_KEYS = (
+    *_BOTH, *_POLICY, "timestamp", "wait_for", "delay", "delay_ms", "tool_wait_ms", "branches", "prefix_reset",
+    "tool_events",
+)  # fmt: skip
+_MS_PER_S = 1e3
+
+
+def load(path: str, *, block_size: int | None = None) -> Workload:
+    """Every play of the file. block_size: tokens that a hash stands for, where no header says; None: as the rows fit.
+
+    Raises WorkloadError with all problems, each with line and field.
+    """
+    problems: list[Problem] = []
+    reader = _Reader(block_size or _fitting_block_tokens(path))
+    for row, check in read_rows(path, problems):
+        if "schema" in row:
+            reader.read_header(row, check)
+        else:
+            reader.read(row, check)
+    return reader.workload(path, problems)
+
+
+def _fitting_block_tokens(path: str) -> int:
+    """The size of blocks, a power of two, with which prompts have as many as the rows say."""
+    sizes = list(_BLOCK_SIZES)
+    for row, _ in islice(read_rows(path, []), _ROWS_THAT_TELL):
+        tokens, ids = row.get("input_length"), row.get("hash_ids")
+        if type(tokens) is int and isinstance(ids, list) and ids:
+            sizes = [size for size in sizes if -(-tokens // size) == len(ids)]
+    return BLOCK_TOKENS if BLOCK_TOKENS in sizes or not sizes else sizes[0]
+
+
+class _Reader:
+    """The plays of a file. newer: it has a header."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._newer = False
+        self._scoped = False
+        self._stray = StrayKeys()
+        self._lines: dict[tuple[str, str], int] = {}
+        self._plays: dict[str, list[Request]] = {}
+        self._without_reply = 0
+
+    def read_header(self, row: Mapping[str, Any], check: Checker) -> None:
+        if row["schema"] != SCHEMA:
+            check.fail("schema", f"Input should be '{SCHEMA}'")
+        if row.get("version") != _VERSION:
+            check.fail("version", f"Input should be {_VERSION}")
+        scope = row.get("hash_id_scope", "local")
+        if scope not in ("local", "global"):
+            check.fail("hash_id_scope", "Input should be 'local' or 'global'")
+        if self._newer or self._lines:
+            check.fail(None, "a header is the first line of its file")
+        size = check.integer(check.required(row, "block_size"), "block_size", minimum=1, maximum=MOST_TOKENS)
+        self._block_tokens = size or self._block_tokens
+        self._newer, self._scoped = True, scope == "local"
+
+    def read(self, row: Mapping[str, Any], check: Checker) -> None:
+        self._stray.look(row, _KEYS if self._newer else _OLD_KEYS, check)
+        name = check.text(check.required(row, "request_id"), "request_id", may_be_empty=False)
+        stream = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+        play = check.text(check.required(row, "play_id"), "play_id", may_be_empty=False) if self._newer else ""
+        tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1, maximum=MOST_TOKENS) or 0
+        output = check.integer(check.required(row, "output_length"), "output_length", minimum=0, maximum=MOST_TOKENS)
+        line = check.line or 0
+        prompt = read_prompt(tokens, row.get("hash_ids"), self._block_tokens, line, check, "hash_ids")
+        blocks = 0 if prompt.block_ids is None else len(prompt.block_ids)
+        if row.get("hash_ids") is not None and tokens > blocks * self._block_tokens and not check.problems:
+            few = f"{blocks} blocks of {self._block_tokens} tokens are too few for {tokens} tokens"
+            check.fail("hash_ids", f"{few}; there is one for every block, the last may be cut")
+        start_s, needs = self._needs(row, check) if self._newer else self._old_needs(row, check)
+        if name is None or stream is None or play is None:
+            return
+        first = self._lines.setdefault((play, name), line)
+        if first != line:
+            check.fail("request_id", f"'{name}' is also on line {first}; ids must be unique")
+            return
+        if self._scoped and prompt.block_ids is not None and blocks:
+            scope = key_of(SCHEMA, row.get("source_play_ordinal", play))
+            prompt = replace(prompt, block_ids=ids_within(prompt.block_ids, scope))
+        self._without_reply += output == 0
+        turn = recorded_turn(prompt, output or 0)
+        full_name = f"{play}/{stream}" if play else stream
+        self._plays.setdefault(play, []).append(Request(name, full_name, turn, start_s, needs, line))
+
+    def _needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
+        start_ms = check.number(check.required(row, "not_before_ms"), "not_before_ms") or 0.0
+        needs = []
+        entries = check.items(check.required(row, "dependencies"), "dependencies") or []
+        for i, entry in enumerate(entries):
+            at = f"dependencies.{i}"
+            given = check.mapping(entry, at)
+            if given is None:
+                continue
+            check.unknown_keys(given, ("request_id", "trigger", "delay_ms", "relation"), f"{at}.")
+            name = check.text(check.required(given, "request_id", f"{at}."), f"{at}.request_id", may_be_empty=False)
+            trigger = check.required(given, "trigger", f"{at}.")
+            if trigger is not ABSENT and trigger not in ("dispatch", "completion"):
+                check.fail(f"{at}.trigger", "Input should be 'dispatch' or 'completion'")
+            relation = given.get("relation", "sequence")
+            if relation not in _RELATIONS:
+                check.fail(f"{at}.relation", f"Input should be one of {', '.join(_RELATIONS)}")
+            elif trigger == "dispatch" and relation != "spawn":
+                check.rule("only a 'spawn' waits for a dispatch", f"{at}.trigger")
+            delay_ms = check.number(given.get("delay_ms", 0.0), f"{at}.delay_ms") or 0.0
+            if name is not None:
+                needs.append(Need(name, delay_ms / _MS_PER_S, "dispatch" if trigger == "dispatch" else "reply"))
+        return start_ms / _MS_PER_S, tuple(needs)
+
+    def _old_needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
+        if row.get("delay") is not None and row.get("delay_ms") is not None:
+            check.rule("'delay' and 'delay_ms' are two names of one value", "delay_ms")
+        waits = [check.given(row, key, check.number) or 0.0 for key in ("delay", "delay_ms", "tool_wait_ms")]
+        names = check.texts(row["wait_for"], "wait_for") if row.get("wait_for") is not None else ()
+        timestamp_ms = check.given(row, "timestamp", check.number)
+        if names and timestamp_ms is not None:
+            check.rule("'timestamp' is only for requests that wait for none", "timestamp")
+        if names is not None and not names and timestamp_ms is None:
+            check.fail("timestamp", f"{FIELD_REQUIRED} (or 'wait_for')")
+        needs = tuple(Need(name, sum(waits) / _MS_PER_S) for name in names or ())
+        return ((timestamp_ms or 0.0) + (0.0 if names else sum(waits))) / _MS_PER_S, needs
+
+    def workload(self, path: str, problems: list[Problem]) -> Workload:
+        """Raises WorkloadError with the problems that are known and those between requests."""
+        sessions: list[Session] = []
+        names: set[str] = set()
+        for requests in self._plays.values():
+            try:
+                for play in [requests] if self._newer else plays_of(requests):
+                    arrival_s = min((request.start_s for request in play if not request.needs), default=0.0)
+                    sessions += sessions_of_play(play, names, arrival_s, floors=self._newer)
+            except GraphError as error:
+                field = "dependencies" if self._newer else "wait_for"
+                problems.append(Problem(f"'{error.request.id}' {error}", error.request.line, field))
+        if not self._lines and not problems:
+            problems.append(Problem("has no requests"))
+        if problems:
+            raise WorkloadError(path, problems)
+        notes = [*self._stray.notes(), *without_reply_note(self._without_reply)]
+        return scheduled_trees(FORMAT.name, path, sessions, notes)
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return "schema=" + SCHEMA in known or {"request_id", "input_length", "session_id"} <= known
+
+
+FORMAT = Format(
+    name="agentic_mooncake",
+    summary="agents' requests that wait for each other, as lengths and block hashes",
+    needs="'request_id', 'session_id' and 'input_length' on every line, or a header of the schema dynamo.agentic_mooncake",
+    recognises=recognises,
+    load=load,
+    order=25,
+    options=(Option("block_size", "integer", "tokens per hash id, where no header says", minimum=1),),
+)

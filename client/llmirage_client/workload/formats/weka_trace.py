@@ -1,0 +1,446 @@
+"""weka_trace: recorded coding agents of kv-cache-tester, a JSON object a trace; a file, JSON lines, or a folder of them.
+
+Published at github.com/callanjfox/kv-cache-tester and as the AgentX corpora; versions 5 to 7 differ in content only. A trace
+is one tree: its parent's requests, those of the subagents that it starts, and agents that are flat among its requests, told
+apart by what their prompts begin with. Each request is a whole prompt of hash blocks. It goes out as long after the previous
+reply of its agent as in the recording, once every request that was over by then in the recording is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.workload.agent_chains import Recorded, agents
+from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
+from llmirage_client.workload.files import JsonFault, Places, files_below, parse, read_bytes, read_head, read_lines
+from llmirage_client.workload.first_keys import folder_begins_with
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
+from llmirage_client.workload.request_graph import Event, GraphError, Need, Request, finished_before, sessions_of_play
+from llmirage_client.workload.session import Problem, Session, SyntheticUser, Workload, WorkloadError
+
+_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
+_DIGEST_REPLY, _DIGEST_RATIO = 4_000, 20
+_TRACE_KEYS = ("id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals")
+_REQUEST_KEYS = (
+    "t", "type", "model", "in", "out", "hash_ids", "input_types", "output_types", "stop", "api_time", "ttft", "think_time",
+)  # fmt: skip
+_MARKER_KEYS = (
+    "t", "type", "agent_id", "subagent_type", "duration_ms", "total_tokens", "tool_use_count", "status", "models",
+    "requests", "tool_tokens", "system_tokens",
+)  # fmt: skip
+_TOUCH_S = 1e-6
+
+
+def load(path: str, *, max_context_length: int | None = None) -> Workload:
+    """Every trace of the file or folder. max_context_length: leave out traces with a longer prompt and reply.
+
+    Raises WorkloadError with all problems, each with file, line and field.
+    """
+    reader = _Reader(max_context_length)
+    for file in files_below(path, _ENDINGS):
+        reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
+    return reader.workload(path)
+
+
+@dataclass(slots=True, frozen=True)
+class _Marker:
+    """A subagent: where its first request is expected, and when it was over."""
+
+    place: int
+    name: str
+    start_s: float
+    end_s: float
+    entries: _Entries
+
+
+@dataclass(slots=True, frozen=True)
+class _Entries:
+    """The requests of an agent and the subagents among them."""
+
+    requests: tuple[Recorded, ...]
+    markers: tuple[_Marker, ...]
+
+    @property
+    def end_s(self) -> float | None:
+        ends = [request.end_s for request in self.requests] + [marker.end_s for marker in self.markers]
+        return max(ends, default=None)
+
+
+@dataclass(slots=True, frozen=True)
+class _Stream:
+    """An agent of a trace. parent: the request that started it, None for the root; gate: the one that waits for its end.
+
+    begins_s: where it starts in the recording, by its marker. flat: it has none.
+    """
+
+    name: str
+    requests: Sequence[Recorded]
+    parent: Recorded | None = None
+    gate: Recorded | None = None
+    begins_s: float = 0.0
+    flat: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class _Trace:
+    name: str
+    block_tokens: int
+    entries: _Entries
+    tokens: Mapping[int, int]  # of the prompts, by place
+    timed: frozenset[int]  # places of requests whose duration is known
+
+
+class _Reader:
+    def __init__(self, max_context_length: int | None) -> None:
+        self._most_context = max_context_length
+        self._problems: list[Problem] = []
+        self._sessions: list[Session] = []
+        self._roots: list[str] = []
+        self._names: set[str] = set()
+        self._first: dict[str, str] = {}
+        self._stray = StrayKeys()
+        self._models: set[str] = set()
+        self._without_reply = self._empty = self._too_long = self._dropped = 0
+
+    def read_file(self, file: Path, name: str | None) -> None:
+        try:
+            head = read_head(str(file))
+            if _is_lines(head):
+                for number, line in enumerate(read_lines(str(file)), start=1):
+                    if line.strip():
+                        self._read(line, number, name)
+            else:
+                self._read(read_bytes(str(file)), 1, name)
+        except WorkloadError as error:
+            if name is None:
+                raise
+            self._problems += [replace(problem, file=name) for problem in error.problems]
+
+    def _read(self, data: bytes, line: int, file: str | None) -> None:
+        check = Checker(line, file)
+        lists = BlockLists(scope=_scope(_beginning(data)))
+        try:
+            value = lists.parse(data)
+            if isinstance(value, dict) and (scope := _scope(value)) != lists.scope:
+                lists = BlockLists(scope=scope)
+                value = lists.parse(data)
+            trace = self._trace(value, check, lists)
+        except JsonFault:  # perhaps only in a list of hashes: read it plainly, for the place
+            try:
+                trace = self._trace(parse(data), check, None)
+            except JsonFault as error:
+                check.fail(None, f"invalid JSON: {error}")
+                check.problems[-1] = replace(check.problems[-1], line=line + (error.line or 1) - 1)
+                trace = None
+        if check.problems:
+            self._problems += _placed(check.problems, data)
+        elif trace is not None:
+            self._add(trace, line, file)
+
+    # --- what a trace says ---------------------------------------------------------------------------------------------
+
+    def _trace(self, value: Any, check: Checker, lists: BlockLists | None) -> _Trace | None:
+        row = check.mapping(value, None)
+        if row is None:
+            return None
+        self._stray.look(row, _TRACE_KEYS, check)
+        name = check.text(check.required(row, "id"), "id", may_be_empty=False)
+        size = check.integer(check.required(row, "block_size"), "block_size", minimum=1, maximum=MOST_TOKENS)
+        scope = row.get("hash_id_scope", "local")
+        if scope not in ("local", "global"):
+            check.fail("hash_id_scope", "Input should be 'local' or 'global'")
+        if row.get("models") is not None:
+            check.texts(row["models"], "models")
+        entries = check.items(check.required(row, "requests"), "requests")
+        if name is None or size is None or entries is None:
+            return None
+        body = _Body(check, lists, self._stray, size, _scope(row))
+        read = body.entries(entries, "requests.", 0.0, relative=False)
+        self._models |= body.models
+        self._without_reply += body.without_reply
+        if not body.tokens:
+            self._empty += 1
+            return None
+        if self._most_context is not None and body.longest > self._most_context:
+            self._too_long += 1
+            return None
+        return _Trace(name, size, read, body.tokens, frozenset(body.timed))
+
+    # --- what it comes to ----------------------------------------------------------------------------------------------
+
+    def _add(self, trace: _Trace, line: int, file: str | None) -> None:
+        place = f"{file or ''} line {line}".strip()
+        if self._first.setdefault(trace.name, place) != place:
+            message = f"'{trace.name}' is also in {self._first[trace.name]}; ids must be unique"
+            self._problems.append(Problem(message, line, "id", file))
+            return
+        streams = list(self._streams(trace.name, trace.entries, trace, None))
+        if not streams:
+            self._empty += 1
+            return
+        try:
+            sessions = sessions_of_play(list(_requests(trace, streams, line)), self._names)
+        except GraphError as error:
+            self._problems.append(Problem(str(error), line, f"request {error.request.id}", file))
+            return
+        self._roots.append(sessions[0].id)
+        self._sessions += sessions
+
+    def _streams(self, name: str, entries: _Entries, trace: _Trace, started: _Stream | None) -> Iterator[_Stream]:
+        """The agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
+        found = agents(entries.requests)
+        if not found:
+            self._dropped += len(entries.markers)
+            return
+        main, *others = found
+        how = started or _Stream(name, ())
+        yield replace(how, requests=main)
+        between = ":" if started else "::"
+        for number, own in enumerate(others):
+            kind = "aux" if _is_sidecar(own, main, trace) else "fa"
+            suffix = f"{name}{between}{kind}:{number:03}"
+            if started is not None:  # siblings, that begin and end with their subagent
+                yield replace(how, name=suffix, requests=own)
+                continue
+            parent = _before(main, own[0].place, own[0].start_s) or main[0]
+            end_s = max(request.end_s for request in own)
+            yield _Stream(suffix, own, parent, _gate(main, own[0].place, end_s), own[0].start_s, flat=True)
+        for marker in entries.markers:
+            parent = _before(main, marker.place, marker.start_s)
+            if parent is None:
+                self._dropped += 1
+                continue
+            gate = _gate(main, marker.place, marker.end_s)
+            child = _Stream(f"{trace.name}::sa:{marker.name}", (), parent, gate, marker.start_s)
+            yield from self._streams(child.name, marker.entries, trace, child)
+
+    def workload(self, path: str) -> Workload:
+        """Raises WorkloadError with the problems of all files."""
+        if not self._sessions and not self._problems:
+            why = [f"{self._too_long} have a longer context than {self._most_context}"] if self._too_long else []
+            self._problems.append(Problem("; ".join(["has no trace with requests", *why])))
+        if self._problems:
+            raise WorkloadError(path, self._problems)
+        notes = [*self._stray.notes(), *without_reply_note(self._without_reply)]
+        if self._models:
+            notes.append(
+                f"recorded with {', '.join(sorted(self._models)[:4])}: not sent, all requests go to the run's model"
+            )
+        for count, what in (
+            (self._empty, "traces without requests"),
+            (self._too_long, f"traces with a context longer than {self._most_context}"),
+            (self._dropped, "subagents before the first request of their parent"),
+        ):
+            if count:
+                notes.append(f"left out {count:,}: {what}")
+        return Workload(
+            FORMAT.name, path, {session.id: session for session in self._sessions}, tuple(self._roots), tuple(notes)
+        )
+
+
+class _Body:
+    """Reads the requests of one trace."""
+
+    def __init__(
+        self, check: Checker, lists: BlockLists | None, stray: StrayKeys, block_tokens: int, scope: int | None
+    ) -> None:
+        self._check = check
+        self._lists = lists
+        self._stray = stray
+        self._block_tokens = block_tokens
+        self._scope = scope
+        self._next_place = 0
+        self.tokens: dict[int, int] = {}
+        self.timed: set[int] = set()
+        self.models: set[str] = set()
+        self.without_reply = 0
+        self.longest = 0
+
+    def entries(self, values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool) -> _Entries:
+        """Of an agent. relative: times below the marker's count from it."""
+        requests: list[Recorded] = []
+        markers: list[_Marker] = []
+        for i, value in enumerate(values):
+            at = f"{prefix}{i}"
+            entry = self._check.mapping(value, at)
+            if entry is None:
+                continue
+            place = self._next_place
+            self._next_place += 1
+            start_s = self._check.number(self._check.required(entry, "t", f"{at}."), f"{at}.t") or 0.0
+            if relative and start_s + _TOUCH_S < marker_s:
+                start_s += marker_s
+            if entry.get("type") == "subagent":
+                markers.append(self._marker(entry, f"{at}.", place, start_s))
+            else:
+                requests.append(self._request(entry, f"{at}.", place, start_s))
+        return _Entries(tuple(requests), tuple(markers))
+
+    def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
+        check = self._check
+        self._stray.look(entry, _MARKER_KEYS, check, at)
+        name = check.text(check.required(entry, "agent_id", at), f"{at}agent_id", may_be_empty=False)
+        duration_ms = check.given(entry, "duration_ms", check.number, at)
+        values = check.items(check.required(entry, "requests", at), f"{at}requests") or []
+        entries = self.entries(values, f"{at}requests.", start_s, relative=True)
+        end_s = entries.end_s if duration_ms is None else start_s + duration_ms / 1e3
+        return _Marker(place, name or "", start_s, start_s if end_s is None else end_s, entries)
+
+    def _request(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> Recorded:
+        check = self._check
+        self._stray.look(entry, _REQUEST_KEYS, check, at)
+        if entry.get("type", "n") not in ("n", "s"):
+            check.fail(f"{at}type", "Input should be 'n', 's' or 'subagent'")
+        tokens = check.integer(check.required(entry, "in", at), f"{at}in", minimum=1, maximum=MOST_TOKENS) or 1
+        output = check.integer(check.required(entry, "out", at), f"{at}out", minimum=0, maximum=MOST_TOKENS) or 0
+        model = check.given(entry, "model", check.text, at) or ""
+        api_s = check.given(entry, "api_time", check.number, at)
+        check.given(entry, "think_time", check.number, at)
+        ids = self._ids(entry.get("hash_ids"), f"{at}hash_ids")[: tokens // self._block_tokens]
+        self.tokens[place] = tokens
+        self.models |= {model} - {""}
+        self.without_reply += not output
+        self.longest = max(self.longest, tokens + output)
+        if api_s is not None:
+            self.timed.add(place)
+        return Recorded(place, start_s, start_s + (api_s or 0.0), model, output, ids)
+
+    def _ids(self, value: object, field: str) -> Any:
+        if self._lists is not None and isinstance(value, list) and len(value) == 1:
+            return self._lists.ids(value)
+        ids = read_ids(value, self._check, field)
+        return ids if self._scope is None else ids_within(ids, self._scope)
+
+
+def _requests(trace: _Trace, streams: Sequence[_Stream], line: int) -> Iterator[Request]:
+    """The requests of a trace with what each waits for.
+
+    A subagent starts as AIPerf starts it: after the dispatch of its parent's request if that was under way when it began,
+    else after its reply, from which on the time up to the marker is not waited.
+    """
+    begins_s: dict[object, float] = {}
+    joined: dict[int, set[int]] = {}
+    for stream in streams:
+        if stream.parent is None:
+            continue
+        group = stream.parent.place, stream.gate and stream.gate.place, stream.flat
+        begins_s[group] = min(begins_s.get(group, stream.begins_s), stream.begins_s)
+        if stream.gate is not None:
+            own = [request.place for request in stream.requests if request.start_s < stream.gate.start_s]
+            joined.setdefault(stream.gate.place, set()).update(own[-1:])
+    earlier = finished_before([[(r.place, r.start_s, r.end_s) for r in stream.requests] for stream in streams])
+    for stream in streams:
+        previous: Recorded | None = None
+        for request in stream.requests:
+            needs: dict[tuple[int, Event], float] = {}
+            if previous is not None:
+                needs[previous.place, "reply"] = max(request.start_s - previous.end_s, 0.0)
+            elif (parent := stream.parent) is not None:
+                begun_s = begins_s[parent.place, stream.gate and stream.gate.place, stream.flat]
+                if parent.place in trace.timed and begun_s < parent.end_s:
+                    needs[parent.place, "dispatch"] = max(request.start_s - parent.start_s, 0.0)
+                else:
+                    needs[parent.place, "reply"] = max(request.start_s - begun_s, 0.0)
+            for place in sorted({*joined.get(request.place, ()), *earlier.get(request.place, ())}):
+                needs.setdefault((place, "reply"), 0.0)
+            prompt = SyntheticUser(
+                trace.tokens[request.place],
+                key_of("weka", trace.name, request.place),
+                block_ids=request.ids,
+                block_tokens=trace.block_tokens,
+            )
+            waits = tuple(Need(str(place), delay_s, event) for (place, event), delay_s in needs.items())
+            turn = recorded_turn(prompt, request.output_tokens)
+            yield Request(str(request.place), stream.name, turn, request.start_s, waits, line)
+            previous = request
+
+
+def _before(main: Sequence[Recorded], place: int, start_s: float) -> Recorded | None:
+    """The last request of an agent that stands before that place of the file, and had started by then."""
+    found = [request for request in main if request.place < place and request.start_s <= start_s + _TOUCH_S]
+    return found[-1] if found else None
+
+
+def _gate(main: Sequence[Recorded], place: int, end_s: float) -> Recorded | None:
+    """The first request after that place of the file that started when all was over."""
+    return next((request for request in main if request.place > place and request.start_s + _TOUCH_S >= end_s), None)
+
+
+def _is_sidecar(own: Sequence[Recorded], main: Sequence[Recorded], trace: _Trace) -> bool:
+    """Whether it is a single call beside the agent, such as a summary: of another model, of little context, or a digest."""
+    if len(own) > 1:
+        return False
+    tokens, output = trace.tokens[own[0].place], own[0].output_tokens
+    largest = max(trace.tokens[request.place] for request in main)
+    if own[0].model != main[0].model or tokens < max(_SIDECAR_TOKENS, int(_SIDECAR_SHARE * largest)):
+        return True
+    return 0 < output < _DIGEST_REPLY and tokens >= _SIDECAR_TOKENS and tokens > _DIGEST_RATIO * output
+
+
+_NAME = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.)*")')
+_GLOBAL = re.compile(rb'"hash_id_scope"\s*:\s*"global"')
+_BEGINNING_BYTES = 4096
+
+
+def _beginning(data: bytes) -> Mapping[str, Any]:
+    """A guess of a trace's id and scope from its first bytes."""
+    head = data[:_BEGINNING_BYTES]
+    name = _NAME.search(head)
+    try:
+        found: dict[str, Any] = {} if name is None else {"id": parse(name.group(1))}
+    except JsonFault:
+        found = {}
+    return found | ({"hash_id_scope": "global"} if _GLOBAL.search(head) else {})
+
+
+def _scope(trace: Mapping[str, Any]) -> int | None:
+    """Within what the ids of a trace mean something; None: everywhere."""
+    return None if trace.get("hash_id_scope") == "global" else key_of("weka", trace.get("id"))
+
+
+def _is_lines(head: bytes) -> bool:
+    """Whether a file holds a trace a line, not one over several lines; head: its beginning."""
+    return head.lstrip().partition(b"\n")[0].strip() not in (b"{", b"")
+
+
+def _placed(problems: Sequence[Problem], data: bytes) -> list[Problem]:
+    """The problems of a trace over several lines with the lines of their fields."""
+    if b"\n" not in data.strip():
+        return list(problems)
+    try:
+        places = Places(data.decode("utf-8"))
+        return [
+            replace(problem, line=places.line([int(step) if step.isdigit() else step for step in problem.field.split(".")]))
+            if problem.field
+            else problem
+            for problem in problems
+        ]
+    except (ValueError, IndexError):
+        return list(problems)
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return "requests.hash_ids" in known or {"requests", "block_size"} <= known or {"requests", "hash_id_scope"} <= known
+
+
+FORMAT = Format(
+    name="weka_trace",
+    summary="recorded coding agents (WEKA kv-cache-tester, AgentX corpora) with subagents, as lengths and block hashes",
+    needs="'id', 'block_size' and 'requests' in every object",
+    recognises=recognises,
+    load=load,
+    aliases=("weka", "kv_cache_tester"),
+    order=15,
+    options=(
+        Option("max_context_length", "integer", "leave out traces with a longer prompt and reply, in tokens", minimum=1),
+    ),
+    recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
+)
