@@ -86,6 +86,7 @@ class BlockLists:
         self.scope = scope
         self._lists: list[npt.NDArray[np.int64]] = []
         self._recent: list[_Growing] = []
+        self._buffers: list[npt.NDArray[np.int64]] = []
 
     def parse(self, data: bytes) -> Any:
         """The value with a list [n] for each list of hashes, for `ids`. Raises JsonFault as `files.parse` does."""
@@ -102,6 +103,10 @@ class BlockLists:
             self._lists.append(self._read(data[start + 1 : end].strip()))
             done = end
             place = data.find(self._key, end)
+        if self.scope is not None:
+            for buffer in self._buffers:
+                buffer[:] = ids_within(buffer, self.scope)
+        self._recent, self._buffers = [], []
         return parse(b"".join([*parts, data[done:]]) if parts else data)
 
     def ids(self, value: list[int]) -> npt.NDArray[np.int64]:
@@ -111,8 +116,12 @@ class BlockLists:
         for number, known in enumerate(self._recent):
             if (ids := known.continued(text, self._parsed)) is not None:
                 self._recent.insert(0, self._recent.pop(number))
+                if known.buffer is not self._buffers[known.number]:
+                    known.number = len(self._buffers)
+                    self._buffers.append(known.buffer)
                 return ids
-        known = _Growing(text, self._parsed(text))
+        known = _Growing(text, self._parsed(text), len(self._buffers))
+        self._buffers.append(known.buffer)
         self._recent = [known, *self._recent[: _RECENT_LISTS - 1]]
         return known.ids
 
@@ -121,23 +130,24 @@ class BlockLists:
         ids = _as_array(parse(b"[%b]" % text), check, "")
         if check.problems:
             raise JsonFault("not a list of integers")
-        return ids if self.scope is None or not len(ids) else ids_within(ids, self.scope)
+        return ids
 
 
 _RECENT_LISTS = 8  # of agents that take turns in a file
 
 
 class _Growing:
-    """A list of hashes as text and as an array with room for more at its end."""
+    """A list of hashes as text and as an array with room for more at its end. number: of its buffer."""
 
-    def __init__(self, text: bytes, ids: npt.NDArray[np.int64]) -> None:
+    def __init__(self, text: bytes, ids: npt.NDArray[np.int64], number: int) -> None:
         self._text = text
-        self._buffer = ids
+        self.buffer = ids
+        self.number = number
         self._count = len(ids)
 
     @property
     def ids(self) -> npt.NDArray[np.int64]:
-        return self._buffer[: self._count]
+        return self.buffer[: self._count]
 
     def continued(self, text: bytes, parsed: Callable[[bytes], npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | None:
         """The ids of a text that begins with this one, which it becomes, or with which this one begins."""
@@ -146,16 +156,16 @@ class _Growing:
             return None
         if len(text) <= len(mine):
             whole = mine.startswith(text) and mine[len(text) : len(text) + 1] in (b"", b",")
-            return self._buffer[: text.count(b",") + 1] if whole else None
+            return self.buffer[: text.count(b",") + 1] if whole else None
         if not text.startswith(mine) or text[len(mine) : len(mine) + 1] != b",":
             return None
         more = parsed(text[len(mine) + 1 :])
         count = self._count + len(more)
-        if count > len(self._buffer):
+        if count > len(self.buffer):
             buffer = np.empty(count + count // 2, dtype=np.int64)
             buffer[: self._count] = self.ids
-            self._buffer = buffer
-        self._buffer[self._count : count] = more
+            self.buffer = buffer
+        self.buffer[self._count : count] = more
         self._text, self._count = text, count
         return self.ids
 
