@@ -7,9 +7,12 @@ the leniency where a file is plainly meant: 128.0 and "128" are integers, "true"
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from llmirage_client.workload.session import Problem
@@ -17,6 +20,7 @@ from llmirage_client.workload.session import Problem
 Value = TypeVar("Value")
 
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
+_FRACTION = re.compile(r"\.\d+")  # of seconds, of any number of digits
 _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
@@ -128,6 +132,30 @@ class Checker:
         else:
             return number
         return None
+
+    def moment(self, value: object, field: str) -> float | None:
+        """Seconds since 1970 of a date and time in ISO 8601, in UTC where it names no zone."""
+        text = self.text(value, field)
+        if text is None:
+            return None
+        try:
+            fraction = _FRACTION.search(text)
+            moment = datetime.fromisoformat(_FRACTION.sub("", text))
+            whole_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            self.fail(field, "Input should be a valid date and time (ISO 8601)")
+            return None
+        return whole_s + (float(fraction.group()) if fraction else 0.0)
+
+    def json_of(self, value: object, field: str) -> Any:
+        """The value that a text holds as JSON; one that is no text as it is. ABSENT after a problem."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self.fail(field, f"a text here is JSON, but: {getattr(error, 'msg', None) or error}")
+            return ABSENT
 
     def boolean(self, value: object, field: str) -> bool | None:
         if isinstance(value, bool):

@@ -141,13 +141,16 @@ class _Growing:
 
     def __init__(self, text: bytes, ids: npt.NDArray[np.int64], number: int) -> None:
         self._text = text
-        self.buffer = ids
+        self._ids = _Ids(ids)
         self.number = number
-        self._count = len(ids)
 
     @property
     def ids(self) -> npt.NDArray[np.int64]:
-        return self.buffer[: self._count]
+        return self._ids.first(self._ids.count)
+
+    @property
+    def buffer(self) -> npt.NDArray[np.int64]:
+        return self._ids.buffer
 
     def continued(self, text: bytes, parsed: Callable[[bytes], npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | None:
         """The ids of a text that begins with this one, which it becomes, or with which this one begins."""
@@ -156,18 +159,60 @@ class _Growing:
             return None
         if len(text) <= len(mine):
             whole = mine.startswith(text) and mine[len(text) : len(text) + 1] in (b"", b",")
-            return self.buffer[: text.count(b",") + 1] if whole else None
+            return self._ids.first(text.count(b",") + 1) if whole else None
         if not text.startswith(mine) or text[len(mine) : len(mine) + 1] != b",":
             return None
-        more = parsed(text[len(mine) + 1 :])
-        count = self._count + len(more)
+        self._text = text
+        return self._ids.extended(parsed(text[len(mine) + 1 :]))
+
+
+class _Ids:
+    """Ids that grow at their end; arrays of the first ones share their memory."""
+
+    def __init__(self, ids: npt.NDArray[np.int64]) -> None:
+        self.buffer = ids
+        self.count = len(ids)
+
+    def first(self, count: int) -> npt.NDArray[np.int64]:
+        return self.buffer[:count]
+
+    def extended(self, more: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        count = self.count + len(more)
         if count > len(self.buffer):
             buffer = np.empty(count + count // 2, dtype=np.int64)
-            buffer[: self._count] = self.ids
+            buffer[: self.count] = self.first(self.count)
             self.buffer = buffer
-        self.buffer[self._count : count] = more
-        self._text, self._count = text, count
-        return self.ids
+        self.buffer[self.count : count] = more
+        self.count = count
+        return self.first(count)
+
+
+class GrowingPrompts:
+    """Prompts of one conversation of which only lengths are known: how much each has in common with the one before it.
+
+    place: of the conversation in the workload; others have nothing in common with it.
+    """
+
+    def __init__(self, block_tokens: int, *place: object) -> None:
+        self._block_tokens = block_tokens
+        self._place = place
+        self._ids = _Ids(NO_BLOCKS)
+        self._made = 0
+        self._last_tokens = 0
+
+    def next(self, tokens: int, shared_tokens: int | None = None) -> SyntheticUser:
+        """The next prompt. shared_tokens: so many it begins with that the last one has; None: all, if it is longer."""
+        if shared_tokens is None:
+            shared_tokens = self._last_tokens if tokens >= self._last_tokens else 0
+        kept = min(shared_tokens, tokens) // self._block_tokens
+        if kept < self._ids.count:
+            self._ids = _Ids(self._ids.first(kept).copy())
+        self._made += 1
+        own = key_of(*self._place, self._made)
+        more = tokens // self._block_tokens - self._ids.count
+        ids = self._ids.extended(ids_within(np.arange(more, dtype=np.int64), own))
+        self._last_tokens = tokens
+        return SyntheticUser(tokens, own, block_ids=ids, block_tokens=self._block_tokens)
 
 
 def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, check: Checker, field: str) -> SyntheticUser:

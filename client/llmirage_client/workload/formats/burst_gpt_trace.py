@@ -1,106 +1,67 @@
 """burst_gpt_trace: the BurstGPT traces, a CSV file with the time and the lengths of each request.
 
-Documented by AIPerf; published at github.com/HPMLL/BurstGPT. Columns other than these three are not used. The published
-files have failed requests too, with 0 response tokens: they are left out.
+Published at github.com/HPMLL/BurstGPT; the first version is documented by AIPerf. The second has a session for requests of
+its conversation log: they are turns of one conversation, each at its own time and not before the previous reply. A request's
+tokens are its whole prompt; a later one of a session begins as the one before it, reply included, where its length allows.
+Failed requests, with 0 response tokens, are left out.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import fault, read_bytes
+from llmirage_client.workload.csv_rows import header_of, read_table
 from llmirage_client.workload.format import Format, never
-from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, unknown_prompt
+from llmirage_client.workload.schedule import SessionLines, scheduled
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
-_NO_BLOCKS = np.empty(0, dtype=np.int64)
+SESSION = "Session ID"
 _FAILED = "0"
+_BLOCK_TOKENS = 16  # to which prompts of a session share their beginning
 
 
-def load(path: str) -> Workload:
-    """Every request of the file. Raises WorkloadError with all problems, each with line and column."""
-    data = read_bytes(path)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise fault(path, f"not UTF-8 text: byte 0x{data[error.start]:02x}", data.count(b"\n", 0, error.start) + 1) from None
+def load(path: str, *, sessions: bool = True) -> Workload:
+    """Every request of the file. sessions: requests of one session are turns of one conversation.
+
+    Raises WorkloadError with all problems, each with line and column.
+    """
     problems: list[Problem] = []
-    rows = _rows(text, problems)
-    places = _places(path, next(rows, (1, [])))
-    sessions = []
+    lines: SessionLines[Turn] = SessionLines()
+    prompts: dict[str, GrowingPrompts] = {}
     failed = 0
-    for line, row in rows:
-        if len(row) > places[2] and row[places[2]].strip() == _FAILED:
+    for row, check in read_table(path, COLUMNS, problems):
+        if row[COLUMNS[2]] == _FAILED:
             failed += 1
             continue
-        check = Checker(line)
-        session = _session(line, row, places, check)
-        problems += check.problems
-        if session is not None:
-            sessions.append(session)
-    if not sessions and not problems:
+        session_id = row.get(SESSION) if sessions else None
+        turn = _turn(
+            row, check, prompts.setdefault(session_id, GrowingPrompts(_BLOCK_TOKENS, session_id)) if session_id else None
+        )
+        lines.add(session_id, check.line or 0, [turn] if turn is not None else [])
+    groups = list(lines.sessions())
+    if not groups and not problems:
         problems.append(Problem("has no successful requests" if failed else "has no requests below its header"))
     if problems:
         raise WorkloadError(path, problems)
     notes = [f"{failed:,} of the requests failed when the trace was recorded (0 response tokens): skipped"] if failed else []
-    return scheduled(FORMAT.name, path, sessions, notes)
+    found = [
+        Session(name, tuple(turns), mode="isolated", arrival_s=turns[0].arrival_s, line=line) for name, line, turns in groups
+    ]
+    return scheduled(FORMAT.name, path, found, notes)
 
 
-def _rows(text: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every row that is not blank, the header first."""
-    reader = csv.reader(io.StringIO(text, newline=""))
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            problems.append(Problem(f"invalid CSV: {error}", reader.line_num))
-            continue
-        if row is None:
-            return
-        if any(cell.strip() for cell in row):
-            yield reader.line_num, row
-
-
-def _places(path: str, header: tuple[int, Sequence[str]]) -> tuple[int, ...]:
-    """The index of each of COLUMNS."""
-    line, cells = header
-    names = [cell.strip() for cell in cells]
-    missing = [f"'{column}'" for column in COLUMNS if column not in names]
-    if missing:
-        seen = ", ".join(repr(name[:40]) for name in names[:8])
-        raise fault(path, f"the header has no column {', '.join(missing)} (it has {seen})", line)
-    return tuple(names.index(column) for column in COLUMNS)
-
-
-def _session(line: int, row: Sequence[str], places: Sequence[int], check: Checker) -> Session | None:
-    cells = [row[place].strip() if place < len(row) else "" for place in places]
-    for column, cell in zip(COLUMNS, cells, strict=True):
-        if not cell:
-            check.fail(column, "Field required")
-    if check.problems:
-        return None
-    timestamp_s = check.number(cells[0], COLUMNS[0])
-    tokens = check.integer(cells[1], COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
-    output_tokens = check.integer(cells[2], COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
+def _turn(row: Mapping[str, str], check: Checker, prompts: GrowingPrompts | None) -> Turn | None:
+    timestamp_s = check.number(row[COLUMNS[0]], COLUMNS[0])
+    tokens = check.integer(row[COLUMNS[1]], COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
+    output_tokens = check.integer(row[COLUMNS[2]], COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
     if timestamp_s is None or tokens is None or output_tokens is None:
         return None
-    prompt = SyntheticUser(tokens, line, block_ids=_NO_BLOCKS)
-    turn = Turn(synthetic=prompt, max_tokens=output_tokens, min_tokens=output_tokens, arrival_s=timestamp_s)
-    return Session(f"request_{line}", (turn,), mode="isolated", arrival_s=timestamp_s, line=line)
-
-
-def recognises_header(line: str) -> bool:
-    try:
-        cells = next(csv.reader([line]), [])
-    except csv.Error:
-        return False
-    return set(COLUMNS) <= {cell.strip() for cell in cells}
+    prompt = unknown_prompt(tokens, check.line or 0) if prompts is None else prompts.next(tokens)
+    return recorded_turn(prompt, output_tokens, timestamp_s)
 
 
 FORMAT = Format(
@@ -111,6 +72,7 @@ FORMAT = Format(
     load=load,
     order=50,
     aliases=("burst_gpt",),
-    recognises_header=recognises_header,
+    recognises_header=lambda line: set(COLUMNS) <= header_of(line),
+    options=(Option("sessions", "boolean", "requests of one session are turns of one conversation", True),),
     fetch="a file of github.com/HPMLL/BurstGPT (data/BurstGPT_without_fails_1.csv)",
 )

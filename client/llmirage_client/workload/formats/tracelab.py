@@ -1,0 +1,182 @@
+"""tracelab: rounds of coding agents as UW SyFI's TraceLab has them: JSON lines of its release, or its session_runner's CSV.
+
+A round's prompt begins with `prefix` tokens of what its session has said, then come new ones. A CSV says how long after a
+reply the next round goes out; in JSON lines that is the time from the round's last event to the next one's last input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.csv_rows import header_of, read_table
+from llmirage_client.workload.files import read_head, read_rows_below
+from llmirage_client.workload.first_keys import folder_begins_with
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, without_reply_note
+from llmirage_client.workload.schedule import scheduled
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+
+BLOCK_TOKENS = 64
+_COLUMNS = ("round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
+_INPUTS = ("user_message", "tool_result")
+_OUTPUTS = ("reasoning", "text", "tool_call")
+_MS_PER_S = 1e3
+
+
+@dataclass(slots=True, frozen=True)
+class _Round:
+    """number: its place in the session. start_s, end_s: in the recording; None where the file does not say."""
+
+    number: int
+    prefix_tokens: int
+    tokens: int
+    output_tokens: int
+    line: int
+    wait_after_s: float = 0.0
+    start_s: float | None = None
+    end_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Rounds:
+    line: int
+    arrival_s: float | None = None
+    rounds: list[_Round] = field(default_factory=list)
+
+
+def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = False) -> Workload:
+    """Every session of the file or folder. block_size: tokens to which prompts share what they have in common.
+
+    add_reasoning: replies are longer by their reasoning tokens, for providers that count these apart.
+    Raises WorkloadError with all problems, each with line and field.
+    """
+    problems: list[Problem] = []
+    found: dict[str, _Rounds] = {}
+    from_csv = _is_csv(path)
+    if from_csv:
+        for cells, check in read_table(path, _COLUMNS, problems):
+            _read_cells(cells, check, found)
+    else:
+        for _, row, check in read_rows_below(path, (".jsonl", ".jsonl.gz"), problems):
+            _read_row(row, check, found, add_reasoning)
+    if not found and not problems:
+        problems.append(Problem("has no rounds"))
+    if problems:
+        raise WorkloadError(path, problems)
+    sessions = [_session(name, one, block_size, from_csv) for name, one in found.items()]
+    without_reply = sum(not one.output_tokens for rounds in found.values() for one in rounds.rounds)
+    return scheduled(FORMAT.name, path, sessions, without_reply_note(without_reply))
+
+
+def _is_csv(path: str) -> bool:
+    try:
+        head = read_head(path)
+    except WorkloadError:
+        return False  # a folder, or the reader of rows will say
+    return recognises_header(head.partition(b"\n")[0].decode("utf-8", "replace").strip())
+
+
+def _read_cells(cells: Mapping[str, str], check: Checker, found: dict[str, _Rounds]) -> None:
+    name = check.text(cells.get("session_id") or cells.get("id") or "", "session_id", may_be_empty=False)
+    numbers = [check.integer(cells[column], column, minimum=0, maximum=MOST_TOKENS) or 0 for column in _COLUMNS[:4]]
+    wait_ms = check.number(cells[_COLUMNS[4]], _COLUMNS[4]) or 0.0
+    arrival_ms = check.number(cells["arrival_time"], "arrival_time") if cells.get("arrival_time") else None
+    number, prefix, new, output = numbers
+    if not check.problems and not prefix + new:
+        check.fail("input_len", "a round has at least one token")
+    if name is None or check.problems:
+        return
+    rounds = found.setdefault(name, _Rounds(check.line or 0))
+    if arrival_ms is not None:
+        rounds.arrival_s = min(arrival_ms / _MS_PER_S, rounds.arrival_s if rounds.arrival_s is not None else float("inf"))
+    rounds.rounds.append(_Round(number, prefix, prefix + new, output, check.line or 0, wait_ms / _MS_PER_S))
+
+
+def _read_row(row: Mapping[str, Any], check: Checker, found: dict[str, _Rounds], add_reasoning: bool) -> None:
+    name = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+    number = check.integer(check.required(row, "round_index"), "round_index", minimum=0)
+    prefix = check.integer(check.required(row, "prefix_tokens"), "prefix_tokens", minimum=0, maximum=MOST_TOKENS) or 0
+    new = check.integer(check.required(row, "newly_append_tokens"), "newly_append_tokens", minimum=0, maximum=MOST_TOKENS)
+    output = check.integer(check.required(row, "output_tokens"), "output_tokens", minimum=0, maximum=MOST_TOKENS) or 0
+    reasoning = check.given(row, "reasoning_output_tokens", check.integer) or 0
+    total = check.given(row, "input_tokens_total", check.integer)
+    tokens = prefix + (new or 0)
+    if total is not None and new is not None and not check.problems and total != tokens:
+        check.rule(f"is {total}, but prefix_tokens + newly_append_tokens is {tokens}", "input_tokens_total")
+    start_s, end_s = _times(row, check)
+    if not check.problems and not tokens:
+        check.fail("newly_append_tokens", "a round has at least one token")
+    if name is None or number is None or check.problems:
+        return
+    rounds = found.setdefault(name, _Rounds(check.line or 0))
+    output += reasoning if add_reasoning else 0
+    rounds.rounds.append(_Round(number, prefix, tokens, output, check.line or 0, 0.0, start_s, end_s))
+
+
+def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float | None]:
+    """When the round went out, with its last input, and when its last output came."""
+    last: dict[bool, float] = {}
+    for i, entry in enumerate(check.items(check.required(row, "timing_events"), "timing_events") or []):
+        event = check.mapping(entry, f"timing_events.{i}")
+        if event is None:
+            continue
+        kind = event.get("event_type")
+        if kind in _INPUTS or kind in _OUTPUTS:
+            at = f"timing_events.{i}.timestamp"
+            time_s = check.moment(check.required(event, "timestamp", f"timing_events.{i}."), at)
+            if time_s is not None:
+                last[kind in _INPUTS] = max(time_s, last.get(kind in _INPUTS, time_s))
+    start_s, end_s = last.get(True), last.get(False)
+    if start_s is None:
+        return end_s, end_s
+    return start_s, max(start_s, end_s if end_s is not None else start_s)
+
+
+def _session(name: str, found: _Rounds, block_tokens: int, from_csv: bool) -> Session:
+    """Rounds in order: by their number in a CSV, by time in JSON lines."""
+    by_time = not from_csv and all(one.start_s is not None for one in found.rounds)
+    rounds = sorted(found.rounds, key=lambda one: (one.start_s if by_time and one.start_s is not None else 0.0, one.number))
+    if from_csv:
+        rounds = found.rounds  # in file order: sub-rounds of an agent repeat numbers
+    prompts = GrowingPrompts(block_tokens, "tracelab", name)
+    turns: list[Turn] = []
+    previous: _Round | None = None
+    for one in rounds:
+        wait_s = 0.0
+        if previous is not None:
+            wait_s = previous.wait_after_s
+            if one.start_s is not None and previous.end_s is not None:
+                wait_s = max(one.start_s - previous.end_s, 0.0)
+        prompt = prompts.next(one.tokens, one.prefix_tokens)
+        turns.append(replace(recorded_turn(prompt, one.output_tokens), delay_s=wait_s))
+        previous = one
+    arrival_s = found.arrival_s if from_csv else rounds[0].start_s
+    return Session(name, tuple(turns), "isolated", arrival_s, line=found.line)
+
+
+def recognises(keys: Collection[str]) -> bool:
+    return {"round_index", "newly_append_tokens"} <= set(keys) or {"prefix_tokens", "timing_events"} <= set(keys)
+
+
+def recognises_header(line: str) -> bool:
+    return {"round_idx", "prefix_len", "input_len"} <= header_of(line)
+
+
+FORMAT = Format(
+    name="tracelab",
+    summary="rounds of coding agents (UW SyFI TraceLab): tokens kept and added, replies, waits; JSON lines or CSV",
+    needs="'session_id', 'round_index' and 'newly_append_tokens' on every line, or a header with 'round_idx', 'prefix_len'",
+    recognises=recognises,
+    load=load,
+    order=18,
+    options=(
+        Option("block_size", "integer", "tokens to which prompts share what they have in common", BLOCK_TOKENS, minimum=1),
+        Option("add_reasoning", "boolean", "add reasoning tokens to replies whose count is without them", False),
+    ),
+    recognises_header=recognises_header,
+    recognises_directory=lambda path: folder_begins_with(path, (".jsonl", ".jsonl.gz"), recognises),
+)
