@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from llmirage_shared import vocabulary
-from llmirage_shared.files import read_file
-from llmirage_shared.media import part_digest, part_tokens
+from llmirage_shared.media import part_digest, part_tokens, read_file
 
 Message = Mapping[str, Any]
 # Where a prompt ends: where the reply begins, after the last message, or inside it, so that the reply continues it.

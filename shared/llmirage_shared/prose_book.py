@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 
-from llmirage_shared import prose_bank
 from llmirage_shared.tokens import TokenIds, Tokenizer, TokenizerError
+
+Slots = Mapping[str, Sequence[str]]
+"""Words by the name of the slot that they fill."""
+
+
+def _bank_slots(words: Mapping[str, str]) -> Slots:
+    return {name: tuple(listed.split()) for name, listed in words.items()}
+
+
+_BANK = json.loads((Path(__file__).parent / "data" / "prose.json").read_text("utf-8"))
+COMMON = _bank_slots(_BANK["common"])
+TOPICS: Sequence[Slots] = tuple(map(_bank_slots, _BANK["topics"].values()))
+OPENINGS: Sequence[str] = tuple(_BANK["openings"])  # sentences that open a text
+FOLLOWING: Sequence[str] = tuple(sentence for group in _BANK["following"].values() for sentence in group)
+
+
+def bank_first_words() -> list[str]:
+    """Every word that can begin a sentence."""
+    return sorted({pattern.split()[0] for pattern in (*OPENINGS, *FOLLOWING)} | {"An"})
+
+
+def bank_words() -> list[str]:
+    """Every word that can stand in a sentence."""
+    found = {word for pattern in (*OPENINGS, *FOLLOWING) for word in pattern.split() if word.isalpha()} | {"an", "An"}
+    for slots in (COMMON, *TOPICS):
+        found.update(word for choices in slots.values() for word in choices)
+    return sorted(found)
+
 
 _SPACED_WORD = re.compile(r"[Ġ▁]([a-z]{2,})")  # how byte-level and SentencePiece vocabularies spell " word"
 _WORD = re.compile(r"[A-Za-z0-9]{2,}")  # how vocabularies of whole words do
@@ -119,16 +148,16 @@ class Book:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        first_words, words = prose_bank.first_words(), prose_bank.words()
+        first_words, words = bank_first_words(), bank_words()
         self._spaced = stable_words(tokenizer, "a", [" " + word for word in words])
         self._marks = stable_words(tokenizer, "a", _MARKS)
         self._initial = stable_words(tokenizer, "", first_words)
         self.has_paragraphs = _PARAGRAPH_END in self._marks and self._initial == stable_words(
             tokenizer, "a" + _PARAGRAPH_END, first_words
         )
-        self.topics = len(prose_bank.TOPICS)
-        openings = [self._resolve(prose_bank.OPENINGS, topic) for topic in prose_bank.TOPICS]
-        following = [self._resolve(prose_bank.FOLLOWING, topic) for topic in prose_bank.TOPICS]
+        self.topics = len(TOPICS)
+        openings = [self._resolve(OPENINGS, topic) for topic in TOPICS]
+        following = [self._resolve(FOLLOWING, topic) for topic in TOPICS]
         self._patterns = [first + others for first, others in zip(openings, following, strict=True)]
         self._writes_prose = "." in self._marks and min(map(len, openings)) >= _FEWEST_OPENINGS
         if self._writes_prose:
@@ -175,7 +204,7 @@ class Book:
                     f"tokenizer {self._tokenizer.name}: merges words, so no text of an exact length can be written"
                 )
 
-    def _resolve(self, patterns: Sequence[str], topic: prose_bank.Slots) -> list[Pattern]:
+    def _resolve(self, patterns: Sequence[str], topic: Slots) -> list[Pattern]:
         resolved = []
         for pattern in patterns:
             places = tuple(self._choices(word, topic) for word in pattern.split())
@@ -183,12 +212,12 @@ class Book:
                 resolved.append(places)
         return resolved
 
-    def _choices(self, word: str, topic: prose_bank.Slots) -> tuple[str, ...]:
+    def _choices(self, word: str, topic: Slots) -> tuple[str, ...]:
         slot = _SLOT.fullmatch(word)
         if slot is None:
             known = word in self._marks or " " + word in self._spaced
             return (word,) if known else ()
-        words = topic.get(slot[1]) or prose_bank.COMMON[slot[1]]
+        words = topic.get(slot[1]) or COMMON[slot[1]]
         return tuple(choice for choice in words if " " + choice in self._spaced)
 
     def _write(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared.chat_template import text_of
-from llmirage_shared.files import MOST_PAGES, PAGE_TOKENS, decoded, read_file
+from llmirage_shared.media import MOST_PAGES, PAGE_TOKENS, decoded, read_file
 
 
 def part(data: bytes, kind: str = "application/pdf") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
 from llmirage_server.config import EventConfig, KvTransferConfig
-from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import make_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from llmirage_client.choices import ArrivalPattern
 from llmirage_client.load.load_options import LoadOptions
 from llmirage_shared import settings
-from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import make_plain
 
 WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
 _THERE_IS_ONE = "{}: there is no warm-up; set {warmup_request_count}, {num_warmup_sessions} or {warmup_duration}"

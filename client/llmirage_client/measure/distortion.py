@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.measure.arrays import Bools, Floats
-from llmirage_shared.log_histogram import LogHistogram
-from llmirage_shared.served_times import ServedTimes
+from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 
 NOTABLE = 0.1  # of what the simulated cluster has
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

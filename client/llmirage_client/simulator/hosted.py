@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmirage_client.simulator.bridge import BridgedCall
 from llmirage_shared.settings import at_call
-from llmirage_shared.skipping_time import SkippingLoop
+from llmirage_shared.virtual_time import SkippingLoop
 
 if TYPE_CHECKING:
     from llmirage_server.app import LlmirageApp

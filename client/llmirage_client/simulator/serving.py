@@ -16,8 +16,7 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_shared.settings import at_call
-from llmirage_shared.skipping_time import SkippingLoop
-from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
+from llmirage_shared.virtual_time import SkippingLoop, VirtualTimeLoop, precise_clock
 
 __all__ = ["ClusterConfig", "Serving"]
 

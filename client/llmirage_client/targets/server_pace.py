@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.fault import Fault
-from llmirage_shared.served_times import ServedTimes
+from llmirage_shared.log_histogram import ServedTimes
 
 _PATH = "/llmirage/pacing"
 _WITHIN_S = 10.0

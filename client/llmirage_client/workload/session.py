@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import make_plain
 
 BranchKind = Literal["fork", "spawn"]
 Event = Literal["reply", "dispatch"]

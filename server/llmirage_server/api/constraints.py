@@ -20,7 +20,7 @@ from llmirage_shared.settings import at_call
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import NO_HISTORY, ChatHistory, ChatRequest
 from llmirage_shared.wire.completions import TextRequest
-from llmirage_shared.wire.schema.strict import strict_problem
+from llmirage_shared.wire.refusals import strict_problem
 
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT_TOKENS = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}

@@ -32,7 +32,7 @@ class ModerationsHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
         service = self._service
-        request = await exchange.checked(schema.moderations.ModerationRequest.check, service.documented_only)
+        request = await exchange.checked(schema.embeddings.ModerationRequest.check, service.documented_only)
         model = MODELS[0] if request.model is None else request.model
         if model not in MODELS:
             service.models.find(model)

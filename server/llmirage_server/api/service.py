@@ -38,9 +38,9 @@ from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.loop_watch import LoopWatch
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
+from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.media import audio_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.served_times import ServedTimes
 from llmirage_shared.settings import at_call
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors

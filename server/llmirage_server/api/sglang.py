@@ -42,8 +42,8 @@ class SglangHandler(ServiceHandler):
     async def generate(self, exchange: HttpExchange) -> Response:
         started_s = time.monotonic()
         service = self._service
-        request = await exchange.checked(schema.sglang.GenerateRequest.check)
-        params = request.sampling_params or schema.sglang.SglangSampling()
+        request = await exchange.checked(schema.engines.GenerateRequest.check)
+        params = request.sampling_params or schema.engines.SglangSampling()
         prompts, batched = await self._prompts(exchange, request, params.n or 1)
         sampling = _sampling(request, params)
         served = service.models.asked(service.models.served[0], exchange)
@@ -76,7 +76,7 @@ class SglangHandler(ServiceHandler):
         return exchange.json(bodies[0] if one else bodies)
 
     async def abort_request(self, exchange: HttpExchange) -> Response:
-        request = await exchange.checked(schema.sglang.AbortRequest.check)
+        request = await exchange.checked(schema.engines.AbortRequest.check)
         rids = list(self._aborts) if request.abort_all else [request.rid or ""]
         for rid in rids:
             if abort := self._aborts.get(rid):
@@ -92,7 +92,7 @@ class SglangHandler(ServiceHandler):
         return exchange.content(b"", b"text/plain; charset=utf-8")
 
     async def _prompts(
-        self, exchange: HttpExchange, request: schema.sglang.GenerateRequest, n: int
+        self, exchange: HttpExchange, request: schema.engines.GenerateRequest, n: int
     ) -> tuple[list[EncodedPrompt], bool]:
         """The prompts, and whether they were given as a list."""
         if request.text is not None:
@@ -160,7 +160,7 @@ class _SglangAnswer:
 
     choice: Choice
     rid: str
-    request: schema.sglang.GenerateRequest
+    request: schema.engines.GenerateRequest
     tokenizer: Tokenizer
     silent: bool  # no new tokens were asked for
     started_s: float
@@ -253,7 +253,7 @@ def _rids(given: str | list[str] | None, count: int) -> list[str]:
     return [os.urandom(16).hex() for _ in range(count)]
 
 
-def _sampling(request: schema.sglang.GenerateRequest, params: schema.sglang.SglangSampling) -> Sampling:
+def _sampling(request: schema.engines.GenerateRequest, params: schema.engines.SglangSampling) -> Sampling:
     limit = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else max(1, params.max_new_tokens)
     if (params.min_new_tokens or 0) > limit:
         raise errors.invalid_value(
@@ -276,7 +276,7 @@ def _sampling(request: schema.sglang.GenerateRequest, params: schema.sglang.Sgla
     )
 
 
-def _constraints(params: schema.sglang.SglangSampling) -> ReplyConstraints:
+def _constraints(params: schema.engines.SglangSampling) -> ReplyConstraints:
     """Raises ApiError for an invalid JSON Schema."""
     if params.json_schema is not None:
         try:

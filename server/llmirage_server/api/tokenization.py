@@ -18,7 +18,7 @@ class TokenizationHandler(ServiceHandler):
     """Answers as vLLM does. No special token is added to a text: /v1/completions adds none to a prompt."""
 
     async def tokenize(self, exchange: HttpExchange) -> Response:
-        request = await exchange.checked(schema.tokenization.TokenizeRequest.check)
+        request = await exchange.checked(schema.engines.TokenizeRequest.check)
         service = self._service
         served = service.models.find(service.models.served[0] if request.model is None else request.model)
         window = CountedTokens.of(served.max_model_len, "prompt" if request.messages is None else "messages")
@@ -49,7 +49,7 @@ class TokenizationHandler(ServiceHandler):
         return exchange.json(known | {"clean_up_tokenization_spaces": False})
 
     async def detokenize(self, exchange: HttpExchange) -> Response:
-        request = await exchange.checked(schema.tokenization.DetokenizeRequest.check)
+        request = await exchange.checked(schema.engines.DetokenizeRequest.check)
         if request.model is not None:
             self._service.models.find(request.model)
         if not isinstance(request.tokens, list):

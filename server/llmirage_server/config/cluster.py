@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
-from llmirage_shared.plain_numbers import make_plain
-from llmirage_shared.settings import About, did_you_mean, settings_of, under
+from llmirage_shared.settings import About, did_you_mean, make_plain, settings_of, under
 
 AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]

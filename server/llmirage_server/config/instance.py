@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmirage_server.perf.speculation import length_problem, rates_problem
-from llmirage_shared.plain_numbers import make_plain
-from llmirage_shared.settings import ConfigError, at_call, settings_of, under
+from llmirage_shared.settings import ConfigError, at_call, make_plain, settings_of, under
 
 # The headings of the help, in its order.
 GROUPS = (

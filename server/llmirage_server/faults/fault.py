@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from llmirage_server.faults.events import OTHER_FORM, StreamEvent
-from llmirage_shared.plain_numbers import make_plain
-from llmirage_shared.settings import settings_of, under
+from llmirage_shared.settings import make_plain, settings_of, under
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import encoded
 

@@ -6,7 +6,7 @@ import math
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
-from llmirage_shared.served_times import ServedTimes
+from llmirage_shared.log_histogram import ServedTimes
 
 
 class SentTimes:

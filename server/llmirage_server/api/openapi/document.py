@@ -11,13 +11,13 @@ import yaml
 from pydantic.json_schema import models_json_schema
 
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, ApiOperation
-from llmirage_shared.wire.schema import chat, completions, embeddings, messages, moderations, responses
+from llmirage_shared.wire.schema import chat, completions, embeddings, messages, responses
 from llmirage_shared.wire.schema.base import WireModel
 
 # Bodies in which undocumented fields are refused.
 _CLOSED: tuple[type[WireModel], ...] = (
     chat.ChatCompletionRequest, completions.CompletionRequest, responses.ResponseRequest, responses.InputFields,
-    responses.ConversationCreate, responses.ItemsCreate, embeddings.EmbeddingRequest, moderations.ModerationRequest,
+    responses.ConversationCreate, responses.ItemsCreate, embeddings.EmbeddingRequest, embeddings.ModerationRequest,
     messages.MessagesRequest, messages.CountRequest,
 )  # fmt: skip
 _PLACE = "#/components/schemas/"

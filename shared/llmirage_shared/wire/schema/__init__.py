@@ -12,16 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmirage_shared.wire.schema import admin as admin
     from llmirage_shared.wire.schema import batches as batches
     from llmirage_shared.wire.schema import chat as chat
     from llmirage_shared.wire.schema import completions as completions
     from llmirage_shared.wire.schema import embeddings as embeddings
+    from llmirage_shared.wire.schema import engines as engines
     from llmirage_shared.wire.schema import messages as messages
-    from llmirage_shared.wire.schema import moderations as moderations
     from llmirage_shared.wire.schema import responses as responses
-    from llmirage_shared.wire.schema import sglang as sglang
-    from llmirage_shared.wire.schema import tokenization as tokenization
 else:
     from importlib import import_module
     from types import ModuleType

@@ -1,13 +1,13 @@
-"""The bodies of POST /v1/embeddings, /pooling, /classify, /rerank and /score."""
+"""The bodies of POST /v1/embeddings, /pooling, /classify, /rerank, /score and /v1/moderations."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from llmirage_shared.wire.schema.base import Integer, WireModel, either
-from llmirage_shared.wire.schema.chat import Message
+from llmirage_shared.wire.schema.chat import ImagePart, Message, TextPart
 from llmirage_shared.wire.schema.completions import PROMPT
 from llmirage_shared.wire.schema.extensions import EMBEDDINGS_EXTENSIONS
 
@@ -89,3 +89,20 @@ class ScoreRequest(WireModel):
     # The names that newer releases have for the same.
     queries: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
     documents: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+
+
+def _item_tag(value: object) -> str:
+    return "part" if isinstance(value, dict) else "text"
+
+
+ModerationItem = Annotated[
+    Annotated[str, Tag("text")] | Annotated[Annotated[TextPart | ImagePart, Field(discriminator="type")], Tag("part")],
+    Discriminator(_item_tag),
+]
+
+
+class ModerationRequest(WireModel):
+    """POST /v1/moderations: texts, each judged by itself, or the parts of one message."""
+
+    input: str | Annotated[list[ModerationItem], Field(min_length=1, max_length=MOST_INPUTS)]
+    model: str | None = None

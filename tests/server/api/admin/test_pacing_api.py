@@ -14,7 +14,7 @@ from llmirage_server.api.service import Service
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
-from llmirage_shared.served_times import ServedTimes
+from llmirage_shared.log_histogram import ServedTimes
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 

@@ -1,4 +1,4 @@
-"""The bodies of SGLang's own endpoints."""
+"""The bodies of endpoints that only engines or llmirage have: SGLang's, vLLM's and /llmirage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from llmirage_shared.wire.schema.base import Integer, Number, WireModel, either
-from llmirage_shared.wire.schema.completions import PROMPT
+from llmirage_shared.wire.schema.chat import Message
+from llmirage_shared.wire.schema.completions import PROMPT, TOKEN_IDS
+from llmirage_shared.wire.schema.tools import ChatTool
 
 
 class SglangSampling(WireModel):
@@ -60,3 +62,33 @@ class AbortRequest(WireModel):
 
     rid: str | None = None
     abort_all: bool | None = None
+
+
+class TokenizeRequest(WireModel):
+    """POST /tokenize: a text, or a conversation as the chat template writes it."""
+
+    model_config = ConfigDict(json_schema_extra=either("prompt", "messages"))
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    tools: list[ChatTool] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(WireModel):
+    """POST /detokenize. `tokens` is read by hand: there may be very many."""
+
+    model: str | None = None
+    tokens: Annotated[Any, Field(json_schema_extra={**TOKEN_IDS, "minItems": 0})]
+
+
+class FaultsBody(WireModel):
+    """POST /llmirage/faults: one fault with its parameters and conditions, or a list under `faults`. See docs/faults.md."""
+
+    kind: Annotated[str, Field(description="The fault: a name from `llmirage faults`.")] | None = None
+    faults: list[dict[str, Any] | str] | None = None
