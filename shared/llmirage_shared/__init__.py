@@ -1,1 +1,1 @@
-"""What server and client must agree on: tokens, synthetic text, wire types, time, statistics."""
+"""The common ground of server and client: tokens, synthetic text, wire types, time, statistics."""

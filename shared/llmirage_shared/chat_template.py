@@ -1,4 +1,4 @@
-"""From OpenAI messages to the text of a prompt."""
+"""Chat templates: OpenAI messages to the text of a prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLACEHOLDERS = {
 
 
 class ChatTemplate(Protocol):
-    """How one model family writes a conversation."""
+    """The way one model family writes a conversation."""
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
@@ -41,7 +41,7 @@ class ChatTemplate(Protocol):
 
 
 class ChatTemplateError(ValueError):
-    """The model's own chat template refuses these messages; the message is the template's."""
+    """A refusal of the messages by the model's own chat template, with the template's message."""
 
 
 class EmbeddedTemplate:
@@ -70,10 +70,10 @@ class EmbeddedTemplate:
 
 
 def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
-    """A message's content (a string, null, or a list of parts) as text.
+    """Return a message's content (a string, null, or a list of parts) as text.
 
-    Adjacent texts are joined by a line end. An image or sound becomes one placeholder for each of its tokens, a file one
-    and its text, or, where that cannot be read, one for each of the tokens that it may have.
+    Adjacent texts are joined by a line end. An image or sound becomes one placeholder for each of its tokens; a file becomes
+    one and its text or, if that cannot be read, one for each of its estimated tokens.
     """
     if content is None:
         return ""
@@ -95,7 +95,10 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
 
 
 def _medium(part: Mapping[str, Any], placeholder: str, tokens: int) -> str:
-    """An image or a sound as placeholders, one a token. Two kinds of placeholder encode the digest that tells it apart."""
+    """Return an image or a sound as placeholders, one a token.
+
+    Two kinds of placeholder encode the digest that tells it apart.
+    """
     if tokens < 2:
         return placeholder
     digest = part_digest(part)
@@ -104,6 +107,7 @@ def _medium(part: Mapping[str, Any], placeholder: str, tokens: int) -> str:
 
 
 def compact_json(value: Any) -> str:
+    """Return a value as JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -133,7 +137,7 @@ def _message(message: Message) -> list[str]:
 
 
 def called_functions(message: Message) -> list[Mapping[str, Any]]:
-    """The function or custom tool of each call in an assistant's message, with the deprecated `function_call`."""
+    """Return the function or custom tool of each call in an assistant's message, with the deprecated `function_call`."""
     functions: list[Mapping[str, Any]] = []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, Sequence) else ():
@@ -157,7 +161,7 @@ def _part_text(part: Any) -> str:
 
 
 class PlainTemplate:
-    """For a vocabulary without a template: "role: content" and the end token, one message a line."""
+    """The template of a vocabulary without one: "role: content" and the end token, one message a line."""
 
     def __init__(self, end_token: str) -> None:
         self._end = end_token
@@ -178,7 +182,7 @@ class PlainTemplate:
 class JinjaTemplate:
     """A Hugging Face tokenizer's own chat template.
 
-    It gets contents as strings, a developer's message as a system message, and arguments of tool calls as objects: what most
+    It gets contents as strings, a developer's message as a system message, and arguments of tool calls as objects, as most
     models' templates expect.
     """
 
@@ -188,7 +192,7 @@ class JinjaTemplate:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
     ) -> str:
-        """Raises ChatTemplateError if the model's template refuses the messages."""
+        """Render the messages. Raises ChatTemplateError if the model's template refuses them."""
         plain = [_for_jinja(message) for message in messages]
         listed = [dict(tool) for tool in tools] if tools else None
         try:

@@ -1,4 +1,4 @@
-"""The command line of settings: a flag for each, under its heading, and commands whose work is imported when it is done."""
+"""The command line of settings: a flag for each, under its heading, and commands whose work is imported when they run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _UNITS = {"_gb_per_s": "GB/S", "_per_s": "R", "_ms": "MS", "_s": "S", "_gib": "G
 class SettingOption(click.Option):
     """The flag of a setting. It accepts all names and shows the usual ones.
 
-    checked: whether values are held to the setting's limits here; else the configuration does that.
-    environment: the prefix of the environment variable that stands for the flag; empty: none does.
+    checked: validate values against the setting's limits here; else the configuration does.
+    environment: prefix of the environment variable for the flag; empty: none.
     """
 
     def __init__(self, about: About, *, checked: bool = True, environment: str = "") -> None:
@@ -60,7 +60,7 @@ class SettingOption(click.Option):
         return given
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Keeps what is wrong for `SettingsCommand`, so that all of it is told at once."""
+        """Keep a bad value for `SettingsCommand`, so that all of them are reported at once."""
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
@@ -85,7 +85,7 @@ class SettingOption(click.Option):
         return record[0], f"{first}.{_remarks(self.about)}"
 
     def is_usual(self, ctx: click.Context) -> bool:
-        """Whether the help of this command shows it among the few."""
+        """Return whether the short help of this command shows it."""
         return self.required or self.about.usual is True or self.about.usual == ctx.command.name
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
@@ -97,14 +97,14 @@ class SettingOption(click.Option):
 
 
 def completed(names: Iterable[str], incomplete: str) -> list[Any]:
-    """The names that begin so, for a shell; of several between commas the last one is completed."""
+    """Return the names with that beginning, for a shell; of several between commas the last one is completed."""
     item = at_call("click.shell_completion:CompletionItem")
     before, comma, last = incomplete.rpartition(",")
     return [item(before + comma + name) for name in names if name.startswith(last)]
 
 
 def shows_all(ctx: click.Context) -> bool:
-    """Whether the help of a command shows all of its options, as that of a command of few does."""
+    """Return whether the help of a command shows all of its options, as it does for commands with few."""
     few = not (isinstance(ctx.command, SettingsCommand) and ctx.command.has_long_tail)
     return few or bool(ctx.meta.get(ALL))
 
@@ -127,7 +127,7 @@ def _from_environment(ctx: click.Context, param: click.Parameter) -> bool:
 
 
 def environment_note() -> str:
-    """The end of an error message: which variables the current command took options from; empty if none."""
+    """Return the end of an error message: the variables that options were taken from; empty if none."""
     ctx = click.get_current_context(silent=True)
     names = [] if ctx is None else [str(param.envvar) for param in ctx.command.params if _from_environment(ctx, param)]
     return f"Options from the environment: {', '.join(names)}" if names else ""
@@ -142,7 +142,7 @@ def _flags(about: About) -> list[str]:
 
 
 def _metavar(about: About) -> str:
-    """Its choices, or its unit: that of the field's name, unless users have another."""
+    """Return its choices, or its unit: that of the field's name, unless users have another."""
     if about.choices:
         return f"[{'|'.join(about.choices)}]"
     unit = {1000.0: "MS", 100.0: "PERCENT"}.get(about.per) or ("SHARE" if about.most == 1 else None)
@@ -152,7 +152,7 @@ def _metavar(about: About) -> str:
 
 
 def _remarks(about: About) -> str:
-    """Its default and its limits, as the end of the help."""
+    """Return its default and its limits, as the end of the help."""
     default, text = about.default, about.unset
     if not text and not about.required and not about.switch and not about.needs and default not in (None, "", (), {}):
         text = ("on" if default else "off") if isinstance(default, bool) else _text(default)
@@ -176,9 +176,10 @@ def options(
     order: Sequence[str] = (),
     environment: str = "",
 ) -> list[click.Parameter]:
-    """The flags of a class of settings: those named, or all but some. order: of the headings; else that of the fields.
+    """Return the flags of a class of settings: those named, or all but some.
 
-    environment: prefix of the environment variables that stand for the flags: "LLMIRAGE" makes LLMIRAGE_PORT of --port.
+    order: of the headings; else that of the fields.
+    environment: prefix of the environment variables for the flags: "LLMIRAGE" makes LLMIRAGE_PORT of --port.
     """
     found = settings_of(kind)
     chosen = [found[name] for name in names or found if name not in but]
@@ -188,12 +189,14 @@ def options(
 
 
 class SettingsCommand(click.Command):
-    """A command whose help lists options under their headings, and that tells all bad values at once.
+    """A command whose help lists options under their headings, and that reports all bad values at once.
 
-    Of many options --help shows those that are declared `usual`, and --help-all shows all.
+    With many options --help shows those that are declared `usual`, and --help-all shows all.
 
-    lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`. bare: flags that may stand without
-    their number, with the number that counts then. rest: the heading of --help. examples: command lines, for the help.
+    lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`.
+    bare: flags that may stand without their number, with the number that counts then.
+    rest: the heading of --help.
+    examples: command lines, for the help.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class SettingsCommand(click.Command):
         return rest
 
     def _warn_of_unknown_variables(self) -> None:
-        """Tell of environment variables that are almost the name of one: a misspelled one has no effect."""
+        """Report environment variables that nearly match the name of one: a misspelled one has no effect."""
         known = {str(param.envvar) for param in self.params if param.envvar}
         for prefix in {name.partition("_")[0] + "_" for name in known}:
             for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
@@ -268,7 +271,11 @@ class SettingsGroup(SettingsCommand, click.Group):
 
 
 def command(name: str, runner: str, params: Iterable[click.Parameter], help: str, **details: Any) -> SettingsCommand:
-    """A command: its arguments and options, and who does the work, as `module:function`; details: of SettingsCommand."""
+    """Return a command with its arguments and options.
+
+    runner: the function that does the work, as `module:function`.
+    details: of SettingsCommand.
+    """
     look = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
     return SettingsCommand(name, callback=lazily(runner), params=list(params), help=help, context_settings=look, **details)
 
@@ -276,7 +283,10 @@ def command(name: str, runner: str, params: Iterable[click.Parameter], help: str
 def argument(
     name: str, metavar: str | None = None, *, required: bool = True, many: bool = False, **details: Any
 ) -> click.Argument:
-    """A word of the command line without a flag. details: choices, a default, or names: what lists names that it may be."""
+    """Return a word of the command line without a flag.
+
+    details: choices, a default, or names: a function that lists possible names.
+    """
     names = details.pop("names", None)
     if choices := details.pop("choices", None):
         details["type"] = click.Choice(choices)
@@ -300,7 +310,10 @@ def _or_file(names: Callable[[], Iterable[str]]) -> Callable[..., list[Any]]:
 
 
 def renamed(name: str, now: str, **values: str) -> click.Option:
-    """A flag of the past: it is refused, and the message says what to write now. values: each with what it is now."""
+    """Return an obsolete flag, which is refused with a message naming its replacement.
+
+    values: each with its replacement.
+    """
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -310,9 +323,9 @@ def renamed(name: str, now: str, **values: str) -> click.Option:
 
 
 def lazily(place: str) -> Callable[..., Any]:
-    """The function `module:function` of a command: imported when it is called, so that help and refusals need none of it.
+    """Return the function `module:function` of a command, imported when called so that help and refusals do not need it.
 
-    It gets what was given by name. A ConfigError becomes an error of usage, InputRefused its message alone; both end with
+    It gets the given parameters by name. A ConfigError becomes a usage error, InputRefused its message alone; both end with
     exit status 2.
     """
     work = at_call(place)
@@ -330,7 +343,7 @@ def lazily(place: str) -> Callable[..., Any]:
 
 
 def with_numbers(words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
-    """The words of a command line, with a number for each flag of `bare` that stands without one."""
+    """Return the words of a command line, with a number for each flag of `bare` that stands without one."""
     nexts = [*words, ""][1:]
     return [
         f"{word}={bare[word]}" if word in bare and not follower[:1].isdigit() else word
@@ -339,7 +352,7 @@ def with_numbers(words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
 
 
 def join_lists(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """The words of a command line with `--parallel 1 2 4` as `--parallel 1,2,4`."""
+    """Return the words of a command line with `--parallel 1 2 4` as `--parallel 1,2,4`."""
     joined: list[str] = []
     flag = None
     for word in words:

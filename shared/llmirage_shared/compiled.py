@@ -1,7 +1,7 @@
-"""Whether hot modules run compiled (`make compile`), and whether the compiled modules match their sources.
+"""The compiled build (`make compile`): whether it is in use, and whether it matches its sources.
 
-Python prefers an extension module to the source beside it, however old it is. So the build writes the size, the time and
-the hash of each source to a manifest, and commands compare them at their start: 30 calls of stat, or one where nothing is
+Python prefers an extension module to the source beside it, however old it is. So the build writes the size, the time and the
+hash of each source to a manifest, and commands compare them at their start: 30 calls of stat, or one where nothing is
 compiled.
 """
 
@@ -20,7 +20,7 @@ Stamp = tuple[str, int, int, str]
 
 
 def stamps(paths: Iterable[str]) -> list[Stamp]:
-    """The stamps of sources, by their paths from the root."""
+    """Return the stamps of sources, by their paths from the root."""
     found = []
     for name in paths:
         path = ROOT / name
@@ -30,17 +30,18 @@ def stamps(paths: Iterable[str]) -> list[Stamp]:
 
 
 def write_manifest(sources: Sequence[Stamp]) -> None:
+    """Write the manifest of a build."""
     lines = [EXTENSION_SUFFIXES[0], *(f"{hashed} {size} {time_ns} {name}" for name, size, time_ns, hashed in sources)]
     MANIFEST.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def is_compiled() -> bool:
-    """Whether this interpreter runs compiled modules."""
+    """Return whether this interpreter runs compiled modules."""
     return bool(_manifest())
 
 
 def compiled_sources() -> list[Stamp]:
-    """The stamps of the sources that were compiled here for this interpreter; empty if none were.
+    """Return the stamps of the sources compiled here for this interpreter; empty if none were.
 
     Those of an installed wheel have none: their sources do not change.
     """
@@ -50,12 +51,12 @@ def compiled_sources() -> list[Stamp]:
 
 
 def outdated() -> list[str]:
-    """The sources that changed or vanished since they were compiled."""
+    """Return the sources that changed or vanished since they were compiled."""
     return [stamp[0] for stamp in compiled_sources() if not _is_same(stamp)]
 
 
 def complaint() -> str | None:
-    """The error message for changed sources, None without any."""
+    """Return the error message for changed sources, None without any."""
     changed = outdated()
     if not changed:
         return None
@@ -64,12 +65,12 @@ def complaint() -> str | None:
 
 
 def note() -> str:
-    """What `--version` adds."""
+    """Return the suffix of `--version`."""
     return " (compiled)" if is_compiled() else ""
 
 
 def _manifest() -> list[str]:
-    """Its lines, if it is of this interpreter, which does not load what another one has built."""
+    """Return the manifest's lines, if it is of this interpreter, which does not load the builds of another one."""
     try:
         lines = MANIFEST.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -39,12 +39,12 @@ SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\n)(?=[!-~])")
 
 
 def make() -> Tokenizer:
-    """The embedded tokenizer."""
+    """Return the embedded tokenizer."""
     return Tokenizer(build(_load_merges()), "llmirage", END_OF_TURN, segment_wise=True, cut=SAFE_CUT)
 
 
 def build(merges: list[tuple[str, str]]) -> Backend:
-    """The tokenizer that these merges, in order of rank, define."""
+    """Return the tokenizer defined by these merges, in order of rank."""
     vocab = {character: i for i, character in enumerate(byte_alphabet())}
     for left, right in merges:
         vocab.setdefault(left + right, len(vocab))
@@ -61,7 +61,7 @@ def build(merges: list[tuple[str, str]]) -> Backend:
 
 
 def folder_files() -> dict[str, str]:
-    """The embedded tokenizer and its chat template as files of a folder that transformers reads: name -> text."""
+    """Return the files of the embedded tokenizer and its chat template for transformers: name -> text."""
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": _NO_LIMIT,
@@ -77,6 +77,6 @@ def folder_files() -> dict[str, str]:
 
 
 def _load_merges() -> list[tuple[str, str]]:
-    """The shipped merges, one "left right" a line, best first."""
+    """Return the shipped merges, one "left right" a line, best first."""
     parts = (_DATA / "merges.txt").read_text("utf-8").split()
     return list(zip(parts[::2], parts[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face: a local folder or a hub name, loaded through transformers."""
+"""Hugging Face tokenizers: a local folder or a hub name, loaded through transformers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好
 
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
-    """A tokenizer and its chat template, or a plain template if it has none. Raises TokenizerError."""
+    """Return a tokenizer and its chat template, or a plain template if it has none. Raises TokenizerError."""
     hugging_face = _from_transformers(name_or_path)
     backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:
@@ -49,7 +49,7 @@ def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
 
 
 def encodes_by_segments(backend: tokenizers.Tokenizer) -> bool:
-    """Whether the ids of a text are the concatenated ids of its parts between special tokens.
+    """Return whether the ids of a text are the concatenated ids of its parts between special tokens.
 
     They are not if an added token takes white space or whole words around it, if a space is put before the first word only
     (Metaspace with prepend_scheme "first"), and with dropout. A few texts are tried, too.
@@ -76,7 +76,7 @@ def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _components(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
-    """The descriptions of a pre-tokenizer and its parts, as in tokenizer.json."""
+    """Yield the descriptions of a pre-tokenizer and its parts, as in tokenizer.json."""
     if pre_tokenizer is not None:
         waiting = [json.loads(pre_tokenizer.__getstate__())]
         while waiting:
@@ -86,7 +86,7 @@ def _components(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _end_of_turn(template: ChatTemplate, backend: tokenizers.Tokenizer) -> str | None:
-    """The special token that the template writes after an assistant's message, None without one."""
+    """Return the special token that the template writes after an assistant's message, None without one."""
     conversation = [
         {"role": role, "content": content} for role, content in (("user", "x"), ("assistant", _MARK), ("user", "x"))
     ]
@@ -147,7 +147,7 @@ def _refuse_folder(name_or_path: str, error: Exception) -> None:
 
 
 def _reachable(url: str) -> bool:
-    """Whether the hub is reachable: its client tries for most of a minute before it gives up."""
+    """Return whether the hub is reachable: its client retries for most of a minute before it fails."""
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         return False
     if getproxies():

@@ -1,8 +1,11 @@
-"""How many prompt tokens an image, a sound or a file costs: images and sounds by OpenAI's rules for its GPT-4o models.
+"""Prompt tokens of images, sounds and files; images and sounds by OpenAI's rules for its GPT-4o models.
 
 Source: platform.openai.com/docs/guides/images-vision ("Calculating costs"): detail low is 85 tokens; else the image is
 scaled to fit into 2048 x 2048, then its shortest side down to 768, and each tile of 512 x 512 is 170 tokens on top of 85.
 Sounds: 10 tokens a second.
+
+A text file is read. A PDF counts by its pages, another file by its bytes: reading these takes a parser that hostile input
+must be kept from. A missing file (an unknown id, an address) is one token: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _TEXT_START_BYTES = 4096  # of a file, in which no text has a zero byte
 
 
 def image_tokens(width: int, height: int, detail: str = "auto") -> int:
-    """Tokens of an image of that many pixels."""
+    """Return the tokens of an image of that many pixels."""
     if detail == "low":
         return BASE_TOKENS
     scale = min(1.0, 2048 / max(width, height, 1))
@@ -48,7 +51,7 @@ def image_tokens(width: int, height: int, detail: str = "auto") -> int:
 
 
 def part_tokens(part: Mapping[str, Any]) -> int:
-    """Tokens of a content part that is an image or a sound; 1 of any other."""
+    """Return the tokens of a content part that is an image or a sound; 1 for any other."""
     kind = part.get("type")
     if kind in ("image_url", "input_image"):
         image = part.get("image_url")
@@ -66,13 +69,13 @@ def part_tokens(part: Mapping[str, Any]) -> int:
 
 
 def audio_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Tokens of the sounds in messages in chat's form."""
+    """Return the tokens of the sounds in messages in chat's form."""
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
     return sum([part_tokens(part) for content in contents for part in content if part.get("type") == "input_audio"])
 
 
 def part_digest(part: Mapping[str, Any]) -> int:
-    """A 32-bit hash that tells images and sounds apart."""
+    """Return a 32-bit hash that tells images and sounds apart."""
     hashed = hashlib.blake2b(digest_size=4)
     _feed(hashed, part)
     return int.from_bytes(hashed.digest())
@@ -95,7 +98,7 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Width and height of an image in a data URL (PNG, JPEG, GIF, WebP), None if unknown."""
+    """Return width and height of an image in a data URL (PNG, JPEG, GIF, WebP), None if unknown."""
     head, _, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64"):
         return None
@@ -149,7 +152,7 @@ def _jpeg(header: bytes) -> tuple[int, int] | None:
 
 
 def read_file(part: Mapping[str, Any]) -> str | int:
-    """The text of a content part `file` or `input_file`; of one whose text is not read, how many tokens it has."""
+    """Return the text of a content part `file` or `input_file`; if it cannot be read, its estimated tokens."""
     data = _data(part)
     if data is None:
         return 1
@@ -163,7 +166,7 @@ def read_file(part: Mapping[str, Any]) -> str | int:
 
 
 def _pages(data: bytes) -> int:
-    """How many pages a PDF names, as far as they count."""
+    """Return the number of pages that a PDF names, up to MOST_PAGES."""
     found = 0
     for start in range(0, len(data), _DECODED_BYTES):
         end = start + _DECODED_BYTES
@@ -174,7 +177,7 @@ def _pages(data: bytes) -> int:
 
 
 def _data(part: Mapping[str, Any]) -> bytes | None:
-    """The bytes in the request, of a data URL or of base64 alone, or those that are stored for it."""
+    """Return the bytes of a file part, given as a data URL, as base64 alone, or as stored bytes."""
     inner = part.get("file")
     given = (inner if isinstance(inner, Mapping) else part).get("file_data")
     if isinstance(given, bytes):
@@ -185,7 +188,7 @@ def _data(part: Mapping[str, Any]) -> bytes | None:
 
 
 def decoded(encoded: str, start: int = 0) -> bytes | None:
-    """The bytes that are encoded as base64 from a place on, None if they are not.
+    """Return the bytes encoded as base64 from `start` on, None if they are invalid.
 
     They are read piece by piece: no other thread runs in the meantime.
     """

@@ -1,4 +1,4 @@
-"""HTML pages as one file: the colours and the theme button that all have, and a policy that lets nothing else run."""
+"""HTML pages as one file: shared colours and theme button, and a content security policy that lets nothing else run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ THEME_BUTTON = '<button id="theme" type="button" hidden>Theme</button>'
 
 
 def document(title: str, body: str, style: str, script: str, connect: str = "'none'") -> str:
-    """The page. body: HTML with THEME_BUTTON in it; style, script: what this page adds; connect: where the script may call.
+    """Return the page.
 
-    Text in `title` is escaped here, text in `body` was before.
+    body: HTML with THEME_BUTTON in it.
+    style, script: additions of this page.
+    connect: addresses the script may call.
+
+    Text in `title` is escaped here, text in `body` by the caller.
     """
     script = _data("theme.js") + script
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Messages to token ids, at the price of what is new: each segment of a prompt is tokenized once."""
+"""Messages to token ids, each segment of a prompt being tokenized once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENTRY_BYTES = 400  # of a segment, beside its text and its ids: an array, a str
 
 
 class PromptEncoder:
-    """Renders and tokenizes prompts; `encode` may be called from several threads at once.
+    """Rendering and tokenizing of prompts; `encode` may be called from several threads at once.
 
     cache: the segments that it knows.
     """
@@ -38,7 +38,10 @@ class PromptEncoder:
         *,
         answer_schema: Any = None,
     ) -> str:
-        """The prompt's text. ending: see `Ending`. answer_schema: the JSON Schema that the answer must fit.
+        """Return the prompt's text.
+
+        ending: see `Ending`.
+        answer_schema: the JSON Schema that the answer must fit.
 
         Each API renders through this method, so a conversation has the same prompt tokens in all of them.
         """
@@ -47,7 +50,7 @@ class PromptEncoder:
         return self.template.render(messages, [_declaration(tool) for tool in tools] if tools else None, ending)
 
     def encode(self, text: str) -> TokenIds:
-        """Exactly `tokenizer.encode(text)`: int32, shape (tokens,), read-only and maybe shared."""
+        """Return `tokenizer.encode(text)`: int32, shape (tokens,), read-only and maybe shared."""
         special, cache = self._special, self._cache
         arrays: list[TokenIds] = []
         for segment in self._split(text):
@@ -63,12 +66,12 @@ class PromptEncoder:
         return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
 
     def uncached_characters(self, text: str) -> int:
-        """How many characters `encode` would tokenize now. Call it off the event loop if that is large."""
+        """Return the number of characters `encode` would tokenize now. Call it off the event loop if that is large."""
         special, cache = self._special, self._cache
         return sum(len(segment) for segment in self._split(text) if segment not in special and segment not in cache)
 
     def remember(self, text: str, ids: TokenIds) -> None:
-        """Spare `encode` a message with this text, such as a reply that the next prompt repeats. ids: those of the text."""
+        """Cache a text with its ids, such as a reply that the next prompt repeats."""
         if self.tokenizer.segment_wise and text not in self._cache and self.tokenizer.segments(text) == [text]:
             self._cache.put(text, _frozen(ids[:]))
 
@@ -87,7 +90,7 @@ class PromptEncoder:
 
 
 class SegmentCache:
-    """Segment text -> ids. Holds at most `most_bytes`, evicts the least recently used. Thread-safe."""
+    """A map of segment text to ids, of at most `most_bytes`, that evicts the least recently used. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -119,7 +122,7 @@ class SegmentCache:
 
 
 def entry_bytes(segment: str, ids: TokenIds) -> int:
-    """What a segment takes in the cache."""
+    """Return the bytes of a segment in the cache."""
     return sys.getsizeof(segment) + ids.nbytes + _ENTRY_BYTES
 
 
@@ -129,7 +132,7 @@ def _frozen(ids: TokenIds) -> TokenIds:
 
 
 def _declaration(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool in chat's form without what means nothing to a model: nulls, empty descriptions, `strict`."""
+    """Return a tool in chat's form without parts that mean nothing to a model: nulls, empty descriptions, `strict`."""
     kind = str(tool.get("type"))
     inner = tool.get(kind)
     if not isinstance(inner, Mapping):
@@ -138,7 +141,7 @@ def _declaration(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_schema(messages: Sequence[Mapping[str, Any]], answer_schema: Any) -> Sequence[Mapping[str, Any]]:
-    """The messages with the schema before the content of the first one.
+    """Return the messages with the schema before the content of the first one.
 
     It joins that message, since many models' templates take no second system message, or none. The same first message and
     the same schema give the same text: the turns of a conversation share it as a prefix.

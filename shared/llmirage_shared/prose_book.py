@@ -1,4 +1,10 @@
-"""The prose bank in one vocabulary: sentences as ids and pieces, made at first use and cached."""
+"""The prose bank in one vocabulary: sentences as ids and pieces, made at first use and cached.
+
+The bank (data/prose.json) holds sentence patterns and their slots, as plain text. A pattern is a sentence without its full
+stop; `{slot}` is filled from the topic's list of that name, or from COMMON. The same slot used twice with a number
+(`{part}`, `{part2}`) takes two different words. Every word is a common one, so that usual vocabularies have it as one token;
+words that a vocabulary splits, and patterns that need them, are left out.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +36,12 @@ FOLLOWING: Sequence[str] = tuple(sentence for group in _BANK["following"].values
 
 
 def bank_first_words() -> list[str]:
-    """Every word that can begin a sentence."""
+    """Return every word that can begin a sentence."""
     return sorted({pattern.split()[0] for pattern in (*OPENINGS, *FOLLOWING)} | {"An"})
 
 
 def bank_words() -> list[str]:
-    """Every word that can stand in a sentence."""
+    """Return every word that can stand in a sentence."""
     found = {word for pattern in (*OPENINGS, *FOLLOWING) for word in pattern.split() if word.isalpha()} | {"an", "An"}
     for slots in (COMMON, *TOPICS):
         found.update(word for choices in slots.values() for word in choices)
@@ -48,14 +54,14 @@ _WORD = re.compile(r"[A-Za-z0-9]{2,}")  # how vocabularies of whole words do
 
 @dataclass(slots=True, frozen=True)
 class Word:
-    """A piece of text and the ids it always becomes. pieces: what each id shows; "".join is the text."""
+    """A piece of text and the ids it always becomes. pieces: the text of each id; "".join is the text."""
 
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
 
 
 def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> dict[str, Word]:
-    """Those of `texts` that follow `context` as whole tokens.
+    """Return those of `texts` that follow `context` as whole tokens.
 
     Such a text does not change the tokens before it, and every prefix of its tokens re-tokenizes to itself.
     """
@@ -74,7 +80,7 @@ def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> di
 
 
 def one_token_words(tokenizer: Tokenizer, limit: int) -> tuple[list[Word], list[Word]]:
-    """Up to `limit` words of one token each, lowest ids first: those that begin a text, and those that follow after a space.
+    """Return up to `limit` words of one token each, lowest ids first: those that begin a text, and those after a space.
 
     A vocabulary of little more than bytes has letters instead. Both lists are empty for a vocabulary without either.
     """
@@ -100,7 +106,7 @@ def _one_token(words: dict[str, Word]) -> list[Word]:
 
 
 def _encode_after(tokenizer: Tokenizer, before: list[int], context: str, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of context + text for each text."""
+    """Return the ids of context + text for each text."""
     if len(texts) > 1 and all(text.startswith(" ") for text in texts):
         # Each word is at least one token: if all together are as many tokens as words, each is one.
         together = tokenizer.encode(context + "".join(texts)).tolist()
@@ -121,7 +127,7 @@ _MOST_WORDS = 8192  # for ids of another vocabulary
 
 
 def mix(x: int) -> int:
-    """64 well-mixed bits of an integer (splitmix64, public domain, Sebastiano Vigna 2015); the same in every process."""
+    """Return 64 well-mixed bits of an integer (splitmix64, public domain, Sebastiano Vigna 2015); equal in every process."""
     x = (x + 0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_FFFF
     x = ((x ^ (x >> 30)) * 0xBF58_476D_1CE4_E5B9) & 0xFFFF_FFFF_FFFF_FFFF
     x = ((x ^ (x >> 27)) * 0x94D0_49BB_1331_11EB) & 0xFFFF_FFFF_FFFF_FFFF
@@ -130,6 +136,8 @@ def mix(x: int) -> int:
 
 @dataclass(slots=True, frozen=True)
 class Sentence:
+    """A sentence as ids and pieces."""
+
     ids: TokenIds  # int32, read-only
     pieces: tuple[str, ...]
 
@@ -169,7 +177,7 @@ class Book:
         self._test_text()
 
     def sentence(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:
-        """One of the VARIANTS sentences of a pattern. opens, closes: it is the first or last of a paragraph."""
+        """Return one of the VARIANTS sentences of a pattern. opens, closes: it is the first or last of a paragraph."""
         key = (topic, pattern, variant, opens, closes)
         sentence = self._sentences.get(key)
         if sentence is None:
@@ -262,5 +270,5 @@ def _strides(patterns: int, openings: int) -> tuple[int, int, list[int]]:
 
 @lru_cache(maxsize=8)
 def book_for(tokenizer: Tokenizer) -> Book:
-    """The book of a tokenizer, shared in the process."""
+    """Return the book of a tokenizer, shared in the process."""
     return Book(tokenizer)

@@ -1,4 +1,4 @@
-"""Settings: fields of a configuration class that know their help, limits, units and names.
+"""Settings: fields of a configuration class that carry their help, limits, units and names.
 
 A setting is declared once. The command line (llmirage_shared.command_line), configuration files and Python callers read its
 values through this declaration, so all of them refuse the same values in the same words.
@@ -22,8 +22,14 @@ T = TypeVar("T")
 _TOO_LARGE = 10**300  # no float holds an integer far beyond it
 
 
+def _too_large(value: float) -> str:
+    """Return the end of a sentence about a number whose digits need not be shown."""
+    shown = f"{value:g}" if isinstance(value, float) else f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
+    return f"must be at most 1e300; got {shown}"
+
+
 class ConfigError(ValueError):
-    """One or more settings that cannot be used; `problems` has one sentence for each."""
+    """One or more invalid settings; `problems` has one sentence for each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
@@ -31,7 +37,7 @@ class ConfigError(ValueError):
 
 
 class InputRefused(ConfigError):
-    """What a command was given cannot be used, though its options are sound. command: its name, which begins the message."""
+    """Input of a command that cannot be used, though its options are sound. command: its name, which begins the message."""
 
     def __init__(self, problems: Iterable[str], command: str = "") -> None:
         super().__init__(problems)
@@ -39,19 +45,20 @@ class InputRefused(ConfigError):
 
 
 class About:
-    """What is known of one setting.
+    """The declaration of one setting.
 
-    name: what users write: a flag with dashes, a key of a file or a Python argument with underscores.
+    name: its name for users: a flag with dashes, a key of a file or a Python argument with underscores.
     usual: whether --help shows it in a command of many options (--help-all shows all); a text: in that command alone.
-    flag: the flag, where it is not the name with dashes. study: whether study files have it; a text: under which key.
+    flag: the flag, where it is not the name with dashes.
+    study: whether study files have it; a text: under which key.
     short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name, `hidden` not at all.
-    unset: what happens when it is not given, for the help.
-    needs: what to say when none of the settings is given that it is about: "{} needs {concurrency}, where the ramp ends".
-    per: how many of the user's units are one of the field's: 1000 where users write ms and the field holds seconds.
+    unset: the behaviour when it is not given, for the help.
+    needs: the message if none of the settings is given that it depends on: "{} needs {concurrency}, where the ramp ends".
+    per: user's units per unit of the field: 1000 where users write ms and the field holds seconds.
     several: the command line takes several numbers between commas.
     read: turns a text of the command line or a value of a file into the setting's value. Raises ValueError.
-    check: returns the end of a sentence about a value that cannot be used, or None.
-    names: lists names that may be given, for the completion of shells.
+    check: returns the end of a sentence about an invalid value, or None.
+    names: lists possible names, for the completion of shells.
     field, default, kinds: of the dataclass field; `settings_of` fills them in.
     """
 
@@ -81,7 +88,10 @@ class About:
     kinds: tuple[Any, ...] = ()
 
     def __init__(self, group: str, help: str, **known: Any) -> None:
-        """group: its heading in the help. known: attributes from above. No dataclass: start-up makes a hundred of these."""
+        """Declare a setting. group: its heading in the help. known: attributes from above.
+
+        This is no dataclass: start-up makes a hundred of these.
+        """
         if unknown := known.keys() - About.__annotations__.keys():
             raise TypeError(f"a setting has no {', '.join(sorted(unknown))}")
         self.group = group
@@ -98,24 +108,24 @@ class About:
 
     @property
     def repeated(self) -> bool:
-        """Whether the command line takes it several times."""
+        """True if the command line takes it several times."""
         return isinstance(self.default, tuple | dict)
 
     @property
     def range(self) -> str:
-        """Such as "at least 1 and at most 64"; empty when every number will do."""
+        """The limits, such as "at least 1 and at most 64"; empty without limits."""
         limits = (("at least", self.least), ("above", self.above), ("at most", self.most))
         return " and ".join(f"{words} {limit:,.10g}" for words, limit in limits if limit is not None)
 
     def convert(self, value: Any) -> Any:
-        """A value of a file or of Python as the setting's type, within its limits. Raises ValueError with what is wrong."""
+        """Return a value of a file or of Python as the setting's type. Raises ValueError if it is invalid."""
         value = self.read(value) if self.read is not None else self._typed(value)
         if problems := list(self.problems(value)):
             raise ValueError("; ".join(problems))
         return value
 
     def parse(self, text: str | tuple[str, ...]) -> Any:
-        """A text of the command line (all texts of a repeated flag) as the setting's type. Raises ValueError."""
+        """Return a text of the command line (all texts of a repeated flag) as the setting's type. Raises ValueError."""
         if self.read is not None:
             return self.read(text)
         if isinstance(text, tuple):
@@ -131,7 +141,7 @@ class About:
         return tuple(self._typed(self._number(part)) for part in parts)
 
     def problems(self, value: Any) -> Iterator[str]:
-        """The end of a sentence for each limit that a value breaks: "must be at least 1, not 0". None breaks none."""
+        """Yield the end of a sentence for each limit that a value breaks: "must be at least 1, not 0". None breaks none."""
         if value is None:
             return
         if isinstance(value, tuple) and (self.several or self.choices):
@@ -145,7 +155,7 @@ class About:
         if not self.range or isinstance(value, bool) or not isinstance(value, int | float):
             return
         if abs(value) >= _TOO_LARGE and value != math.inf:
-            yield f"must be {self.range}, not so large a number"
+            yield _too_large(value)
             return
         within = math.isfinite(value) or (self.infinite and value == math.inf)
         within &= self.least is None or value >= self.least
@@ -176,7 +186,7 @@ class About:
 
 
 def setting(default: Any, group: str, help: str, **about: Any) -> Any:
-    """A dataclass field with its `About`; `dataclasses.MISSING` as the default makes it a required one."""
+    """Return a dataclass field with its `About`; `dataclasses.MISSING` as the default makes it a required one."""
     metadata = {"setting": About(group=group, help=help, **about)}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -184,7 +194,7 @@ def setting(default: Any, group: str, help: str, **about: Any) -> Any:
 
 
 def under(group: str) -> Callable[..., Any]:
-    """`setting` for one heading: `under("Load")(default, help, ...)`."""
+    """Return `setting` for one heading: `under("Load")(default, help, ...)`."""
 
     def of_group(default: Any, help: str, **about: Any) -> Any:
         return setting(default, group, help, **about)
@@ -193,12 +203,12 @@ def under(group: str) -> Callable[..., Any]:
 
 
 def switch(group: str, help: str, **about: Any) -> Any:
-    """A setting that is off by default and has no --no-... form."""
+    """Return a setting that is off by default and has no --no-... form."""
     return setting(False, group, help, switch=True, **about)
 
 
 def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", **changes: Any) -> Any:
-    """A setting of another class a second time, for another phase or command; what is not given here is as there.
+    """Return a copy of another class's setting, for another phase or command, with the given changes.
 
     Its name is that of the other after `prefix`, unless one is given.
     """
@@ -211,7 +221,7 @@ def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", *
 
 
 def settings_of(kind: Any) -> Mapping[str, About]:
-    """The settings that a class declares, by name, in their order. A class that is never made needs no @dataclass."""
+    """Return the settings that a class declares, by name, in their order. A class without instances needs no @dataclass."""
     return _settings_of(kind)
 
 
@@ -234,7 +244,7 @@ def _settings_of(kind: Any) -> Mapping[str, About]:
 
 
 def _hints(base: Any) -> dict[str, Any]:
-    """As typing.get_type_hints has them for one class, in a third of its time."""
+    """Return typing.get_type_hints of one class, in a third of its time."""
     return {name: _evaluated(text, base.__module__) for name, text in inspect.get_annotations(base).items()}
 
 
@@ -244,7 +254,7 @@ def _evaluated(text: str, module: str) -> Any:
 
 
 def instance_of(kind: type[T], given: Mapping[str, Any], **fields: Any) -> T:
-    """An instance of a class of settings; given: values by name, None for those not given. `fields` win."""
+    """Return an instance of a class of settings; given: values by name, None for those not given. `fields` win."""
     values = {}
     for name, about in settings_of(kind).items():
         value = given.get(name)
@@ -254,7 +264,7 @@ def instance_of(kind: type[T], given: Mapping[str, Any], **fields: Any) -> T:
 
 
 def at_call(place: str) -> Callable[..., Any]:
-    """The function `module:function`, imported when it is called: who only declares or shows a setting does not need it."""
+    """Return the function `module:function`, imported when called, so that declaring a setting does not need it."""
     module, _, function = place.partition(":")
 
     def call(*values: Any, **given: Any) -> Any:
@@ -267,7 +277,7 @@ _MOST_COMPARED = 100  # characters
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """The end of an error message: the nearest of the choices, if one is near."""
+    """Return the end of an error message: the nearest of the choices, if one is near."""
     near = at_call("difflib:get_close_matches")(str(word)[:_MOST_COMPARED], list(choices), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -276,12 +286,12 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 
 def convert_to(kinds: Sequence[Any], value: Any) -> Any:
-    """A value as one of some plain types. Raises ValueError saying what was expected."""
+    """Return a value as one of some plain types. Raises ValueError naming the expected type."""
     if Any in kinds or (value is None and type(None) in kinds):
         return value
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         if abs(value) >= _TOO_LARGE:
-            raise ValueError("must be a number, not so large a one")
+            raise ValueError(_too_large(value))
         return float(value)
     if type(value) not in kinds:
         expected = " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind is not type(None))
@@ -290,12 +300,12 @@ def convert_to(kinds: Sequence[Any], value: Any) -> Any:
 
 
 def plain_types(hint: Any) -> tuple[Any, ...]:
-    """The plain types of a hint: those of a union, str for a Literal."""
+    """Return the plain types of a hint: those of a union, str for a Literal."""
     return tuple(str if get_origin(part) is Literal else part for part in _parts(hint))
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, nested ones included; any other hint alone."""
+    """Return the members of a union, nested ones included; any other hint alone."""
     if get_origin(hint) in (Union, types.UnionType):
         return tuple(part for member in get_args(hint) for part in _parts(member))
     return (hint,)
@@ -308,7 +318,9 @@ _EXACT = 2**53  # ints below are floats without loss
 def make_plain(settings: Any) -> None:
     """Replace numpy scalars in the fields of a dataclass by Python's numbers, and numbers by equal ones of the field's type.
 
-    A number that has no equal of that type stays: 1.5 where an int is declared.
+    Callers loop over numpy arrays, and write 3 where a time is meant or 1e6 where a count is. Checks and JSON know only
+    Python's own numbers, and the compiled build (compiled.py) takes nothing else for an int. A number that has no equal of
+    that type stays: 1.5 where an int is declared.
     """
     for field in dataclasses.fields(settings):
         value = given = getattr(settings, field.name)

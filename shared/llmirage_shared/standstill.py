@@ -1,4 +1,4 @@
-"""What keeps virtual time from going on, on an event loop (virtual_time.py) or without one."""
+"""Errors of virtual time that cannot advance, on an event loop (virtual_time.py) or without one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ TURNS_AT_ONE_TIME = 200_000  # of a loop, or requests that take no time, before 
 
 
 class VirtualDeadlockError(RuntimeError):
-    """Everything waits, and no timer is set."""
+    """A state in which everything waits, and no timer is set."""
 
 
 class StandstillError(RuntimeError):
-    """Virtual time never goes on from one instant, as with a closed loop of replies that take no time."""
+    """An instant of virtual time that never ends, as with a closed loop of replies that take no time."""
 
     def __init__(self, now_s: float) -> None:
         super().__init__(f"virtual time stands still at {now_s:g} s: what happens there takes no time, and never ends")

@@ -43,7 +43,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary | None:
-    """The summary of a one-dimensional sample, None for an empty one.
+    """Return the summary of a one-dimensional sample, None for an empty one.
 
     Raises ValueError for a value that is not finite: it means a mistake upstream, and would spoil every figure.
     """
@@ -61,7 +61,7 @@ def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary | No
 
 
 def _percentiles(ranked: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """PERCENTILES of a sorted sample: equal to np.percentile to the last bit, at a fifth of its cost."""
+    """Return PERCENTILES of a sorted sample: equal to np.percentile to the last bit, at a fifth of its cost."""
     places = (ranked.size - 1) * _SHARES
     below = places.astype(np.int64)
     return interpolated(ranked[below], ranked[np.minimum(below + 1, ranked.size - 1)], places - below)
@@ -70,5 +70,5 @@ def _percentiles(ranked: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def interpolated(
     low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The values at `share` of the way from low to high, in np.percentile's own order of operations."""
+    """Return the values at `share` of the way from low to high, in np.percentile's own order of operations."""
     return np.where(share < 0.5, low + share * (high - low), high - (1 - share) * (high - low))

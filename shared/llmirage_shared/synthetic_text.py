@@ -1,7 +1,7 @@
 """Readable text with an exact number of tokens: prose whose every prefix re-tokenizes to itself.
 
-Sentences are written from `prose_bank` with words that are one token each in the vocabulary at hand, so ids, text and
-pieces are known together, and writing text tokenizes nothing.
+Sentences are written from the prose bank (`prose_book`) with words that are one token each in the vocabulary at hand, so
+ids, text and pieces are known together, and writing text tokenizes nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ class SyntheticText:
         self._seed = mix(int(seed) & _MASK)
 
     def ids(self, key: int, n: int) -> TokenIds:
-        """Exactly n ids of prose, int32; ids(key, n)[:m] == ids(key, m). Every prefix re-tokenizes to itself."""
+        """Return exactly n ids of prose, int32. Every prefix re-tokenizes to itself.
+
+        A smaller n gives a prefix: ids(key, n)[:m] == ids(key, m).
+        """
         return self.ids_and_pieces(key, n)[0]
 
     def text(self, key: int, n: int) -> str:
-        """The text of ids(key, n): encode(text(key, n)) == ids(key, n)."""
+        """Return the text of ids(key, n): encode(text(key, n)) == ids(key, n)."""
         return "".join(self.ids_and_pieces(key, n)[1])
 
     def ids_and_pieces(self, key: int, n: int, whole_sentences: bool = False) -> tuple[TokenIds, list[str]]:
-        """ids(key, n) and the text of each id.
+        """Return ids(key, n) and the text of each id.
 
-        whole_sentences: go on to the next full stop without a line end after it, since many clients strip white space from
-        the end of a reply. The pieces come from a small set of shared str objects, so a dict keyed by pieces is fast.
+        whole_sentences: continue to the next full stop without a line end after it, since many clients strip white space
+            from the end of a reply. The pieces come from a small set of shared str objects, so a dict keyed by pieces is
+            fast.
         """
         if n <= 0:
             return np.empty(0, dtype=np.int32), []
@@ -71,9 +75,10 @@ class SyntheticText:
         return ids, pieces
 
     def text_for_ids(self, ids: TokenIds | Sequence[int]) -> str:
-        """Text of exactly len(ids) tokens for ids of any vocabulary: equal prefixes of ids give equal prefixes of text.
+        """Return text of exactly len(ids) tokens for ids of any vocabulary.
 
-        One word for each id, the same one wherever it occurs except at the beginning.
+        Equal prefixes of ids give equal prefixes of text. One word for each id, the same one wherever it occurs except at
+        the beginning.
         """
         if len(ids) == 0:
             return ""
@@ -82,7 +87,7 @@ class SyntheticText:
         return begin[first] + "".join([follow[i] for i in others.tolist()])
 
     def word_ids(self, ids: TokenIds) -> TokenIds:
-        """encode(text_for_ids(ids)) without the text: int32, shape (len(ids),)."""
+        """Return encode(text_for_ids(ids)) without the text: int32, shape (len(ids),)."""
         if len(ids) == 0:
             return np.empty(0, dtype=np.int32)
         begin, follow = self._word_ids
@@ -100,6 +105,6 @@ class SyntheticText:
 
 
 def _places(ids: TokenIds | Sequence[int], begin: int, follow: int) -> tuple[int, npt.NDArray[np.int64]]:
-    """Which of `begin` words stands for the first id, and which of `follow` words for each of the others."""
+    """Return the index of the first id's word among `begin`, and of each other id's word among `follow`."""
     spread = (np.asarray(ids, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
     return int(spread[0]) % begin, (spread[1:] % np.uint64(follow)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Loads tokenizers: the embedded one, or one of Hugging Face.
+"""Loading of tokenizers: the embedded one, or one of Hugging Face.
 
 The modules behind them are imported here, when a tokenizer is first wanted: most commands, and workloads in token counts, do
 without the library `tokenizers`; transformers takes seconds.
@@ -15,7 +15,7 @@ from llmirage_shared.tokens import Tokenizer
 
 @lru_cache(maxsize=1)
 def embedded() -> Tokenizer:
-    """The tokenizer that ships with the package, made once per process."""
+    """Return the tokenizer that ships with the package, made once per process."""
     _without_thread_pool()
     from llmirage_shared import embedded_tokenizer
 
@@ -23,7 +23,7 @@ def embedded() -> Tokenizer:
 
 
 def load(name_or_path: str | None) -> tuple[Tokenizer, ChatTemplate]:
-    """A tokenizer and its chat template: the embedded ones for None, else those of a folder or a hub name.
+    """Return a tokenizer and its chat template: the embedded ones for None, else those of a folder or a hub name.
 
     Raises TokenizerError with one clear message if it cannot be loaded.
     """
@@ -36,5 +36,5 @@ def load(name_or_path: str | None) -> tuple[Tokenizer, ChatTemplate]:
 
 
 def _without_thread_pool() -> None:
-    """Texts are encoded one at a time, so the threads that `tokenizers` would start only get in the way."""
+    """Disable the threads of `tokenizers`: texts are encoded one at a time."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

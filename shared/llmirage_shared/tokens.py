@@ -27,16 +27,18 @@ _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special to
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be loaded or used. The message says why and what to do."""
+    """A tokenizer that cannot be loaded or used. The message gives the reason and the remedy."""
 
 
 class Tokenizer:
     """A vocabulary.
 
-    name: what it was loaded from. vocab_size: number of ids, special tokens included. end_id: the token that ends an
-    assistant turn; without one in the vocabulary, the next free id. special_tokens: text -> id of the tokens that are
-    recognised in a text before it is split. segment_wise: the parts between special tokens can be encoded one by one. cut:
-    matches places where a text can be divided, too, without changing its ids; None without such places.
+    name: its origin, a folder or a hub name.
+    vocab_size: number of ids, special tokens included.
+    end_id: the token that ends an assistant turn; without one in the vocabulary, the next free id.
+    special_tokens: text -> id of the tokens that are recognised in a text before it is split.
+    segment_wise: the parts between special tokens can be encoded one by one.
+    cut: matches places where a text can be divided, too, without changing its ids; None without such places.
     """
 
     def __init__(
@@ -69,10 +71,10 @@ class Tokenizer:
         self.unknown_id: int | None = None if unknown is None else backend.token_to_id(unknown)
 
     def encode(self, text: str) -> TokenIds:
-        """Ids of the whole text, int32, shape (tokens,).
+        """Return the ids of the whole text, int32, shape (tokens,).
 
-        Special tokens written in the text are recognised, none are added. A lone surrogate becomes U+FFFD.
-        Releases the interpreter lock: `encode_batch_fast` does, the library's `encode` does not.
+        Special tokens written in the text are recognised, none are added. A lone surrogate becomes U+FFFD. Releases the
+        interpreter lock: `encode_batch_fast` does, the library's `encode` does not.
         """
         try:
             encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
@@ -81,7 +83,7 @@ class Tokenizer:
         return np.array(encoding.ids, dtype=np.int32)
 
     def tokens_beyond(self, text: str, most_tokens: int) -> int | None:
-        """A number of tokens that the text has at least, if it has certainly more than `most_tokens`; None: it may fit."""
+        """Return a lower bound of the text's tokens if it certainly exceeds `most_tokens`; None: it may fit."""
         if len(text) < _LIKELY_CHARACTERS * most_tokens:
             return None
         found = 0
@@ -92,22 +94,22 @@ class Tokenizer:
         return None
 
     def encode_ordinary(self, text: str) -> TokenIds:
-        """Ids of the text with special tokens in it as ordinary text, so that decoding gives the text back."""
+        """Return the ids of the text with special tokens in it as ordinary text, so that decoding gives the text back."""
         parts = [[part] if part not in self.special_tokens else [part[:1], part[1:]] for part in self.split_special(text)]
         arrays = [self.encode(piece) for pair in parts for piece in pair if piece]
         return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of several texts, each as `encode` would give them."""
+        """Return the ids of several texts, each as `encode` would give them."""
         clean = [without_surrogates(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(clean, add_special_tokens=False)]
 
     def decode(self, ids: TokenIds | Sequence[int]) -> str:
-        """The text of the ids, special tokens kept."""
+        """Return the text of the ids, special tokens kept."""
         return self._backend.decode(_as_list(ids), skip_special_tokens=False)
 
     def pieces(self, ids: TokenIds | Sequence[int], final: bool = True) -> list[str]:
-        """What each id shows when the ids arrive one by one: one str per id.
+        """Return the text that each id adds when the ids arrive one by one: one str per id.
 
         "" for a special token, and inside a multi-byte character, which appears with its last token. "".join(pieces) is the
         decoded text without special tokens. Bytes that never become a character give U+FFFD; with `final` False those at the
@@ -118,15 +120,15 @@ class Tokenizer:
         return self._text_pieces(_as_list(ids), final)
 
     def spelled(self, ids: TokenIds | Sequence[int]) -> list[str]:
-        """Each id as the vocabulary spells it, "" for an unknown id."""
+        """Return each id as the vocabulary spells it, "" for an unknown id."""
         return [self._backend.id_to_token(i) or "" for i in _as_list(ids)]
 
     def split_special(self, text: str) -> list[str]:
-        """The text cut before and after each special token in it; "".join gives the text back."""
+        """Return the text cut before and after each special token in it; "".join gives the text back."""
         return [part for part in self._split.split(text) if part]
 
     def segments(self, text: str) -> list[str]:
-        """The text in parts whose concatenated ids are the ids of the text.
+        """Return the text in parts whose concatenated ids are the ids of the text.
 
         A text that grows at its end keeps all parts but the last, so their ids are worth caching.
         """
@@ -138,11 +140,11 @@ class Tokenizer:
         return [piece for part in parts for piece in self._divided(part)]
 
     def token_id(self, token: str) -> int | None:
-        """The id of a special token by its text, None if there is none."""
+        """Return the id of a special token by its text, None if there is none."""
         return self.special_tokens.get(token)
 
     def vocabulary(self) -> dict[str, int]:
-        """Every token as the vocabulary spells it -> id. The dict is large: do not keep it."""
+        """Return every token as the vocabulary spells it -> id. The dict is large: do not keep it."""
         return self._backend.get_vocab(with_added_tokens=False)
 
     def _divided(self, segment: str) -> list[str]:
@@ -185,7 +187,7 @@ class Tokenizer:
             return token.encode()
 
     def _text_pieces(self, ids: list[int], final: bool) -> list[str]:
-        """Pieces by differences of decoded windows, for decoders that do more than concatenate bytes."""
+        """Return pieces by differences of decoded windows, for decoders that do more than concatenate bytes."""
         pieces: list[str] = []
         start = done = 0  # the window starts at `start`; ids before `done` have their pieces
         for end in range(1, len(ids) + 1):
@@ -199,7 +201,7 @@ class Tokenizer:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be UTF-8."""
+    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,9 +1,9 @@
-"""An asyncio event loop in virtual time: when nothing is ready, the clock jumps to the next timer.
+"""Event loops in virtual time: one that jumps to the next timer when nothing is ready, and one with real input and output.
 
-What runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has moved by
-3600.0 to the last bit. The clock starts at 0. Timers of one instant fire in the order in which they were set. Work for an
-executor runs at once, in place, and takes no virtual time.
-Real input and output is impossible: a task that waits for a socket waits for ever, which the loop reports as a deadlock.
+Code on a VirtualTimeLoop is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has
+moved by 3600.0 to the last bit. The clock starts at 0. Timers of one instant fire in the order in which they were set. Work
+for an executor runs at once, in place, and takes no virtual time. Real input and output is impossible: a task that waits for
+a socket waits for ever, which the loop reports as a deadlock.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class SimulatedTimeLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualTimeLoop(SimulatedTimeLoop):
-    """Use it through `run`, or as the loop of an `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
+    """An event loop for `run`, or for an `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 
-    source: what runs in virtual time beside tasks and timers, see `Source`.
+    source: a process in virtual time beside tasks and timers, see `Source`.
     """
 
     _ready: deque[Handle]
@@ -93,7 +93,7 @@ class VirtualTimeLoop(SimulatedTimeLoop):
     # Called by asyncio.BaseEventLoop, the same from Python 3.11 to 3.14.
 
     def _run_once(self) -> None:
-        """One turn: run what is ready now. What that makes ready runs in the next turn."""
+        """Run one turn: the callbacks that are ready now. Those they make ready run in the next turn."""
         ready, timers = self._ready, self._timers
         if not ready:
             self._jump()
@@ -142,7 +142,7 @@ class VirtualTimeLoop(SimulatedTimeLoop):
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the innermost named function."""
+    """Return where a task waits: the innermost named function."""
     coroutine: Any = task.get_coro()
     place = ""
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
@@ -164,13 +164,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def precise_clock() -> Callable[[], float]:
-    """The running loop's clock at full precision: uvloop's own is time.monotonic rounded to milliseconds."""
+    """Return the running loop's clock at full precision: uvloop's own is time.monotonic rounded to milliseconds."""
     loop = asyncio.get_running_loop()
     return loop.time if isinstance(loop, SimulatedTimeLoop) else time.monotonic
 
 
 class SkippingLoop(SimulatedTimeLoop):
-    """awaited: whether a caller waits for what the timers bring."""
+    """An event loop with real input and output that skips waiting.
+
+    Its clock is the real one plus the skipped time. It skips to the next timer when there is nothing else to do, the owner
+    says that a caller waits for the timers, and for QUIET_S nothing has come from outside: requests that are sent together
+    arrive together. Without a wait, time passes as on any other loop.
+
+    awaited: returns whether a caller waits for the timers.
+    """
 
     def __init__(self, awaited: Callable[[], bool]) -> None:
         self.awaited = awaited
@@ -184,7 +191,7 @@ class SkippingLoop(SimulatedTimeLoop):
         return time.monotonic() + self.skipped_s
 
     def hear(self) -> None:
-        """Something has come from outside, or may come now: more may follow at once."""
+        """Note input from outside: more may follow at once."""
         self.quiet = False
 
     async def advance(self, seconds: float) -> None:
@@ -193,13 +200,13 @@ class SkippingLoop(SimulatedTimeLoop):
         await self._reached
 
     def reach(self) -> None:
-        """The time that `advance` asked for has come."""
+        """Resume the caller of `advance`, whose time has come."""
         reached, self.target_s, self._reached = self._reached, None, None
         if reached is not None:
             self.call_soon(_end, reached)
 
     def is_own(self, descriptor: int) -> bool:
-        """Whether it is the pipe through which other threads wake this loop."""
+        """Return whether it is the pipe through which other threads wake this loop."""
         pipe: Any = self._ssock  # type: ignore[attr-defined]  # the same from Python 3.11 to 3.14
         return pipe is not None and descriptor == pipe.fileno()
 
@@ -215,7 +222,7 @@ class _SkippingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """timeout: until the next timer; None: there is none."""
+        """Return ready events, or skip time. timeout: until the next timer; None: there is none."""
         loop = self._loop
         if timeout is not None and timeout <= 0:
             return self._noted(super().select(0))

@@ -28,6 +28,6 @@ SPECIAL_TOKENS = (
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 characters that stand for bytes in byte-level BPE (GPT-2), in the order of their ids."""
+    """Return the 256 characters that stand for bytes in byte-level BPE (GPT-2), in the order of their ids."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]

@@ -1,4 +1,4 @@
-"""YAML whose every key and value knows its line, so that an error can name it."""
+"""YAML with the line of every key and value, so that an error can name it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmirage_shared.settings import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A value. `value` is plain data: a scalar, or for mappings and sequences what `entries` and `items` hold."""
+    """A value. `value` is plain data: a scalar, or the content of `entries` and `items`."""
 
     line: int
     value: Any
@@ -33,7 +33,7 @@ class Entry:
 
 
 def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
-    """The `key: value` lines of a file; none of an empty one. Raises ConfigError with `file:line: problem`.
+    """Return the `key: value` lines of a file; none of an empty one. Raises ConfigError with `file:line: problem`.
 
     what: the kind of file it should be, for errors.
     """
@@ -48,7 +48,7 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
 
 
 def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
-    """As read_mapping, of a text. path: what errors call it."""
+    """Return the `key: value` lines of a text, as read_mapping does. path: its name in errors."""
     try:
         root = yaml.compose(text, yaml.SafeLoader)
         if root is None:
@@ -99,7 +99,7 @@ def _plain(path: str, node: Any, constructor: Any) -> Any:
 
 
 def node_of(value: Any, depth: int = 0) -> YamlNode:
-    """JSON data as a node; its lines are 0. Raises ConfigError for data nested too deeply."""
+    """Return JSON data as a node; its lines are 0. Raises ConfigError for data nested too deeply."""
     if depth > _DEEPEST:
         raise ConfigError([f"nested more than {_DEEPEST} deep"])
     if isinstance(value, Mapping):

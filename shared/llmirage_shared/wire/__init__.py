@@ -1,1 +1,1 @@
-"""Shapes of the OpenAI API that both sides use."""
+"""The OpenAI API on the wire, as both sides use it."""

@@ -27,12 +27,14 @@ _OBSERVATION = re.compile(r"\s*Observations?:\s*")
 
 @dataclass(slots=True, frozen=True)
 class ChatHistory:
-    """What a reply depends on in the messages before it.
+    """The parts of the messages before a reply that it depends on.
 
     last_user_text: text of the last user message; without one, of the last message.
-    called, results: names of the tools called since then, and what each returned ("" for no result).
-    system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
-    newest: how many results, at the end, came after the assistant's last message. replies: messages of the assistant.
+    called, results: names of the tools called since then, and the result of each ("" for none).
+    system: texts of the system and developer messages, joined by blank lines.
+    turn: the number of user messages.
+    newest: the number of results, at the end, that came after the assistant's last message.
+    replies: messages of the assistant.
     messages: all of them, in chat's form.
     """
 
@@ -53,9 +55,11 @@ NO_HISTORY = ChatHistory("", (), ())
 class ChatRequest:
     """A checked chat request.
 
-    body: the validated fields. messages: as they were sent, but content that is text alone is one string. tools: as they
-    were sent, with deprecated `functions` as tools. answer_schema: the JSON Schema of a `response_format`. sound: the first
-    message with a sound, None in a body for an engine.
+    body: the validated fields.
+    messages: as they were sent, but content that is text alone is one string.
+    tools: as they were sent, with deprecated `functions` as tools.
+    answer_schema: the JSON Schema of a `response_format`.
+    sound: the first message with a sound, None in a body for an engine.
     """
 
     body: schema.chat.ChatCompletionRequest
@@ -70,8 +74,8 @@ class ChatRequest:
 def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bool = True) -> ChatRequest:
     """Check a chat body. Raises ApiError for the first wrong field, in the words of the OpenAI API.
 
-    documented_only: refuse fields that neither the API nor any engine documents. strict: and what
-    engines take, tool calls without answers among it.
+    documented_only: refuse fields that neither the API nor any engine documents.
+    strict: also refuse bodies that only engines accept, such as tool calls without answers.
     """
     request = schema.chat.ChatCompletionRequest.check(body)
     undocumented = request.undocumented_field() if documented_only else None
@@ -124,7 +128,7 @@ def _first_sound(messages: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for what OpenAI refuses and engines take, unless the body has fields that only engines have."""
+    """Raise ApiError for fields that OpenAI refuses and engines take, unless the body has fields that only engines have."""
     if not ENGINE_FIELDS.isdisjoint(body):
         return
     for index, message in enumerate(body["messages"]):
@@ -141,7 +145,7 @@ def _refuse(body: Mapping[str, Any]) -> None:
 
 
 def joined(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with content that is text alone as one string."""
+    """Return the message with content that is text alone as one string."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -150,7 +154,7 @@ def joined(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
-    """The object that answers a chat request without a stream."""
+    """Return the object that answers a chat request without a stream."""
     written = []
     for index, choice in enumerate(choices):
         message = {"role": "assistant", "content": choice.text, "refusal": None, "annotations": [], **(choice.message or {})}
@@ -162,7 +166,7 @@ def chat_completion(head: ResponseHead, choices: list[FinishedChoice], usage: di
 
 
 def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
-    """The history of messages in chat's form."""
+    """Return the history of messages in chat's form."""
     calls = calls_since_user(messages)
     return ChatHistory(
         last_user_text(messages),
@@ -177,7 +181,7 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
 
 
 def _results_after_reply(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many tool results follow the last message of the assistant."""
+    """Return the number of tool results after the last message of the assistant."""
     count = 0
     for message in reversed(messages):
         if message.get("role") == "assistant":
@@ -187,7 +191,7 @@ def _results_after_reply(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Text of the last user message; without one, of the last message."""
+    """Return the text of the last user message; without one, of the last message."""
     users = [message for message in messages if message.get("role") == "user"] or messages
     return _text(users[-1].get("content"))
 
@@ -199,10 +203,10 @@ def _text(content: Any) -> str:
 
 
 def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The messages with calls and results that an agent wrote as text (smolagents does) as calls and results.
+    """Return the messages with calls and results that an agent wrote as text (smolagents does) as calls and results.
 
     That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]", or code that calls functions, and a user's
-    "Observation: ..." after it. What follows there under the heading of the first message is a new message of the user.
+    "Observation: ..." after it. Text there under the heading of the first message is a new message of the user.
     """
     if not messages or messages[-1].get("role") != "user" or not _OBSERVATION.match(_text(messages[-1].get("content"))):
         return messages
@@ -230,7 +234,7 @@ def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, A
 
 
 def calls_since_user(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(name, result) of each tool call after the last user message; result "" for a call without one.
+    """Return (name, result) of each tool call after the last user message; result "" for a call without one.
 
     A call before that message counts if its result comes after it: some clients repeat the question with the results.
     """

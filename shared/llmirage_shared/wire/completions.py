@@ -59,7 +59,7 @@ def parse_completion(body: Mapping[str, Any], documented_only: bool = True, most
 
 
 def text_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
-    """The object that answers a completion request without a stream."""
+    """Return the object that answers a completion request without a stream."""
     written = [
         {"text": choice.text, "index": index, "logprobs": choice.logprobs, **choice.ending()}
         for index, choice in enumerate(choices)
@@ -68,7 +68,7 @@ def text_completion(head: ResponseHead, choices: list[FinishedChoice], usage: di
 
 
 def read_prompts(prompt: Any, param: str = "prompt", most: int | None = None) -> list[Prompt]:
-    """Prompts from a text, a list of token ids, or a list of either. Raises ApiError for the field `param`.
+    """Return prompts from a text, a list of token ids, or a list of either. Raises ApiError for the field `param`.
 
     most: prompts; more are refused before any is read.
     """
@@ -99,7 +99,7 @@ def _checked_text(text: str, path: str) -> str:
 
 
 def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
-    """Token ids of any vocabulary as int32, shape (tokens,). Raises ApiError for the first that is none."""
+    """Return token ids of any vocabulary as int32, shape (tokens,). Raises ApiError for the first that is none."""
     if not ids:
         raise errors.empty_array(path)
     kinds = set(map(type, ids))  # runs in C; bool, float, None and strings are other types

@@ -1,8 +1,8 @@
 """Azure's additions to completions: verdicts of content filters, none of which ever finds anything here.
 
-Their categories and form, and which chunks have them, are those of streams recorded from Azure OpenAI in August 2026
-(models of GPT-5.4): a first event without choices for the prompts, then an object for each choice, empty in chunks that say
-nothing.
+Their categories and form, and the chunks that have them, are those of streams recorded from Azure OpenAI in August 2026
+(models of GPT-5.4): a first event without choices for the prompts, then an object for each choice, empty in chunks without
+text.
 """
 
 from __future__ import annotations

@@ -24,7 +24,10 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """headers: of the response, beside the usual ones, names in lower case. What a body brings may be of any length."""
+        """Create an error, shortening parts of the body in its message and param.
+
+        headers: of the response, beside the usual ones, names in lower case.
+        """
         self.message = shorten(message, _MOST_CHARACTERS)
         super().__init__(self.message)
         self.status = status
@@ -34,7 +37,7 @@ class ApiError(Exception):
         self.headers = headers
 
     def body(self) -> dict[str, Any]:
-        """The JSON object of the response."""
+        """Return the JSON object of the response."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -82,18 +85,18 @@ def invalid_value(param: str, message: str, code: str = "invalid_value") -> ApiE
 
 
 def wrong_pattern(param: str, pattern: str) -> ApiError:
-    """pattern: the regular expression that the string does not match."""
+    """Return the error for a string that does not match the regular expression `pattern`."""
     return invalid_value(param, f"string does not match pattern. Expected a string that matches the pattern '{pattern}'.")
 
 
 def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiError:
-    """kind: "integer" or "decimal", by the type of the field, not of the value."""
+    """Return the error for a number too small. kind: "integer" or "decimal", by the field's type, not the value's."""
     message = f"{kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead."
     return invalid_value(param, message, f"{kind}_below_min_value")
 
 
 def above_maximum(param: str, kind: str, maximum: float, value: float) -> ApiError:
-    """kind: "integer" or "decimal", by the type of the field, not of the value."""
+    """Return the error for a number too large. kind: "integer" or "decimal", by the field's type, not the value's."""
     message = f"{kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead."
     return invalid_value(param, message, f"{kind}_above_max_value")
 
@@ -104,7 +107,7 @@ def empty_array(param: str) -> ApiError:
 
 
 def too_long(param: str, kind: str, maximum: int, length: int) -> ApiError:
-    """kind: "an array" or "a string"."""
+    """Return the error for a value too long. kind: "an array" or "a string"."""
     name = kind.partition(" ")[2]
     expected = f"Expected {kind} with maximum length {maximum}, but got {kind} with length {length} instead."
     return invalid_value(param, f"{name} too long. {expected}", f"{name}_above_max_length")
@@ -116,7 +119,7 @@ def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
 
 
 def only_with(param: str, message: str) -> ApiError:
-    """A field that has no meaning without another."""
+    """Return the error for a field that has no meaning without another."""
     return ApiError(message, param=param, code="invalid_value")
 
 
@@ -129,7 +132,7 @@ def two_limits() -> ApiError:
 
 
 def no_token_id(key: str) -> ApiError:
-    """A key of `logit_bias`."""
+    """Return the error for a key of `logit_bias`."""
     message = f"Invalid key in 'logit_bias': {shorten(key)}. You should only be submitting non-negative integers."
     return ApiError(message, param="logit_bias")
 
@@ -139,7 +142,7 @@ def invalid_schema(what: str, problem: str, param: str, code: str | None) -> Api
 
 
 def too_much_to_plan(param: str) -> ApiError:
-    """A schema, a regular expression or a grammar that asks for more work than a server can do for one request."""
+    """Return the error for a schema, a regular expression or a grammar that takes too much work for one request."""
     return invalid_value(
         param,
         "to follow it takes more work than this server does for one request. Use smaller bounds, fewer alternatives or less "
@@ -148,19 +151,22 @@ def too_much_to_plan(param: str) -> ApiError:
 
 
 def too_many_choices(param: str, maximum: int, prompts: int, n: int) -> ApiError:
-    """More completions than one request may ask for."""
+    """Return the error for more completions than one request may ask for."""
     return invalid_value(param, f"{prompts} prompts with {n} choices each are more than {maximum} choices in one request.")
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """Something that the real API does and this server does not: ignoring it would mislead the client."""
+    """Return the error for a feature of the real API that this server lacks: ignoring it would mislead the client."""
     return ApiError(message, param=param, code="unsupported_parameter")
 
 
 def context_length_exceeded(
     limit_tokens: int, prompt_tokens: int, max_tokens: int | None, param: str, counted: bool = True
 ) -> ApiError:
-    """The prompt, or the prompt and the requested tokens, do not fit the context window. counted: to the prompt's end."""
+    """Return the error for a prompt, or a prompt and its requested tokens, beyond the context window.
+
+    counted: the prompt was counted to its end.
+    """
     noun = "messages" if param == "messages" else "prompt"
     if max_tokens is None or prompt_tokens >= limit_tokens:
         least = "" if counted else "at least "
@@ -175,7 +181,10 @@ def context_length_exceeded(
 
 
 def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError:
-    """404. `served` are the names there are; others of at most `longest` characters are refused if it was told so."""
+    """Return 404 for an unknown model.
+
+    served: the names there are; other names of at most `longest` characters are refused with --accept-models served.
+    """
     listed = ", ".join(f"`{name}`" for name in served)
     refused = f"names have at most {longest:,} characters" if len(model) > longest else "--accept-models served"
     here = f"This server serves {listed}; {refused if model else 'no name was given'}."
@@ -184,7 +193,10 @@ def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError
 
 
 def no_rule(endpoint: str, user: str) -> ApiError:
-    """404, for a server whose script replies to all requests or to none. user: the last user message, or the prompt."""
+    """Return 404 for a server whose script replies to all requests or to none.
+
+    user: the last user message, or the prompt.
+    """
     return ApiError(
         f"No rule of the script fits this request (endpoint {endpoint}, user message '{shorten(user)}'). The script says "
         "fallback: error.",
@@ -194,7 +206,7 @@ def no_rule(endpoint: str, user: str) -> ApiError:
 
 
 def unknown_url(method: str, path: str, absent: str | None = None, headers: Sequence[tuple[bytes, bytes]] = ()) -> ApiError:
-    """404. absent: what is at that URL of the real API, where this server has none of it."""
+    """Return 404. absent: a feature of the real API at that URL, which this server lacks."""
     why = "" if absent is None else f": {absent}"
     return ApiError(f"Invalid URL ({method} {shorten(path)}){why}", status=404, code="unknown_url", headers=headers)
 
@@ -208,7 +220,7 @@ def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiE
 
 
 def no_websocket() -> ApiError:
-    """426, at which clients that can do either use HTTP."""
+    """Return 426, at which clients that can do either use HTTP."""
     return ApiError(
         "No WebSocket connections are taken here: send the request over HTTP.",
         status=426,
@@ -236,7 +248,7 @@ def too_many_streams(limit: int) -> ApiError:
 
 
 def websocket_too_old(limit_s: float) -> ApiError:
-    """A WebSocket connection has lasted as long as one may."""
+    """Return the error that ends a WebSocket connection at its maximum age."""
     limit = f"{limit_s / 60:g} minutes" if limit_s >= 60 else f"{limit_s:g} s"
     return ApiError(
         f"Responses websocket connection limit reached ({limit}). Create a new websocket connection to continue.",
@@ -265,7 +277,7 @@ def shutting_down() -> ApiError:
 
 
 def state_unavailable(problem: str) -> ApiError:
-    """What is stored cannot be read or written."""
+    """Return 503 for stored data that cannot be read or written."""
     return _unavailable(f"The state file cannot be used: {problem}.", "state_unavailable")
 
 
@@ -290,7 +302,7 @@ def no_api_key() -> ApiError:
 
 
 def foreign_page(path: str, origin: str) -> ApiError:
-    """A page of another server calls what only this server's own page may call."""
+    """Return 403 for a page of another server that calls an endpoint of this server's own page."""
     return ApiError(f"{path} may not be called by a page of {origin}.", status=403, code="foreign_origin")
 
 
@@ -304,7 +316,7 @@ def not_local(path: str) -> ApiError:
 
 
 def wrong_api_key(key: str) -> ApiError:
-    """The message shows only the end of the key."""
+    """Return 401. The message shows only the end of the key."""
     shown = f"{'*' * min(max(len(key) - 4, 4), 40)}{key[-4:] if len(key) >= 12 else ''}"
     return ApiError(f"Incorrect API key provided: {shorten(shown)}.", status=401, code="invalid_api_key")
 
@@ -312,7 +324,11 @@ def wrong_api_key(key: str) -> ApiError:
 def rate_limited(
     model: str, kind: str, limit: int, used: int, requested: int, wait: str, headers: Sequence[tuple[bytes, bytes]]
 ) -> ApiError:
-    """kind: "requests" or "tokens". wait: until the request would be served, in Go's format."""
+    """Return 429 for a rate limit.
+
+    kind: "requests" or "tokens".
+    wait: until the request would be served, in Go's format.
+    """
     per_minute = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}[kind]
     return ApiError(
         f"Rate limit reached for {shorten(model)} on {per_minute}: Limit {limit}, Used {used}, Requested {requested}. "
@@ -335,7 +351,7 @@ def too_many_batches(limit: int) -> ApiError:
 
 
 def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
-    """A request with more tokens than the limit of a minute: waiting does not help."""
+    """Return 429 for a request with more tokens than the limit of a minute: waiting does not help."""
     return ApiError(
         f"Request too large for {shorten(model)} on tokens per min (TPM): Limit {limit}, Requested {requested}. The input "
         "or output tokens must be reduced in order to run successfully.",
@@ -347,7 +363,7 @@ def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
 
 
 def body_too_large(limit_bytes: int) -> ApiError:
-    """The connection ends with this response: the rest of the body is not read."""
+    """Return 413. The connection ends with this response: the rest of the body is not read."""
     return ApiError(
         f"The request body is too large: at most {limit_bytes} bytes are read (--max-body).",
         status=413,
@@ -357,7 +373,7 @@ def body_too_large(limit_bytes: int) -> ApiError:
 
 
 def too_many_values(limit: int, found: int, entry: int) -> ApiError:
-    """entry: as how many values an entry of an object counts."""
+    """Return 413. entry: the number of values an entry of an object counts as."""
     return ApiError(
         f"The request body has too many values: it has {found}, of which at most {limit} are read. An entry of an object "
         f"counts as {entry} values.",
@@ -390,13 +406,13 @@ def unsupported_content_encoding(given: str) -> ApiError:
 
 
 def describe_type(value: object) -> str:
-    """The JSON name of a value's type with its article."""
+    """Return the JSON name of a value's type with its article."""
     names = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array"}
     return "null" if value is None else names.get(type(value), "an object")
 
 
 def shorten(value: object, limit: int = 100) -> str:
-    """The value as text, shortened so that an error message stays readable."""
+    """Return the value as text, shortened so that an error message stays readable."""
     try:
         text = str(value)
     except ValueError:  # an integer of more digits than Python prints

@@ -1,8 +1,8 @@
-"""What completions are sent as: ids, the usage object, and the chunks of a stream from byte templates.
+"""Completions as they are sent: ids, the usage object, and the chunks of a stream from byte templates.
 
-What surrounds a token's text is the same for all chunks of a choice, so a chunk is head + text as JSON + tail. Text and tail
-are made once for a token of the vocabulary, with the padding of that text. Several chunks are one join with the head between
-them: a token costs one dictionary look-up and one copy.
+The bytes around a token's text are the same for all chunks of a choice, so a chunk is head + text as JSON + tail. Text and
+tail are made once for a token of the vocabulary, with the padding of that text. Several chunks are one join with the head
+between them: a token costs one dictionary look-up and one copy.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _escaped: dict[str, bytes] = {}
 
 
 def new_id(prefix: str) -> str:
-    """A new id: the prefix and 24 hexadecimal digits."""
+    """Return a new id: the prefix and 24 hexadecimal digits."""
     return prefix + os.urandom(12).hex()
 
 
 def new_call_id() -> str:
-    """A new id of a tool call."""
+    """Return a new id of a tool call."""
     return new_id("call_")
 
 
 @dataclass(slots=True, frozen=True)
 class ResponseHead:
-    """What an object and every chunk of one response repeat. created: seconds since the epoch."""
+    """The fields that an object and every chunk of one response repeat. created: seconds since the epoch."""
 
     id: str
     created: int
@@ -53,7 +53,7 @@ class ResponseHead:
     service_tier: str = "default"
 
     def whole(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
-        """The object of a whole response, or of the last chunk of a stream."""
+        """Return the object of a whole response, or of the last chunk of a stream."""
         tier = {"service_tier": self.service_tier} if kind.startswith("chat") else {}
         start = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
         return {**start, "usage": usage, **tier, "system_fingerprint": self.system_fingerprint}
@@ -72,7 +72,7 @@ class FinishedChoice:
     more: dict[str, Any] | None = None  # other keys of the choice
 
     def ending(self) -> dict[str, Any]:
-        """The last keys of the choice's object."""
+        """Return the last keys of the choice's object."""
         keys: dict[str, Any] = {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
         if self.token_ids is not None:
             keys["token_ids"] = self.token_ids
@@ -82,7 +82,7 @@ class FinishedChoice:
 def usage(
     prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0, audio_tokens: int = 0
 ) -> dict[str, Any]:
-    """The usage object. cached_tokens: prompt tokens found in the prefix cache; audio_tokens: those of sounds."""
+    """Return the usage object. cached_tokens: prompt tokens found in the prefix cache; audio_tokens: those of sounds."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -98,14 +98,14 @@ def usage(
 
 
 def reported(usage: dict[str, Any], *, reasoning: bool, cached: bool) -> dict[str, Any]:
-    """The usage object with SGLang's `reasoning_tokens`, too; cached: with the details of the prompt's tokens."""
+    """Return the usage object with SGLang's `reasoning_tokens`, too; cached: with the details of the prompt's tokens."""
     if reasoning:
         usage["reasoning_tokens"] = usage["completion_tokens_details"]["reasoning_tokens"]
     return usage if cached else {**usage, "prompt_tokens_details": None}
 
 
 def escape(text: str) -> bytes:
-    """`text` as a JSON string in UTF-8 with its quotes. Cached."""
+    """Return `text` as a JSON string in UTF-8 with its quotes. Cached."""
     known = _escaped.get(text)
     if known is None:
         if len(_escaped) >= _ESCAPED_LIMIT:
@@ -115,48 +115,48 @@ def escape(text: str) -> bytes:
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON in UTF-8."""
+    """Return a value as JSON in UTF-8."""
     return _encode(value).encode()
 
 
 def event(value: dict[str, Any]) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     return b"data: " + _encode(value).encode() + b"\n\n"
 
 
 def named_event(kind: str, value: dict[str, Any]) -> bytes:
-    """One event of a stream whose events have names."""
+    """Return one event of a stream whose events have names."""
     return b"event: " + kind.encode() + b"\ndata: " + _encode(value).encode() + b"\n\n"
 
 
 def padded(event: bytes) -> bytes:
-    """An event without a name, with the field at its end."""
+    """Return an event without a name, with the field at its end."""
     return padded_end(event, -_DATA)
 
 
 def padded_length(head: bytes) -> int:
-    """The length of the beginning of an event, modulo the step of lengths."""
+    """Return the length of the beginning of an event, modulo the step of lengths."""
     return (len(head.decode()) - _DATA) % _PADDED_TO
 
 
 def padded_end(end: bytes, length: int) -> bytes:
-    """The end of an event with the field. length: characters of its object before this end."""
+    """Return the end of an event with the field. length: characters of its object before this end."""
     length += (len(end) if end.isascii() else len(end.decode())) - _BLANK
     return end[: -1 - _BLANK] + _PADDED_ENDS[-length % _PADDED_TO]
 
 
 def after_delta(delta: str) -> bytes:
-    """The end of an event with a delta: the field, the brace that closes the object, a blank line."""
+    """Return the end of an event with a delta: the field, the brace that closes the object, a blank line."""
     return _PADDED_ENDS[-len(delta) % _PADDED_TO]
 
 
 def delta_padded(event: bytes, delta: str) -> bytes:
-    """An event with its delta's padding."""
+    """Return an event with its delta's padding."""
     return event[: -1 - _BLANK] + after_delta(delta)
 
 
 def without_padding(event: bytes) -> bytes:
-    """An event without the field."""
+    """Return an event without the field."""
     return _OBFUSCATION.sub(rb"\1", event)
 
 
@@ -177,13 +177,15 @@ class ChunkFrame:
         return replace(self, said=said, silent=silent)
 
     def finished(self, chunk: bytes) -> bytes:
-        """The chunk, with padding if it is to have one."""
+        """Return the chunk, with padding if it is to have one."""
         return padded(chunk) if self.obfuscated else chunk
 
     def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"", says: bool = True) -> bytes:
-        """A chunk around the JSON object of a choice without its index.
+        """Return a chunk around the JSON object of a choice without its index.
 
-        usage: the usage object of this chunk; more: other keys of the chunk, each after a comma. says: it brings text.
+        usage: the usage object of this chunk.
+        more: other keys of the chunk, each after a comma.
+        says: it brings text.
         """
         end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
         if more:
@@ -192,7 +194,7 @@ class ChunkFrame:
 
 
 def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool, obfuscated: bool = False) -> ChunkFrame:
-    """The frame of one choice of a streamed completion. kind: what its chunks say they are."""
+    """Return the frame of one choice of a streamed completion. kind: the object type of its chunks."""
     extra = f'"service_tier":"{head.service_tier}",' if kind.startswith("chat") else ""
     start = (
         f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":{_encode(head.model)},{extra}'
@@ -208,8 +210,9 @@ def stream_end(
     more: Callable[[], dict[str, Any]] = dict,
     obfuscated: bool = False,
 ) -> bytes:
-    """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage.
+    """Return the end of a stream.
 
+    usage: of the chunk without choices before [DONE], with include_usage.
     more: keys of the whole response, in a chunk of their own before that one.
     """
     found = more()
@@ -245,10 +248,10 @@ TEXT_FORM = ChunkForm(
 
 
 class _ChunkEnds(dict[str, bytes]):
-    """What follows the head of a chunk, by the text of a token: the text as JSON and the rest of the chunk, padded."""
+    """The bytes after the head of a chunk, by the text of a token: the text as JSON and the rest of the chunk, padded."""
 
     def __init__(self, tail: bytes, length: int | None) -> None:
-        """length: of a chunk's head in characters, None without padding."""
+        """Create the ends of one tail. length: of a chunk's head in characters, None without padding."""
         self._tail = tail
         self._length = length
 
@@ -259,7 +262,7 @@ class _ChunkEnds(dict[str, bytes]):
         return made
 
     def of(self, text: bytes) -> bytes:
-        """text: as JSON."""
+        """Return the end for `text`, given as JSON."""
         end = text + self._tail
         return end if self._length is None else padded_end(end, self._length)
 
@@ -276,7 +279,7 @@ def _chunk_ends(head: bytes, tail: bytes, obfuscated: bool) -> _ChunkEnds:
 
 
 class PlainWriter:
-    """The chunks of a choice that is text alone: the fast path."""
+    """The writer of the chunks of a choice that is text alone: the fast path."""
 
     __slots__ = (
         "_close",
@@ -304,9 +307,12 @@ class PlainWriter:
         joined: bool = False,
         ends_with_token: bool = False,
     ) -> None:
-        """pieces: the text of each token, "" where it shows nothing. echo: text before the first token.
+        """Create the writer of one choice.
 
-        joined: tokens that come together leave in one chunk. ends_with_token: the last of them has the finish reason.
+        pieces: the text of each token, "" where it shows nothing.
+        echo: text before the first token.
+        joined: tokens that come together leave in one chunk.
+        ends_with_token: the last of them has the finish reason.
         """
         self._pieces = pieces
         self._echo = echo
@@ -324,7 +330,7 @@ class PlainWriter:
         self._ending = frame.finished(frame.start + frame.silent + form.ending + reasons + b"}" + frame.end)
 
     def tokens(self, start: int, end: int) -> bytes:
-        """The chunks of tokens [start, end)."""
+        """Return the chunks of tokens [start, end)."""
         if end == self._total:
             held = start if self._joined else end - 1
             self._held = self._text(held, end)
@@ -343,11 +349,11 @@ class PlainWriter:
         return data
 
     def ending(self) -> bytes:
-        """The chunk with the finish reason."""
+        """Return the chunk with the finish reason."""
         return self._ending if self._total < 0 else self._frame.finished(self._head + self._held + self._close)
 
     def _text(self, start: int, end: int) -> bytes:
-        """The text of tokens [start, end) as one JSON string."""
+        """Return the text of tokens [start, end) as one JSON string."""
         return b'"' + b"".join([escape(piece)[1:-1] for piece in self._pieces[start:end]]) + b'"'
 
     def _chunks(self, pieces: Iterable[str]) -> bytes:

@@ -19,7 +19,7 @@ def page(
     usual: int = 20,
     most: int = MOST,
 ) -> dict[str, Any]:
-    """A list object of items that are given oldest first. The query has `limit`, `order`, `after` and `before`.
+    """Return a list object of items that are given oldest first. The query has `limit`, `order`, `after` and `before`.
 
     usual, most: limits. Raises ApiError for invalid values.
     """
@@ -79,7 +79,7 @@ def anthropic_page(
 
 
 def integer(name: str, text: str) -> int:
-    """An integer in a query. Raises ApiError for another text, and for more than 18 digits."""
+    """Return an integer of a query. Raises ApiError for another text, and for more than 18 digits."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise errors.wrong_type(name, "an integer", text)
     return int(text)

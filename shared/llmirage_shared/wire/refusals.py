@@ -1,4 +1,4 @@
-"""What the OpenAI API refuses and serving engines take: checked after the schemas, in dialect openai without `--lenient`.
+"""Bodies that the OpenAI API refuses and serving engines accept: checked in dialect openai without `--lenient`.
 
 A body with a field that only engines have is for an engine, and none of this is refused. The messages are OpenAI's own as
 clients' bug reports quote them; for audio output none was found.
@@ -50,14 +50,14 @@ def check_chat_parts(content: Sequence[Values], where: str) -> None:
 
 
 def refuse_short_reply(body: Values) -> None:
-    """Raise ApiError for a limit below the one of the Responses API, in a body that no schema has seen."""
+    """Raise ApiError for a limit below the minimum of the Responses API, in a body not yet validated."""
     most = body.get("max_output_tokens")
     if type(most) is int and most < _FEWEST_TOKENS and ENGINE_FIELDS.isdisjoint(body):
         raise errors.below_minimum("max_output_tokens", "integer", _FEWEST_TOKENS, most)
 
 
 def refuse_response(body: Values) -> None:
-    """Raise ApiError for what OpenAI refuses in a body of the Responses API that the schema has taken."""
+    """Raise ApiError for fields that OpenAI refuses in a validated body of the Responses API."""
     if not ENGINE_FIELDS.isdisjoint(body):
         return
     refuse_items(body, "input")
@@ -95,14 +95,14 @@ def _parts(content: Any, where: str) -> Iterator[tuple[str, Values]]:
 
 
 def _is_base64(data: str) -> bool:
-    """Looked at piece by piece: no other thread runs in the meantime."""
+    """Return whether the data is base64, testing it piece by piece: no other thread runs in the meantime."""
     last = max(0, len(data) // _PIECE_CHARACTERS - 1) * _PIECE_CHARACTERS  # the padding is in it
     pieces = [_BASE64_PIECE.fullmatch(data, at, at + _PIECE_CHARACTERS) for at in range(0, last, _PIECE_CHARACTERS)]
     return None not in pieces and _BASE64.fullmatch(data, last) is not None
 
 
 def _check_image(url: str, name: str, invalid: str) -> None:
-    """Only data URLs are looked into: nothing is fetched."""
+    """Raise ApiError for an invalid data URL of an image; other URLs are not checked: nothing is fetched."""
     if url.startswith(("https://", "http://")):
         return
     head, _, data = url.partition(",")
@@ -123,7 +123,10 @@ def _check_image(url: str, name: str, invalid: str) -> None:
 
 
 def strict_problem(schema: Any, context: tuple[str, ...] = ()) -> str | None:
-    """What is wrong with a schema under `strict`, None if it is valid: objects are closed, all properties required."""
+    """Return the error of a JSON Schema under `strict: true`, None if it is valid, in the OpenAI API's words.
+
+    Objects must be closed, and all properties required.
+    """
     if not isinstance(schema, Mapping):
         return None
     where = f"In context={context!r}"

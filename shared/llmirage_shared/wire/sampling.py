@@ -1,4 +1,4 @@
-"""What requests ask of a generation: how long it is, when it stops, how it is sent."""
+"""The generation settings of a request: length, end, and form of the reply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Sampling:
     """The settings of a generation, the same for all APIs. max_tokens None: until the model stops by itself.
 
-    logprobs: how many likely tokens to report with each token; None: no log probabilities.
+    logprobs: number of likely tokens to report with each token; None: no log probabilities.
     """
 
     n: int = 1
@@ -36,5 +36,5 @@ class Sampling:
 
     @property
     def about_prompt(self) -> bool:
-        """Whether the answer has fields about the prompt's tokens."""
+        """True if the answer has fields about the prompt's tokens."""
         return self.prompt_logprobs is not None or self.return_token_ids

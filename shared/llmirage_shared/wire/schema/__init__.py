@@ -1,4 +1,4 @@
-"""Request bodies as pydantic models: what is accepted, documented in /openapi.json, and refused in the API's own words.
+"""Request bodies as pydantic models: accepted, documented in /openapi.json, and refused in the API's own words.
 
     from llmirage_shared.wire import schema
     request = schema.chat.ChatCompletionRequest.check(body)

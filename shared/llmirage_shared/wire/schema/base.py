@@ -1,4 +1,4 @@
-"""The base of every request body, and JSON's numbers."""
+"""The base of every request body, JSON's numbers, and validation that stops at the first wrong item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _AT_ONCE = 256  # items of an object that are validated together: as many errors
 
 
 def stopping_early(schema: Any) -> Any:
-    """A model's schema whose arrays end at the first wrong item, and whose objects soon after it."""
+    """Return a model's schema whose arrays end at the first wrong item, and whose objects soon after it.
+
+    A body of a million wrong items must not take seconds.
+    """
     return {**schema, **{key: _early(value) for key, value in schema.items()}}
 
 
@@ -35,7 +38,7 @@ def _early(schema: Any) -> Any:
 
 
 def _piecewise(most: int | None) -> Callable[[Any, Callable[[Any], Any]], Any]:
-    """most: items that the object may have."""
+    """Return a validator that works piece by piece. most: items that the object may have."""
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(value, dict):
@@ -84,11 +87,11 @@ class WireModel(BaseModel):
         return request
 
     def plain(self) -> dict[str, Any]:
-        """The object as it was sent."""
+        """Return the object as it was sent."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
     def undocumented_field(self) -> str | None:
-        """The path of the first field that neither the API nor any engine documents, else None. Null counts as absent."""
+        """Return the path of the first field that neither the API nor any engine documents. Null counts as absent."""
         for name, value in (self.model_extra or {}).items():
             if value is not None and name not in self.extensions:
                 return name
@@ -100,7 +103,7 @@ class WireModel(BaseModel):
 
 
 def _whole(value: Any) -> Any:
-    """16.0 is an integer in JSON."""
+    """Return a float without a fraction as an integer: 16.0 is an integer in JSON."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -111,5 +114,5 @@ Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, F
 
 
 def either(*names: str) -> dict[str, Any]:
-    """JSON Schema that requires one of these fields, not null."""
+    """Return a JSON Schema that requires one of these fields, not null."""
     return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}

@@ -10,7 +10,7 @@ from llmirage_shared.wire.schema.base import Integer, Metadata, WireModel
 
 
 class ExpiresAfter(WireModel):
-    """When a file expires: 1 hour to 30 days after it was made."""
+    """The expiry of a file: 1 hour to 30 days after it was made."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[Integer, Field(ge=3600, le=2_592_000)]

@@ -197,10 +197,10 @@ class SamplingFields(WireModel):
     grammar: str | None = None  # llama.cpp's
 
     def sampling(self, max_tokens: int | None, logprobs: int | None) -> Sampling:
-        """The settings that these fields mean. max_tokens, logprobs: from the endpoint's own fields.
+        """Return the settings that these fields mean. max_tokens, logprobs: from the endpoint's own fields.
 
-        Fields that only shape probabilities (temperature, top_p, penalties) have no effect: no reply is sampled.
-        Raises ApiError for fields that contradict each other.
+        Fields that only shape probabilities (temperature, top_p, penalties) have no effect: no reply is sampled. Raises
+        ApiError for fields that contradict each other.
         """
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:

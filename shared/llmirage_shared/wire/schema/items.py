@@ -1,4 +1,4 @@
-"""Items of the Responses API: messages, calls and their outputs, and what the API's own tools leave in a conversation.
+"""Items of the Responses API: messages, calls and their outputs, and the items of the API's own tools.
 
 Of the items of hosted tools, ids and states may be left out: clients that keep a conversation themselves drop them.
 """
@@ -60,7 +60,7 @@ ItemContent = str | list[ItemPart]
 
 
 class StoredItem(WireModel):
-    """What every item may have."""
+    """The fields that every item may have."""
 
     id: str | None = None
     status: str | None = None

@@ -84,12 +84,12 @@ class InputFields(WireModel):
 
     @property
     def compacts(self) -> bool:
-        """Whether the input ends with the wish for a compaction item."""
+        """True if the input ends with a compaction item."""
         return isinstance(self.input, list) and bool(self.input) and self.input[-1].type == "compaction_trigger"
 
     @cached_property
     def plain_tools(self) -> list[dict[str, Any]]:
-        """The tools as they were sent. Do not change them."""
+        """Tools as they were sent. Do not change them."""
         return [tool.plain() for tool in self.tools or ()]
 
 

@@ -1,4 +1,4 @@
-"""From pydantic's findings to the one error that the OpenAI API would answer with."""
+"""Conversion of pydantic's findings to the one error that the OpenAI API would answer with."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _EXPECTED_BY_TYPE = {
 
 
 def api_error(error: ValidationError, body: Any) -> ApiError:
-    """The error for the first wrong field; of the alternatives of one field, of the one that got furthest."""
+    """Return the error for the first wrong field; of the alternatives of one field, of the one that got furthest."""
     found = [_Finding(details, body) for details in error.errors(include_url=False, include_context=True)]
     top = found[0].path[:1]
     candidates = [finding for finding in found if finding.path[:1] == top]
@@ -160,5 +160,5 @@ def _name(path: list[str | int]) -> str:
 
 
 def _choices(expected: str) -> list[str]:
-    """'a', 'b' or 'c' -> [a, b, c]"""
+    """Return [a, b, c] for "'a', 'b' or 'c'"."""
     return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(",") if part.strip()]
