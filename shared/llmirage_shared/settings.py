@@ -25,7 +25,7 @@ _TOO_LARGE = 10**300  # no float holds an integer far beyond it
 def _too_large(value: float) -> str:
     """Return the end of a sentence about a number whose digits need not be shown."""
     shown = f"{value:g}" if isinstance(value, float) else f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
-    return f"must be at most 1e300; got {shown}"
+    return f"must be {'at least -1e300' if value < 0 else 'at most 1e300'}; got {shown}"
 
 
 class ConfigError(ValueError):
@@ -154,7 +154,7 @@ class About:
             yield problem
         if not self.range or isinstance(value, bool) or not isinstance(value, int | float):
             return
-        if abs(value) >= _TOO_LARGE and value != math.inf:
+        if _TOO_LARGE <= abs(value) < math.inf:
             yield _too_large(value)
             return
         within = math.isfinite(value) or (self.infinite and value == math.inf)
