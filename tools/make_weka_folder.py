@@ -1,4 +1,4 @@
-"""Writes a folder of synthetic WEKA traces of a given size, for tests of loading and replay: make_weka_folder.py OUT --mb 1000."""
+"""Write a folder of synthetic WEKA traces of a given size, to test loading and replay: make_weka_folder.py OUT --mb 1000."""
 
 from __future__ import annotations
 

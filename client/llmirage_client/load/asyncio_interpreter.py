@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Timer
+from llmirage_client.load.http_sender import HttpSender
 from llmirage_client.load.phase import Phase
-from llmirage_client.load.recorder import Recorder
 from llmirage_shared.virtual_time import precise_clock
 
 
@@ -17,16 +17,16 @@ class AsyncioInterpreter:
     Make it on the running loop.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, sender: HttpSender) -> None:
         self.now = precise_clock()
-        self._recorder = recorder
+        self._sender = sender
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, phase: Phase) -> None:
         """Returns when the phase is over. Raises what planning a request raises, after all requests have ended."""
         self._phase = phase
-        self._recorder.phase = phase.name
+        self._sender.begin(phase.name)
         self._over = over = self._loop.create_future()
         try:
             self._guarded(lambda: phase.begin(self._end))
@@ -61,11 +61,11 @@ class AsyncioInterpreter:
         task = asyncio.current_task()
         try:
             self._phase.resume(conversation)
-            while conversation.waits == REPLY:
+            while conversation.waits is REPLY:
                 cut = False
                 conversation.in_flight = task
                 try:
-                    await self._recorder.send(conversation)
+                    await self._sender.send(conversation)
                 except asyncio.CancelledError:
                     cut = conversation.cancelled
                     if not cut:

@@ -12,20 +12,34 @@ from llmirage_client.workload.session import Event, Session
 if TYPE_CHECKING:
     from llmirage_client.load.history import Thread
 
-# What the rules of a conversation yield: they go on ...
-OVER: Final = 0  # never: this stands for the end of the rules
-NEXT_ROUND: Final = 1  # after everything that is ready now
-UNTIL: Final = 2  # at `until_s`, or when the phase ends
-TICK: Final = 3  # when the arrivals say (`go`), or when the phase ends
-CHILD: Final = 4  # when the own turns of the child `awaited` are over
-REPLY: Final = 5  # when the request of turn `turn_index`, due at `due_s`, is over
-# What a conversation waits for beside these.
-NOTHING: Final = 0
-TREE: Final = 6  # its own turns are over, those of its descendants are not
-EVENT: Final = 7  # yielded too: when a request of its tree goes out or has its reply, or when the phase ends
-
-Waits = Generator[int, None, None]
 Place = tuple[object, ...]
+
+
+class Wait:
+    """An event that the rules of a conversation wait for: they yield it, and continue once it has come."""
+
+    __slots__ = ()
+
+
+class Until(Wait):
+    """A time on the run's clock; the end of the phase ends the wait earlier."""
+
+    __slots__ = ("when_s",)
+
+    def __init__(self, when_s: float) -> None:
+        self.when_s = when_s
+
+
+NEXT_ROUND: Final = Wait()  # everything that is ready now has run
+TICK: Final = Wait()  # the arrivals give a tick (`go`), or the phase ends
+CHILD: Final = Wait()  # the own turns of the child `awaited` are finished
+REPLY: Final = Wait()  # the request of turn `turn_index`, due at `due_s`, has ended
+EVENT: Final = Wait()  # a request of its tree goes out or has its reply, or the phase ends
+# Not yielded by rules:
+NOTHING: Final = Wait()  # it is ready, running or finished
+TREE: Final = Wait()  # its own turns are finished, those of its descendants are not
+
+Waits = Generator[Wait, None, None]
 
 
 class Cancelled(Exception):
@@ -98,7 +112,7 @@ class Tree:
         if key not in self._happened_s:
             self._happened_s[key] = now_s
             for conversation in self._waiting.pop(key, ()):
-                if conversation.waits == EVENT:
+                if conversation.waits is EVENT:
                     conversation.wake()
 
     def wait(self, conversation: Conversation, session: str, turn: int, event: Event) -> None:
@@ -111,8 +125,8 @@ class Conversation:
     Its place: number counts those of the run; branch_mode says how it began; group is what it runs in; children are those
     it has started. thread: what was said, where that is text.
 
-    The rules write what they wait for: until_s, awaited, and of a request turn_index (from then on the last turn that was
-    sent) and due_s. The sender of the request writes what became of it: failed, but not cancelled; and over_s, when.
+    The rules write what they wait for: awaited, and of a request turn_index (from then on the last turn that was sent) and
+    due_s. The sender of the request writes its outcome: failed (unless it was cancelled), and over_s, its end.
     started_s: when the root of its tree was due. tree: None where no turn waits for requests of others.
     """
 
@@ -141,7 +155,6 @@ class Conversation:
         "timer",
         "tree",
         "turn_index",
-        "until_s",
         "waits",
     )
 
@@ -152,7 +165,6 @@ class Conversation:
     thread: Thread | None
     in_flight: InFlight | None
     turn_index: int | None
-    until_s: float
     timer: Timer  # while it waits for a time
     awaited: Conversation | None  # the child that it waits for
     due_s: float
@@ -179,7 +191,7 @@ class Conversation:
         self._identifiers = identifiers
         self.place = place
         self._own_id = ""
-        self.waits = NOTHING
+        self.waits: Wait = NOTHING
         self.cancelled = self.failed = False
         self.in_flight = self.children = self.thread = self.turn_index = self.awaited = None
         self.tree = None
@@ -222,13 +234,13 @@ class Conversation:
 
     def wake(self) -> None:
         """What it waits for has come."""
-        if self.waits != NOTHING:
+        if self.waits is not NOTHING:
             self.waits = NOTHING
             self.play(self)
 
     def wake_early(self) -> None:
         """Nothing comes any more of what it waits for."""
-        if self.waits == UNTIL:
+        if isinstance(self.waits, Until):
             self.timer.cancel()
         self.wake()
 

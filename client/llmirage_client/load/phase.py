@@ -19,15 +19,15 @@ from llmirage_client.load.conversation import (
     EVENT,
     NEXT_ROUND,
     NOTHING,
-    OVER,
     REPLY,
     TICK,
     TREE,
-    UNTIL,
     Cancelled,
     Conversation,
     Group,
     Timer,
+    Until,
+    Wait,
 )
 from llmirage_client.load.interpreter import Interpreter
 from llmirage_client.load.options import RunOptions
@@ -176,22 +176,21 @@ class Phase:
         if cut or rules is None:
             self._cut(conversation)
             return
-        waits = next(rules, OVER)
-        while waits == REPLY:
+        waits: Wait | None = next(rules, None)
+        while waits is REPLY:
             if self._send(conversation):
                 return
-            waits = next(rules, OVER)
-        if waits == OVER:
+            waits = next(rules, None)
+        if waits is None:
             self._end(conversation)
             if not conversation.cancelled or conversation not in conversation.group.running:
                 return
-        if waits == NEXT_ROUND or conversation.cancelled:  # meanwhile: its own failure aborts the run
+        if waits is None or waits is NEXT_ROUND or conversation.cancelled:  # its own failure may have aborted the run
             conversation.play(conversation)
-        elif waits == UNTIL:
-            conversation.waits = UNTIL
-            conversation.timer = self._interpreter.call_at(conversation.until_s, conversation.wake)
-        else:
-            conversation.waits = waits
+            return
+        conversation.waits = waits
+        if isinstance(waits, Until):
+            conversation.timer = self._interpreter.call_at(waits.when_s, conversation.wake)
 
     def _cut(self, conversation: Conversation) -> None:
         """Ends a cancelled conversation where it waits, and then its children."""
@@ -208,7 +207,7 @@ class Phase:
         if conversation.rules is not None:
             conversation.rules = None
             parent = conversation.parent
-            if parent is not None and parent.awaited is conversation and parent.waits == CHILD:
+            if parent is not None and parent.awaited is conversation and parent.waits is CHILD:
                 parent.wake()
             if conversation.children is not None and conversation.children.busy:
                 conversation.waits = TREE
@@ -244,7 +243,7 @@ def _number(conversation: Conversation) -> int:
 def _wake_waiting(group: Group) -> None:
     """Those that wait for a time, a tick or a request, and their descendants."""
     for conversation in group.running:
-        if conversation.waits in (UNTIL, TICK, EVENT):
+        if conversation.waits in (TICK, EVENT) or isinstance(conversation.waits, Until):
             conversation.wake_early()
         if conversation.children is not None:
             _wake_waiting(conversation.children)

@@ -18,11 +18,12 @@ from llmirage_client.load.conversation import (
     NEXT_ROUND,
     REPLY,
     TICK,
-    UNTIL,
     Cancelled,
     Conversation,
     Group,
     Tree,
+    Until,
+    Wait,
     Waits,
 )
 from llmirage_client.load.options import RunOptions
@@ -90,12 +91,12 @@ class Rules:
                     ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
                 if turn.after and tree is not None:
                     ready_s = yield from self._after(conversation, tree, turn.after, ready_s)
-                yield from self._until(conversation, ready_s)
+                yield from self._until(ready_s)
                 if not index or awaited is not None or conversation.depth or turn.after:
                     due_s = ready_s
                 elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
                     due_s = paced_s
-                    yield from self._until(conversation, due_s)
+                    yield from self._until(due_s)
                 else:
                     conversation.due_s = ready_s
                     if not stop.ended:
@@ -139,7 +140,7 @@ class Rules:
 
     def _after(
         self, conversation: Conversation, tree: Tree, after: Sequence[After], ready_s: float
-    ) -> Generator[int, None, float]:
+    ) -> Generator[Wait, None, float]:
         """Wait for requests of the tree. Return when the turn may go out: `ready_s`, or later if one of them says so."""
         for each in after:
             while (happened_s := tree.happened_s(each.session, each.turn, each.event)) is None:
@@ -150,10 +151,9 @@ class Rules:
             ready_s = max(ready_s, happened_s + self._paced(each.delay_s))
         return ready_s
 
-    def _until(self, conversation: Conversation, when_s: float) -> Waits:
+    def _until(self, when_s: float) -> Waits:
         while self._stop.clock() < when_s and not self._stop.ended:
-            conversation.until_s = when_s
-            yield UNTIL
+            yield Until(when_s)
 
     def rounds(self, conversation: Conversation) -> Waits:
         """An orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
@@ -163,7 +163,7 @@ class Rules:
         try:
             for number, round_ in enumerate(session.rounds):
                 ready_s = clock() + think_time_s(round_, session.think_time, rng) / self._speed
-                yield from self._until(conversation, ready_s)
+                yield from self._until(ready_s)
                 if stop.ended:
                     break
                 if not number:
@@ -208,7 +208,7 @@ class Rules:
             self._start(child)
         return children
 
-    def _join(self, parent: Conversation, children: list[Conversation], count: bool = True) -> Generator[int, None, bool]:
+    def _join(self, parent: Conversation, children: list[Conversation], count: bool = True) -> Generator[Wait, None, bool]:
         """Waits for the last replies of children; False when they were all there already."""
         waiting = [child for child in children if child.rules is not None]
         suspended = bool(waiting) and count

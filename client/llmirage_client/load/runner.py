@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from llmirage_client.load.any_runner import AnyRunner
 from llmirage_client.load.asyncio_interpreter import AsyncioInterpreter
+from llmirage_client.load.http_sender import HttpSender, OnRecord, Planner, ProgressSink
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import CallPlanner
-from llmirage_client.load.recorder import OnRecord, Planner, ProgressSink, Recorder
 from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
@@ -51,19 +51,19 @@ class Runner(AnyRunner):
         super().__init__(workload, options)
         self._target = target
         planner = planner or CallPlanner(options, variation_of(workload, options))
-        self._recorder = Recorder(target, planner, options, self._identifiers, progress, on_record, keep_bodies)
+        self._sender = HttpSender(target, planner, options, self._identifiers, progress, on_record, keep_bodies)
         self._gate = gate
 
     @property
     def requests_over(self) -> int:
-        return len(self._recorder.records)
+        return len(self._sender.records)
 
     def show_progress(self) -> None:
         """Draws the progress anew, so that its clock goes on while no request ends."""
-        self._recorder.show_progress()
+        self._sender.show_progress()
 
     async def run(self) -> RunResult:
-        recorder, interpreter = self._recorder, AsyncioInterpreter(self._recorder)
+        sender, interpreter = self._sender, AsyncioInterpreter(self._sender)
         for name, options, rng in self._phases():
             if self._gate is not None and self._cancel_reason is None:
                 await self._gate(name)
@@ -71,4 +71,4 @@ class Runner(AnyRunner):
             phase = self._begin(name, options, rng, interpreter)
             await interpreter.run(phase)
         times = start_s, start_unix_s, self._target.now()
-        return self._result(phase, times, recorder.records, recorder.apis, recorder.inputs())
+        return self._result(phase, times, sender.records, sender.apis, sender.inputs())

@@ -45,9 +45,9 @@ class BlockPrompts:
         # By conversation that goes on: all before the next message's content, with the last reply and without it.
         self._histories: dict[int, tuple[bytes, bytes]] = {}
 
-    def call(self, conversation: Conversation, index: int) -> TokenPrompt:
+    def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
         session, frame = conversation.session, self._frame
-        turn = session.turns[index] if self._variation is None else self._variation.turn(session, index)
+        turn = session.turns[turn_index] if self._variation is None else self._variation.turn(session, turn_index)
         message, output_tokens = turn.synthetic, turn.max_tokens
         assert message is not None
         assert output_tokens is not None
@@ -55,7 +55,7 @@ class BlockPrompts:
         said = before + self._content(message)
         prompt = said + frame.tail
         key = prompt + self._replies.fresh(output_tokens)
-        if index + 1 < len(session.turns) and session.mode == "accumulate":
+        if turn_index + 1 < len(session.turns) and session.mode == "accumulate":
             self._histories[conversation.number] = key + frame.after_reply, said + frame.after_message
         return key, len(prompt) // np.dtype(np.int32).itemsize
 

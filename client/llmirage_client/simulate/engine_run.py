@@ -6,13 +6,12 @@ import time
 from functools import partial
 
 from llmirage_client.load.any_runner import AnyRunner
-from llmirage_client.load.cancellation import Cancellation
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
+from llmirage_client.simulate.cluster_sender import ClusterSender, TokenPrompts
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.event_queue import EventQueue
-from llmirage_client.simulate.token_requests import TokenPrompts, TokenRequests
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, new_cluster
@@ -33,7 +32,7 @@ class EngineRun(AnyRunner):
         prompts: TokenPrompts | None = None,
         by_endpoint: bool = False,
     ) -> None:
-        """prompts: None: of token counts. by_endpoint: see TokenRequests. Raises ConfigError."""
+        """prompts: None: of token counts. by_endpoint: see ClusterSender. Raises ConfigError."""
         super().__init__(workload, options)
         self.cluster = new_cluster(config)
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
@@ -60,16 +59,15 @@ class EngineRun(AnyRunner):
         cluster = ClusterRun(self.cluster, observer)
         self.waited_s = cluster.waited_s
         self._queue = queue = EventQueue(cluster)
-        options = self._options
-        share, delay_s = options.cancellation_share, options.cancellation_delay_s
-        cancellation = Cancellation(share, delay_s / options.speed) if share else None
-        requests = TokenRequests(queue, self.rows, self._prompts, self._named, cancellation, self._by_endpoint)
+        sender = ClusterSender(
+            queue, self.rows, self._prompts, self._options, self._identifiers, self._named, self._by_endpoint
+        )
         if max_time_s is not None:
             queue.call_at(max_time_s, partial(self.cancel, reason))
         for name, options, rng in self._phases():
             start_s, start_unix_s = queue.time_s, time.time()
             phase = self._begin(name, options, rng, queue)
-            requests.begin(phase)
+            sender.begin_phase(phase)
             phase.begin(queue.stop)
             queue.run()
         queue.close()

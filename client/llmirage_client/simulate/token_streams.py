@@ -42,23 +42,23 @@ class TokenStreams:
         # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
         self._contexts: dict[int, tuple[bytes, int]] = {}
 
-    def call(self, conversation: Conversation, index: int) -> TokenPrompt:
+    def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
         """A prompt of so many tokens as the turn says, and a reply that is like no other.
 
         A prompt whose ids are given is what it is: the calls that follow do not extend it.
         """
         turns = conversation.session.turns
-        spec = turns[index].tokens
+        spec = turns[turn_index].tokens
         assert spec is not None
         if spec.input_ids is not None:
             ids = spec.input_ids
             if self._variation is not None:
                 ids = self._variation.prompt_ids(conversation.session, ids)
             return ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
-        key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
-        if index + 1 < len(turns) or turns[index].branches:
+        key = self._prompt(conversation, turn_index, spec.input_tokens, spec.output_tokens)
+        if turn_index + 1 < len(turns) or turns[turn_index].branches:
             self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
-        elif index:  # nothing goes on from here
+        elif turn_index:  # nothing goes on from here
             self._contexts.pop(conversation.number, None)
         return key, spec.input_tokens
 

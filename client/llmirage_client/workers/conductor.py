@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from llmirage_client.load.recorder import ProgressSink
+from llmirage_client.load.http_sender import ProgressSink
 from llmirage_client.load.share import Share
 from llmirage_client.workers.job import Begin, Clocks, Crew, Event, Failed, Finished, Job, Lost, Progressed, Ready
 

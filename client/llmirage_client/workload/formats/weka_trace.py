@@ -21,8 +21,8 @@ from llmirage_client.workload.first_keys import folder_begins_with
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
-from llmirage_client.workload.request_graph import Event, GraphError, Need, Request, finished_before, sessions_of_play
-from llmirage_client.workload.session import Problem, Session, SyntheticUser, Workload, WorkloadError
+from llmirage_client.workload.request_graph import GraphError, Need, Request, finished_before, sessions_of_play
+from llmirage_client.workload.session import Event, Problem, Session, SyntheticUser, Workload, WorkloadError
 
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
@@ -213,12 +213,12 @@ class _Reader:
             end_s = max(request.end_s for request in own)
             yield _Stream(suffix, own, parent, _gate(main, own[0].place, end_s), own[0].start_s, flat=True)
         for marker in entries.markers:
-            parent = _before(main, marker.place, marker.start_s)
-            if parent is None:
+            parent_of_marker = _before(main, marker.place, marker.start_s)
+            if parent_of_marker is None:
                 self._dropped += 1
                 continue
             gate = _gate(main, marker.place, marker.end_s)
-            child = _Stream(f"{trace.name}::sa:{marker.name}", (), parent, gate, marker.start_s)
+            child = _Stream(f"{trace.name}::sa:{marker.name}", (), parent_of_marker, gate, marker.start_s)
             yield from self._streams(child.name, marker.entries, trace, child)
 
     def workload(self, path: str) -> Workload:

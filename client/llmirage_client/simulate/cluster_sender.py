@@ -1,4 +1,4 @@
-"""Requests of turns in token counts, straight to a cluster: sent when a conversation's rules say so, a row for each."""
+"""The sender of requests straight to a cluster in virtual time, with a row for each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation
 from llmirage_client.load.conversation import NOTHING, REPLY, Conversation
+from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
+from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.simulate.event_queue import EventQueue
 from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, TokenRow, TokenRows, refusal
 from llmirage_client.simulate.token_streams import TokenPrompt
@@ -16,22 +18,23 @@ from llmirage_client.simulator.engine import Request, RouterError
 
 
 class TokenPrompts(Protocol):
-    """What requests are made of."""
+    """The writer of prompts."""
 
-    def call(self, conversation: Conversation, index: int) -> TokenPrompt:
-        """The prompt of a turn, and the reply that it will have."""
+    def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
+        """Return the prompt of a turn, and the reply that it will have."""
         ...
 
     def failed(self, conversation: Conversation) -> None:
-        """The conversation's last call had no reply."""
+        """Note that the conversation's last request had no reply."""
         ...
 
 
-class TokenRequests:
-    """Sends the requests of a queue's conversations. named: with the name of the conversation, for the router.
+class ClusterSender(Sender):
+    """A sender for the conversations of an event queue.
 
-    by_endpoint: whether some end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
-    of its own. There, and where users give up, it is not known what tokens a cancelled request got.
+    named: requests carry the name of the conversation, for the router.
+    by_endpoint: some requests end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
+        of its own. The tokens that a cancelled request got are unknown there, and where users give up.
     """
 
     def __init__(
@@ -39,39 +42,40 @@ class TokenRequests:
         queue: EventQueue,
         rows: TokenRows,
         prompts: TokenPrompts,
+        options: RunOptions,
+        identifiers: Identifiers,
         named: bool,
-        cancellation: Cancellation | None,
         by_endpoint: bool,
     ) -> None:
+        super().__init__(options, identifiers)
         self._queue = queue
         self._rows = rows
         self._prompts = prompts
         self._named = named
-        self._cancellation = cancellation
         self._by_endpoint = by_endpoint
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
-        queue.send, queue.end = self._send, self._end
+        queue.send, queue.end = self._send, self._end_request
 
-    def begin(self, phase: Phase) -> None:
-        """Requests are from now on those of this phase."""
-        self._phase, self._queue.resume = phase, phase.resume
+    def begin_phase(self, phase: Phase) -> None:
+        """Send the requests of this phase from now on."""
+        self.begin(phase.name)
+        self._queue.resume = phase.resume
         self._counted = self._rows.counted if phase.name == "profiling" else range(0)
 
     def _send(self, conversation: Conversation) -> bool:
         index = conversation.turn_index
         assert index is not None
-        key, prompt_tokens = self._prompts.call(conversation, index)
+        key, prompt_tokens = self._prompts.plan(conversation, index)
         affinity_id = conversation.affinity_id if self._named else None
         request = Request.of_key(0, key, prompt_tokens, affinity_id)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
-        if self._cancellation is not None and self._phase.name == "profiling":
-            row.own_task = self._cancellation.meets(self._rows.request_id(row))
-            if row.own_task:
-                row.measured = self._counted is None
-                self._queue.call_soon(partial(self._submit_for_a_time, row))
-                return True
+        if self.cancels and self.is_cancelled_on_purpose(self.request_id(conversation, index)):
+            row.own_task = True
+            row.measured = self._counted is None
+            self._queue.call_soon(partial(self._submit_for_a_time, row))
+            return True
         if not self._submit(row):
             return self._end_at_once(row)
         row.own_task = self._by_endpoint and _by_endpoint(row)
@@ -93,16 +97,15 @@ class TokenRequests:
 
     def _end_at_once(self, row: TokenRow) -> bool:
         row.conversation.waits = NOTHING
-        self._end(row.conversation, False)
+        self._end_request(row.conversation, False)
         return False
 
     def _submit_for_a_time(self, row: TokenRow) -> None:
         """The request is cancelled on purpose if it takes too long."""
-        assert self._cancellation is not None
         if not row.own_task:
             return
         if self._submit(row):
-            self._queue.call_at(row.start_s + self._cancellation.delay_s, partial(self._give_up, row))
+            self._queue.call_at(row.start_s + self.cancellation_delay_s, partial(self._give_up, row))
         else:
             row.own_task = False
             row.conversation.wake()
@@ -112,7 +115,7 @@ class TokenRequests:
             row.error = ON_PURPOSE
             row.conversation.wake()
 
-    def _end(self, conversation: Conversation, cut: bool) -> bool:
+    def _end_request(self, conversation: Conversation, cut: bool) -> bool:
         row, now = conversation.in_flight, self._queue.time_s
         assert isinstance(row, TokenRow)
         request = row.request
@@ -124,12 +127,10 @@ class TokenRequests:
             return False
         if cut and row.error is not ON_PURPOSE:
             row.error = BY_RUN
-        conversation.in_flight = None
-        row.end_s = conversation.over_s = now
+        row.end_s = now
         if row.error is not None or request.failed:
             self._note_failure(row)
-        else:
-            conversation.failed = False
+        self.end(conversation, row.error, now)
         request.key = b""  # the ids are no longer needed
         request.tag = None  # and no cycle keeps the row when the run is forgotten
         if now == row.start_s:
@@ -140,15 +141,13 @@ class TokenRequests:
         return True
 
     def _note_failure(self, row: TokenRow) -> None:
-        conversation = row.conversation
         if row.error is None:
             row.error = LOST_UNSTREAMED if _by_endpoint(row) else LOST
         elif row.is_cancelled:
             self._queue.cluster.cancel(row.request, self._queue.time_s)
-            if self._by_endpoint or self._cancellation is not None:
+            if self._by_endpoint or self._cancellation_share:
                 row.token_s, row.request.spans = [], []
-        conversation.failed = not row.is_cancelled
-        self._prompts.failed(conversation)
+        self._prompts.failed(row.conversation)
 
 
 def _by_endpoint(row: TokenRow) -> bool:

@@ -1,4 +1,4 @@
-"""Sends a conversation's requests and writes down what became of each."""
+"""The sender of requests to a target, over HTTP or through an API in this process, with a record of each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llmirage_client.load.calls import Planned, headers
-from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation
 from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.giving_up import GaveUp, send_for_a_time
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
-from llmirage_client.targets.target import Target
+from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
+from llmirage_client.measure.record import Exchange, Record, RequestError
+from llmirage_client.targets.target import Call, Target
 
 OnRecord = Callable[[Record], None]
 
@@ -35,11 +34,8 @@ class Planner(Protocol):
         ...
 
 
-class Recorder:
-    """Collects the records of a run in order of completion, and the bodies that went out for inputs.json.
-
-    phase: which one runs.
-    """
+class HttpSender(Sender):
+    """A sender that keeps the records of a run in order of completion, and the bodies it sent for inputs.json."""
 
     def __init__(
         self,
@@ -51,19 +47,13 @@ class Recorder:
         on_record: OnRecord | None = None,
         keep_bodies: bool = True,
     ) -> None:
-        self.phase = ""
+        super().__init__(options, identifiers)
         self._target = target
         self._planner = planner
         self._keep_bodies = keep_bodies
         self._options = options
-        self._identifiers = identifiers
         self._progress = progress
         self._on_record = on_record
-        self._cancellation = (
-            Cancellation(options.cancellation_share, options.cancellation_delay_s / options.speed)
-            if options.cancellation_share
-            else None
-        )
         self._errors = 0
         self._in_flight = 0
         self._payloads: dict[int, list[Mapping[str, Any]]] = {}  # by the conversation's number
@@ -77,7 +67,7 @@ class Recorder:
         turn_index, phase = conversation.turn_index, self.phase
         assert turn_index is not None
         planned = self._planner.plan(conversation, turn_index)
-        request_id = self._identifiers.make("request", conversation.correlation_id, turn_index)
+        request_id = self.request_id(conversation, turn_index)
         call = planned.call
         call.headers.update(headers(conversation, request_id, call, self._options))
         if phase == "profiling":
@@ -105,8 +95,8 @@ class Recorder:
         )
         self._in_flight += 1
         try:
-            if phase == "profiling" and self._cancellation is not None and self._cancellation.meets(request_id):
-                record.exchange = await send_for_a_time(self._target, call, self._cancellation.delay_s)
+            if self.is_cancelled_on_purpose(request_id):
+                record.exchange = await send_for_a_time(self._target, call, self.cancellation_delay_s)
             else:
                 record.exchange = await self._target.send(call)
         except GaveUp:
@@ -119,8 +109,7 @@ class Recorder:
             self._keep(record)
         exchange = record.exchange
         self._planner.replied(conversation, planned, exchange)
-        conversation.failed = exchange.error is not None and exchange.error.type != CANCELLED
-        conversation.over_s = self._target.now() if exchange.end_s is None else exchange.end_s
+        self.end(conversation, exchange.error, self._target.now() if exchange.end_s is None else exchange.end_s)
 
     def _note_cancelled(self, record: Record, error: RequestError) -> None:
         record.cancelled = True
@@ -151,3 +140,43 @@ class Recorder:
         if self._on_record is not None:
             self._on_record(record)
         self.show_progress()
+
+
+class GaveUp(Exception):
+    """The request was cancelled on purpose before its reply was complete."""
+
+
+async def send_for_a_time(target: Target, call: Call, delay_s: float) -> Exchange:
+    """Sends the call; raises GaveUp when the reply was not complete in time.
+
+    delay_s: after the whole request is out, on the run's clock.
+    """
+    loop = asyncio.get_running_loop()
+    sending = loop.create_task(_to(target, call))
+    timer: asyncio.TimerHandle | None = None
+    gave_up = False
+
+    def give_up() -> None:
+        nonlocal gave_up
+        gave_up = sending.cancel()
+
+    def sent() -> None:
+        nonlocal timer
+        if timer is not None:  # it had to be sent again
+            timer.cancel()
+        timer = loop.call_at(target.now() + delay_s, give_up)
+
+    call.on_sent = sent
+    try:
+        return await sending
+    except asyncio.CancelledError:
+        if gave_up:
+            raise GaveUp from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+async def _to(target: Target, call: Call) -> Exchange:
+    return await target.send(call)
