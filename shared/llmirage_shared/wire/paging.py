@@ -51,7 +51,7 @@ def page(
 def anthropic_page(
     items: Sequence[dict[str, Any]], query: Callable[[str], str | None], usual: int = 20, most: int = 1000
 ) -> dict[str, Any]:
-    """Return a list of Anthropic's API, of items that are given oldest first. The query has `limit`, `before_id`, `after_id`.
+    """Return a list in Anthropic's form, of items given oldest first. The query has `limit`, `before_id`, `after_id`.
 
     Raises ApiError for invalid values.
     """
