@@ -27,6 +27,7 @@ from llmirage_server.config import ClusterConfig
 _ID = re.compile(r"\b([a-z]+[_-])[0-9a-f]{20,}\b|\b[0-9a-f]{32}\b")
 _TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')
 _ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason")
+_BETAS = {"anthropic-beta": "context-management-2025-06-27,mcp-client-2025-04-04"}
 _HEAD = """# API coverage
 
 `make docs` writes this page from real calls: each parameter is sent to the server, and the response is compared with the
@@ -88,7 +89,7 @@ class Server:
     async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.post(path, json=body)
+            return await client.post(path, json=body, headers=_BETAS if path == "/v1/messages" else {})
 
 
 async def effect(server: Server, path: str, base: dict[str, Any], name: str, probe: Probe) -> str:

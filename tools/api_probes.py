@@ -191,6 +191,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "service_tier": Probe("auto"),
         "ignore_eos": Probe(True),
         "min_tokens": Probe(600),
+        "mcp_servers": Probe([{"type": "url", "name": "docs", "url": "https://example.com/mcp"}]),
+        "container": Probe({"skills": []}),
+        "context_management": Probe({"edits": [{"type": "clear_tool_uses_20250919"}]}),
     },
     "/v1/embeddings": {
         "model": Probe("text-embedding-3-large"),
@@ -265,5 +268,7 @@ NOTES: dict[tuple[str, str], str] = {
         for name in ("min_tokens", "ignore_eos", "skip_special_tokens")
     },
     ("/v1/chat/completions", "skip_special_tokens"): "the end of the turn is shown with `include_stop_str_in_output`",
+    ("/v1/messages", "mcp_servers"): "simulated: no MCP server is contacted",
+    ("/v1/messages", "context_management"): "`clear_tool_uses_20250919`, `clear_thinking_20251015`",
     ("/v1/messages", "metadata"): f"`user_id` is the {_SESSION}",
 }

@@ -9,6 +9,8 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+from llmirage_server.api.messages.refusals import signed
+
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 Body = dict[str, Any]
 
@@ -196,15 +198,28 @@ _MESSAGES: list[Body] = [
             {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
             {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}, "title": "t"}]},
         {"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "a", "signature": "b"}, {"type": "redacted_thinking", "data": "c"},
+            {"type": "thinking", "thinking": "a", "signature": signed("a")},
             {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}]},
         {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": False, "content": [
                 {"type": "text", "text": "sunny"}]}]}],
      "tools": [_CLAUDE_TOOL]},
-    {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000, "temperature": 1, "top_p": 0.9, "top_k": 3,
+    {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000, "temperature": 1, "top_p": 0.95,
      "stop_sequences": ["x"], "metadata": {"user_id": "u"}, "service_tier": "auto"},
-    {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}},
+    {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}, "top_k": 3},
+    {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 2, "allowed_domains": ["a.b"]},
+               {"type": "code_execution_20250825", "name": "code_execution"},
+               {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"},
+               {**_CLAUDE_TOOL, "defer_loading": True}],
+     "tool_choice": {"type": "any"}, "container": {"skills": []},
+     "messages": [
+        {"role": "user", "content": "Search"},
+        {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {"url": "https://a.b"}},
+            {"type": "web_fetch_tool_result", "tool_use_id": "srvtoolu_1", "content": {
+                "type": "web_fetch_tool_result_error", "error_code": "url_not_allowed"}},
+            {"type": "text", "text": "So", "citations": []}]},
+        {"role": "user", "content": "And?"}]},
 ]  # fmt: skip
 
 
@@ -250,6 +265,10 @@ def valid_bodies() -> list[tuple[str, Body]]:
         *(("/v1/responses/input_tokens", {"model": MODEL, "input": "a", **body}) for body in _RESPONSES[3:5]),
         *(("/v1/responses/compact", {"model": MODEL, "input": "a", **body}) for body in _RESPONSES[3:5]),
         *(("/v1/messages", {"model": MODEL, "messages": hello, **short, **body}) for body in _MESSAGES),
+        (
+            "/v1/messages/batches",
+            {"requests": [{"custom_id": "a", "params": {"model": MODEL, "max_tokens": 2, "messages": hello}}]},
+        ),
         *(("/v1/messages/count_tokens", {"model": MODEL, "messages": hello, **body}) for body in _MESSAGES[3:5]),
         *(("/v1/completions", {"model": MODEL, "prompt": "Hello", **short, **body}) for body in texts),
         ("/v1/conversations", {"items": ITEMS[:5], "metadata": {"a": "b"}}),

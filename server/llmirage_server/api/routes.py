@@ -131,7 +131,7 @@ def routes(
     openai |= _batches(batches)
     files = _anthropic_files(service)
     apps: dict[str, ASGIApp] = {path: app(methods) for path, methods in openai.items()}
-    apps |= {path: _ByHeader(apps[path], of_messages(methods)) for path, methods in files.items()}
+    apps |= {path: _ByHeader(app(openai[path]), of_messages(methods)) for path, methods in files.items()}
     return [
         *[Route(path, at) for path, at in apps.items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
@@ -354,9 +354,11 @@ async def _unknown_url(exchange: HttpExchange) -> Response:
 class _ByHeader:
     """One path of two APIs: what Anthropic's clients send of themselves decides."""
 
-    def __init__(self, openai: ASGIApp, anthropic: ASGIApp) -> None:
+    def __init__(self, openai: EndpointApp, anthropic: EndpointApp) -> None:
+        """Both have the same methods."""
         self._openai = openai
         self._anthropic = anthropic
+        self.handlers = openai.handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         of_anthropic = any(name in _ANTHROPIC_HEADERS for name, _ in scope["headers"])

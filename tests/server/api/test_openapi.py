@@ -93,7 +93,7 @@ def test_answers_are_what_the_document_says(api: Any, path: str, body: dict[str,
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.method == "get"], ids=lambda each: each.path)
 def test_what_is_asked_for_without_a_body(api: Any, operation: Any) -> None:
     response = api.request("GET", re.sub(r"{\w+}", "nothing", operation.path))
-    if operation.answer is None and operation.style != "bytes":
+    if operation.answer is None and operation.style not in ("bytes", "lines"):
         assert (response.status_code, response.headers["content-type"].partition(";")[0]) == (200, "text/plain")
     else:
         check_answer(response, "get", operation.path)

@@ -109,6 +109,8 @@ def _described(operation: ApiOperation, refs: dict[type[WireModel], Any], model:
 
 
 def _success(operation: ApiOperation) -> dict[str, Any]:
+    if operation.style == "lines":
+        return {"description": "JSON lines", "content": {"application/x-jsonl": {"schema": {"type": "string"}}}}
     if operation.style == "bytes":
         return {"description": "The bytes", "content": {"application/octet-stream": {"schema": {}}}}
     if operation.answer is None:

@@ -12,7 +12,7 @@ import yaml
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.schema.base import WireModel
 
-Style = Literal["json", "text", "list", "one_or_list", "bytes"]
+Style = Literal["json", "text", "list", "one_or_list", "bytes", "lines"]
 
 
 @dataclass(frozen=True, kw_only=True)
