@@ -124,9 +124,9 @@ PROBES: dict[str, dict[str, Probe]] = {
     },
     "/v1/completions": {
         **_SAMPLING,
-        "min_tokens": Probe(10),
-        "ignore_eos": Probe(True),
-        "skip_special_tokens": Probe(False),
+        "min_tokens": Probe(600, {"max_tokens": 1000}),
+        "ignore_eos": Probe(True, {"max_tokens": 1000}),
+        "skip_special_tokens": Probe(False, {"max_tokens": 1000, "include_stop_str_in_output": True}),
         "prompt": Probe("Hello"),
         "logprobs": Probe(2),
         "echo": Probe(True),
@@ -264,10 +264,9 @@ NOTES: dict[tuple[str, str], str] = {
     **{(path, "store"): _KEPT for path in _WORDS},
     **{(path, "priority"): "honoured by clusters with `schedule_policy: priority`" for path in (*_WORDS, "/generate")},
     **{
-        ("/v1/completions", name): "matters with `serve --natural-stop`: replies have `max_tokens` tokens otherwise"
-        for name in ("min_tokens", "ignore_eos", "skip_special_tokens")
+        (path, "skip_special_tokens"): "the end of the turn is shown with `include_stop_str_in_output`"
+        for path in _WORDS[:2]
     },
-    ("/v1/chat/completions", "skip_special_tokens"): "the end of the turn is shown with `include_stop_str_in_output`",
     ("/v1/messages", "mcp_servers"): "simulated: no MCP server is contacted",
     ("/v1/messages", "context_management"): "`clear_tool_uses_20250919`, `clear_thinking_20251015`",
     ("/v1/messages", "metadata"): f"`user_id` is the {_SESSION}",

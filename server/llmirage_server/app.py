@@ -222,7 +222,7 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
             config.replies,
             tokenizer,
             config.seed,
-            natural_stop=config.natural_stop,
+            exact_length=config.exact_length,
             lengths=ReplyLengths(config.reply_tokens),
             remember=encoder.remember,
         )

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, did_you_mean, settings_of
+from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, became, did_you_mean, settings_of
 
 OPTIONS = "Options"  # the heading of options that need no other
 FEW = 20  # options that --help shows all
@@ -217,7 +217,11 @@ class SettingsCommand(click.Command):
         self.params.append(_help_all(self.has_long_tail))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
+        try:
+            rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
+        except click.NoSuchOption as error:
+            hint = became(error.option_name, [flag for param in self.params for flag in param.opts])
+            raise click.NoSuchOption(error.option_name, error.message + hint, error.possibilities, ctx) from None
         self._warn_of_unknown_variables()
         problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
         if ctx.resilient_parsing:  # a shell completes what is not yet whole

@@ -274,11 +274,26 @@ def at_call(place: str) -> Callable[..., Any]:
 
 
 _MOST_COMPARED = 100  # characters
+# Settings of the past, each with the one that has taken its place, and what that does.
+_FORMER = {"natural_stop": ("exact_length", "replies end by themselves now; {} makes max_tokens exact")}
+
+
+def became(word: str, choices: Iterable[str]) -> str:
+    """Return the end of an error message: which of the choices a former name has become; empty for any other name."""
+    plain = word.lower().replace("-", "_")
+    for former, (now, change) in _FORMER.items():
+        for choice in choices if plain.endswith(former) else ():
+            if choice.lower().replace("-", "_").endswith(now):
+                return f" ({change.format(choice)})"
+    return ""
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest of the choices, if one is near."""
-    near = at_call("difflib:get_close_matches")(str(word)[:_MOST_COMPARED], list(choices), n=1)
+    """Return the end of an error message: the new form of a former name, else the nearest of the choices, if one is near."""
+    choices = list(choices)
+    if said := became(str(word)[:_MOST_COMPARED], choices):
+        return said
+    near = at_call("difflib:get_close_matches")(str(word)[:_MOST_COMPARED], choices, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -40,6 +40,10 @@ class LoggedServer:
         wrong = [line for line in lines if line.startswith(("ERROR", "CRITICAL", "Traceback")) or _REFUSED.search(line)]
         return [line for line in wrong if not (allowed and allowed in line)]
 
+    def reply_tokens(self) -> list[int]:
+        """The tokens of each reply."""
+        return [int(tokens) for tokens in re.findall(r" out=(\d+)", self.log.read_text("utf-8"))]
+
     def requests(self, path: str) -> int:
         return self.log.read_text("utf-8").count(f'"POST {path}" 200')
 

@@ -15,6 +15,8 @@ from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Turn, Workload
 from llmirage_shared.wire.refusals import ENGINE_FIELDS
 
+_EXACT_FIELDS = ("min_tokens", "ignore_eos")
+
 
 @dataclass(slots=True, frozen=True)
 class Planned:
@@ -74,7 +76,7 @@ def limit_of(turn: Turn, endpoint: Endpoint, options: RunOptions) -> int | None:
 
 def engine_fields(turn: Turn, endpoint: Endpoint, options: RunOptions, exactly: int | None) -> dict[str, int | bool]:
     """Fields of engines for a reply of `exactly` so many tokens, or for a limit that the API alone would refuse."""
-    if not (options.knows_ignore_eos and endpoint.knows_ignore_eos):
+    if options.endpoint_kind not in endpoint.exact_kinds:
         return {}
     if exactly is not None:
         return {"min_tokens": exactly, "ignore_eos": True}
@@ -108,6 +110,8 @@ def finished_call(endpoint: Endpoint, body: dict[str, Any], turn: Turn, options:
     """Adds what the command line and then the turn say on top, and asks a stream for its usage."""
     body.update(options.extra_inputs)
     body.update(endpoint.extra(turn.extra))
+    if options.endpoint_kind in endpoint.exact_kinds:
+        body.update({name: turn.extra[name] for name in _EXACT_FIELDS if name in turn.extra})
     stream = bool(body.get("stream"))
     wishes = body.get("stream_options")
     if stream and endpoint.asks_for_usage and (wishes is None or isinstance(wishes, dict)):

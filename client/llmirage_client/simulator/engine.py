@@ -52,7 +52,7 @@ def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
     from llmirage_server.app import create_app, load_text_tools
     from llmirage_server.drivers.in_process import RecordedReplies
 
-    key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
+    key = config.tokenizer, config.replies, config.seed, config.exact_length, config.reply_tokens
     if key not in _TEXT:
         tools = load_text_tools(config)
         _TEXT[key] = TextTools(tools.encoder, RecordedReplies(tools.replies))

@@ -59,7 +59,7 @@ serve = command(
     Without arguments it serves Qwen3-30B-A3B-Instruct-2507 on two instances of one H100 each, at the speed of that hardware.
 
     Each option may also be given as an environment variable: LLMIRAGE_PORT stands for --port, LLMIRAGE_API_KEY for
-    --api-key (several values between spaces), LLMIRAGE_NATURAL_STOP=1 for --natural-stop. The command line wins over
+    --api-key (several values between spaces), LLMIRAGE_EXACT_LENGTH=1 for --exact-length. The command line wins over
     variables, and variables win over the cluster file.
     """,
     rest=_SERVER,

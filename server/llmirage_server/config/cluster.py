@@ -187,10 +187,12 @@ class ClusterConfig(InstanceSettings):
         unset="none",
         usual="serve",
     )
-    natural_stop: bool = _replies(
-        False, "Treat max_tokens as an upper limit, as models do; off: replies have exactly max_tokens."
+    exact_length: bool = _replies(
+        False, "Text has exactly max_tokens tokens, as with ignore_eos; off: it ends by itself, at the latest there."
     )
-    reply_tokens: int = _replies(156, "Median length of a reply without max_tokens, in tokens.", least=1)
+    reply_tokens: int = _replies(
+        156, "Median length of text that ends by itself, in tokens; answers to a few words have a fifth.", least=1
+    )
     dialect: DialectChoice | None = _replies(
         None,
         "Whose API to speak where servers differ: refusals, errors, events of streams (docs/dialects.md).",

@@ -21,17 +21,17 @@ def make_reply_source(
     tokenizer: Tokenizer,
     seed: int = 0,
     *,
-    natural_stop: bool = False,
+    exact_length: bool = False,
     lengths: ReplyLengths | None = None,
     remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
 ) -> ReplySource:
     """The source of that name. Raises ValueError listing the choices for any other.
 
-    natural_stop, lengths and remember are those of prose.
+    exact_length is theirs; lengths and remember are those of prose.
     """
     if kind == "prose":
-        prose = ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths, remember=remember)
+        prose = ProseReplies(tokenizer, seed, exact_length=exact_length, lengths=lengths, remember=remember)
         return ComposedReplies(tokenizer, prose, seed)
     if kind == "echo":
-        return ComposedReplies(tokenizer, EchoReplies(tokenizer), seed, converses=False)
+        return ComposedReplies(tokenizer, EchoReplies(tokenizer, exact_length=exact_length), seed, converses=False)
     raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

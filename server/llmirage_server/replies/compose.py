@@ -11,6 +11,7 @@ import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
 from llmirage_server.replies.draft import Draft
+from llmirage_server.replies.lengths import thought_tokens
 from llmirage_server.replies.patches import editor_input, patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
@@ -77,14 +78,15 @@ class ComposedReplies:
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
         draft = Draft(self._tokenizer, most)
         if request.reasoning_tokens:
-            draft.add(
-                "reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, request.reasoning_tokens, whole_sentences=True)
-            )
+            tokens = thought_tokens(request, mix(key ^ _THINKING))
+            draft.add("reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, tokens, whole_sentences=True))
             draft.end_thoughts()
         if refuse:
             draft.write("refusal", refusal_text(key))
             return draft.reply("stop")
         if shown is not None:
+            if len(draft) + len(self._tokenizer.encode_ordinary(shown)) < request.min_tokens:
+                return self._written(draft, request, f"{shown}\n\n")
             draft.write("text", shown)
             return draft.stopped(*_stops(request)) or draft.reply("stop")
         files = ShownFiles(request.messages)
@@ -111,7 +113,7 @@ class ComposedReplies:
         return request, [call for call in calls if call.tool.kind != "hosted"]
 
     def _written(self, draft: Draft, request: ReplyRequest, quote: str) -> Reply:
-        """The quoted results of tools, then text as if nothing else had been asked for."""
+        """The quoted text, then text as if nothing else had been asked for."""
         rest = draft.room_tokens
         if rest < 1:
             return draft.reply("length", ends=False)

@@ -18,10 +18,10 @@ from llmirage_shared.tokens import TokenIds, Tokenizer
 class ProseReplies:
     """Prose that depends on the conversation, the request's seed and the choice, and on nothing else.
 
-    With max_tokens a reply has exactly that many tokens and ends by "length", so that load is what it was asked to be.
-    Without, or with natural_stop, its length is drawn from `lengths`, it ends with a whole sentence and the end-of-turn
-    token (piece "") by "stop", or by "length" where max_tokens or limit_tokens cut it. ignore_eos never stops early.
-    max_tokens and stop strings only cut the text: what is said before them does not change.
+    The length of a reply is drawn from `lengths`: it ends with a whole sentence and the end-of-turn token (piece "") by
+    "stop", or by "length" where max_tokens or limit_tokens cut it. With ignore_eos, and of a source with exact_length, it
+    has exactly max_tokens tokens and ends by "length", so that load is what it was asked to be. max_tokens and stop strings
+    only cut the text: what is said before them does not change.
     The pieces come from a small set of shared str objects: a dict from piece to ready JSON bytes is quick and small.
     """
 
@@ -30,28 +30,28 @@ class ProseReplies:
         tokenizer: Tokenizer,
         seed: int = 0,
         *,
-        natural_stop: bool = False,
+        exact_length: bool = False,
         lengths: ReplyLengths | None = None,
         remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
     ) -> None:
         """remember: is told each text and its token ids, since the next prompt of the conversation repeats it."""
         self._end_id = tokenizer.end_id
         self._text = SyntheticText(tokenizer, seed)
-        self._natural_stop = natural_stop
+        self._exact_length = exact_length
         self._lengths = lengths or ReplyLengths()
         self._remember = remember
 
     def reply(self, request: ReplyRequest) -> Reply:
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
-        natural = self._natural_stop or request.natural_stop
-        if request.ignore_eos or (request.max_tokens is not None and not natural):
+        if request.ignore_eos or (self._exact_length and request.max_tokens is not None):
             ids, pieces = self._text.ids_and_pieces(key, most)
             ends = False
         else:
-            length_tokens = max(1, round(self._lengths.tokens(mix(key)) * request.length_factor))
-            wanted = max(request.min_tokens, length_tokens)
-            ids, pieces = self._text.ids_and_pieces(key, min(wanted, most), whole_sentences=True)
+            wanted = max(request.min_tokens, self._lengths.tokens_for(request, mix(key)))
+            ids, pieces = self._text.ids_and_pieces(key, min(max(wanted, 1), most), whole_sentences=True)
+            if not wanted:  # an answer that is complete ends, though a limit leaves no room for one more sentence
+                ids, pieces = ids[: most - 1], pieces[: most - 1]
             ends = len(ids) < most
             ids, pieces = ids[:most], pieces[:most]
         if request.stop:

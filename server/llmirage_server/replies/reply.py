@@ -135,8 +135,9 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}  # the `json_schema` of a reques
 class ReplyRequest:
     """What a reply source may know of a request.
 
-    max_tokens None means: the model stops by itself. Without a seed, conversations that a client tells apart get different
-    replies to the same words, as a model that samples would give them: else every run would find its replies in the cache.
+    max_tokens is a limit: the model stops by itself, unless ignore_eos is set. Without a seed, conversations that a client
+    tells apart get different replies to the same words, as a model that samples would give them: else every run would find
+    its replies in the cache.
     """
 
     prompt_ids: npt.NDArray[np.int32]
@@ -145,7 +146,6 @@ class ReplyRequest:
     limit_tokens: int  # never more than this many tokens: what is left of the context window
     min_tokens: int = 0
     ignore_eos: bool = False
-    natural_stop: bool = False  # max_tokens is a limit, not a wish
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     stop_token_ids: tuple[int, ...] = ()  # the reply ends at the first of them, which shows nothing without include_stop_str
@@ -154,7 +154,7 @@ class ReplyRequest:
     conversation: str | None = None  # the client's own name for the conversation, where it has one
     choice: int = 0  # index among n choices
     greedy: bool = False  # temperature 0: every choice says the same
-    reasoning_tokens: int = 0  # to think before the answer; they count towards max_tokens
+    reasoning_tokens: int = 0  # to think before the answer at most; they count towards max_tokens
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True

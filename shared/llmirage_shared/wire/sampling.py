@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
-    """The settings of a generation, the same for all APIs. max_tokens None: until the model stops by itself.
+    """The settings of a generation, the same for all APIs. max_tokens: at most, exactly with ignore_eos; None: no limit.
 
     logprobs: number of likely tokens to report with each token; None: no log probabilities.
     """
@@ -16,7 +16,6 @@ class Sampling:
     max_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
-    natural_stop: bool = False  # max_tokens is an upper limit only
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     stop_token_ids: tuple[int, ...] = ()

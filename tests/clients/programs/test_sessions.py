@@ -25,7 +25,6 @@ from programs import PLACE, LoggedServer, if_installed, logged, program, ran
 pytestmark = if_installed
 TURNS = 10
 LONGEST_S = 60
-NATURAL = "--natural-stop"
 ROUND = "echo round >> rounds.txt"
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Tokyo", "Quito", "Delhi", "Bern", "Riga")
 _WRONG = re.compile(
@@ -36,7 +35,7 @@ _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "true", "HF_HUB_OFFLINE": "1", "NO_C
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LoggedServer]:
-    with logged(tmp_path, NATURAL) as server:
+    with logged(tmp_path) as server:
         began_s = time.monotonic()
         yield server
         assert time.monotonic() - began_s < LONGEST_S
@@ -166,7 +165,7 @@ def test_claude_code_goes_on_when_the_context_is_full(tmp_path: Path) -> None:
         + "\n".join(f"{part}.{line} the fox jumps over line {line * 7919 % 1000} of the lazy dog" for line in range(700))
         for part in range(TURNS)
     ]
-    with logged(tmp_path, NATURAL, "--max-model-len", "100000") as server:
+    with logged(tmp_path, "--max-model-len", "100000") as server:
         began_s = time.monotonic()
         session = ClaudeCode(server, tmp_path)
         results = session.say(parts)
@@ -316,7 +315,7 @@ def settings_of(url: str) -> dict[str, dict[str, str]]:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, LoggedServer, Path]]:
     """The URL of a LiteLLM proxy before the server, the server, and the proxy's log. It takes half a minute to start."""
     folder = tmp_path_factory.mktemp("proxy")
-    with logged(folder, NATURAL) as server:
+    with logged(folder) as server:
         models = [
             {
                 "model_name": name,

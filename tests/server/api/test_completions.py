@@ -13,7 +13,7 @@ MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 def test_the_object_has_every_required_key_and_sixteen_tokens_by_default(api: Any) -> None:
-    body = api.complete("Once upon a time").json()
+    body = api.complete("Explain at length how a harbour works, from the morning to the evening").json()
     assert set(body) == {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
     assert body["id"].startswith("cmpl-")
     assert body["object"] == "text_completion"

@@ -243,6 +243,7 @@ def test_tokens_that_one_step_brings_leave_in_one_chunk_and_all_of_them_count() 
     draft: dict[str, Any] = {"speculative_method": "draft_model", "draft_model": "Qwen/Qwen3-0.6B"}
     app = speculating(num_speculative_tokens=3, acceptance_rate=0.8, **draft)
     fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 200}
+    fields["ignore_eos"] = True
     fast, plain = run(app, **fields), run(speculating(), **fields)
     assert "".join(fast.chunks) == "".join(plain.chunks)
     assert fast.events[-2]["usage"]["completion_tokens"] == 200

@@ -31,11 +31,11 @@ def test_every_option_has_a_variable_named_after_its_flag() -> None:
 
 
 def test_a_variable_stands_for_its_option_and_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = {"PORT": "9000", "API_KEY": "one two", "NATURAL_STOP": "1", "SPEED": "max", "ENABLE_PREFIX_CACHING": "off"}
+    variables = {"PORT": "9000", "API_KEY": "one two", "EXACT_LENGTH": "1", "SPEED": "max", "ENABLE_PREFIX_CACHING": "off"}
     for name, text in variables.items():
         monkeypatch.setenv(f"LLMIRAGE_{name}", text)
     options = given()
-    assert (options["port"], options["api_key"], options["natural_stop"]) == (9000, ("one", "two"), True)
+    assert (options["port"], options["api_key"], options["exact_length"]) == (9000, ("one", "two"), True)
     assert (options["speed"], options["enable_prefix_caching"]) == (float("inf"), False)
     options = given("--port", "9001", "--enable-prefix-caching", "--api-key", "three")
     assert (options["port"], options["enable_prefix_caching"], options["api_key"]) == (9001, True, ("three",))
@@ -49,7 +49,7 @@ def test_a_variable_stands_for_its_option_and_the_command_line_wins(monkeypatch:
         ("LLMIRAGE_PORT", "tcp://10.0.0.1:8000", "must be a whole number"),
         ("LLMIRAGE_PORT", "70000", "must be at least 0 and at most 65,535"),
         ("LLMIRAGE_BLOCK_SIZE", "0", "must be at least 1"),
-        ("LLMIRAGE_NATURAL_STOP", "perhaps", "not a valid boolean"),
+        ("LLMIRAGE_EXACT_LENGTH", "perhaps", "not a valid boolean"),
         ("LLMIRAGE_ACCEPT_MODELS", "all", "must be one of any, served"),
     ],
 )
@@ -87,3 +87,15 @@ def test_a_misspelled_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_help_tells_of_variables() -> None:
     assert "LLMIRAGE_PORT stands for --port" in " ".join(CliRunner().invoke(serve, ["--help"]).output.split())
+
+
+def test_a_former_name_says_what_it_became(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    became = "replies end by themselves now; {} makes max_tokens exact"
+    for flag in ("--natural-stop", "--no-natural-stop"):
+        assert became.format("--exact-length") in refused(flag).output
+    assert "exact" not in refused("--natrual").output
+    file = tmp_path / "cluster.yaml"
+    file.write_text("natural-stop: true\n")
+    assert became.format("exact_length") in refused("--cluster", str(file)).output
+    monkeypatch.setenv("LLMIRAGE_NATURAL_STOP", "1")
+    assert became.format("LLMIRAGE_EXACT_LENGTH") in refused("--port", "-1").output

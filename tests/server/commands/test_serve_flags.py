@@ -220,7 +220,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
     "script": ((), ["--script", str(EXAMPLE_FILE)], lambda app: app.service.scripts is not None),
-    "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
+    "exact_length": ((), ["--exact-length"], lambda app: reply(app, max_tokens=2000)),
     "lenient": ((), ["--lenient"], lambda app: app.service.dialect.strict),
     "dialect": ((), ["--dialect", "sglang"], lambda app: app.service.dialect.name),
     "enable_cache_report": (

@@ -144,8 +144,8 @@ def test_an_answer_begins_with_the_results_of_the_tools(source: ComposedReplies)
     check(reply)
     assert reply.text.startswith(begins)
     assert len(reply.text) > len(begins) + 20
-    cut = source.reply(ask("x", max_tokens=60, **given))
-    assert (len(cut.ids), cut.finish_reason) == (60, "length")
+    cut = source.reply(ask("x", max_tokens=25, **given))
+    assert (len(cut.ids), cut.finish_reason) == (25, "length")
     assert cut.text.startswith(begins)
     short = source.reply(ask("x", max_tokens=3, **given))
     assert (len(short.ids), short.finish_reason) == (3, "length")
@@ -171,7 +171,7 @@ def test_a_custom_tool_gets_input_of_its_grammar(source: ComposedReplies) -> Non
     check(reply)
     thought, call = reply.parts
     assert (thought.kind, call.kind) == ("reasoning", "custom_call")
-    assert reply.reasoning_tokens == thought.end - thought.start >= 20
+    assert reply.reasoning_tokens == thought.end - thought.start > 0
     assert re.fullmatch(r"SELECT [a-z]{3,5} FROM [a-z]{3,5};", reply.said(call))
 
 
@@ -195,11 +195,13 @@ def test_an_answer_obeys_its_schema_or_is_cut_by_length(source: ComposedReplies)
 
 
 def test_thinking_counts_and_comes_first(source: ComposedReplies) -> None:
-    reply = source.reply(ask("x", reasoning_tokens=30, max_tokens=100))
+    reply = source.reply(ask("x", reasoning_tokens=30, max_tokens=100, ignore_eos=True))
     check(reply)
     assert [part.kind for part in reply.parts] == ["reasoning", "text"]
     assert len(reply.ids) == 100
     assert reply.finish_reason == "length"
+    ended = source.reply(ask("x", reasoning_tokens=30, max_tokens=500))
+    assert (ended.finish_reason, ended.reasoning_tokens) == ("stop", reply.reasoning_tokens)
     only = source.reply(ask("x", reasoning_tokens=30, max_tokens=10))
     assert [part.kind for part in only.parts] == ["reasoning"]
     assert only.text == ""

@@ -21,7 +21,7 @@ from llmirage_shared.tokenizer_loader import embedded
 
 TOKENIZER = embedded()
 PROSE = ProseReplies(TOKENIZER, seed=1)
-NATURAL = ProseReplies(TOKENIZER, seed=1, natural_stop=True)
+EXACT = ProseReplies(TOKENIZER, seed=1, exact_length=True)
 ECHO = EchoReplies(TOKENIZER)
 
 
@@ -41,9 +41,13 @@ counts = st.integers(1, 300)
 
 @settings(deadline=None)
 @given(prompts, counts, st.none() | st.integers(), st.integers(0, 3))
-def test_max_tokens_is_exact_and_the_text_retokenizes(prompt: str, max_tokens: int, seed: int | None, choice: int) -> None:
-    reply = PROSE.reply(request(prompt, max_tokens=max_tokens, seed=seed, choice=choice))
+def test_an_exact_length_is_max_tokens_and_the_text_retokenizes(
+    prompt: str, max_tokens: int, seed: int | None, choice: int
+) -> None:
+    wanted = request(prompt, max_tokens=max_tokens, seed=seed, choice=choice)
+    reply = EXACT.reply(wanted)
     assert len(reply.ids) == len(reply.pieces) == max_tokens
+    assert PROSE.reply(replace(wanted, ignore_eos=True)).text == reply.text
     assert reply.finish_reason == "length"
     assert TOKENIZER.encode(reply.text).tolist() == reply.ids.tolist()
     assert TOKENIZER.pieces(reply.ids) == list(reply.pieces)
@@ -63,7 +67,7 @@ def test_texts_are_told_with_their_ids(prompt: str, max_tokens: int | None, limi
 def test_a_natural_stop_is_a_sentence_and_the_end_token(
     prompt: str, max_tokens: int | None, limit: int, min_tokens: int
 ) -> None:
-    reply = NATURAL.reply(request(prompt, max_tokens=max_tokens, limit_tokens=limit, min_tokens=min_tokens))
+    reply = PROSE.reply(request(prompt, max_tokens=max_tokens, limit_tokens=limit, min_tokens=min_tokens))
     most = min(limit, max_tokens or limit)
     assert len(reply.ids) == len(reply.pieces) <= most
     assert TOKENIZER.encode(reply.text).tolist() == content_ids(reply)
@@ -77,19 +81,80 @@ def test_a_natural_stop_is_a_sentence_and_the_end_token(
         assert reply.ids[-1] != TOKENIZER.end_id
 
 
-def test_without_max_tokens_the_model_stops_by_itself() -> None:
-    replies = [PROSE.reply(request(f"question {i}")) for i in range(200)]
+ORDINARY = "Explain in your own words what the harbour of question {} is for, and who works there"
+
+
+@pytest.mark.parametrize("max_tokens", [None, 9_000])
+def test_the_model_stops_by_itself_whatever_max_tokens_allows(max_tokens: int | None) -> None:
+    replies = [PROSE.reply(request(ORDINARY.format(i), max_tokens=max_tokens)) for i in range(200)]
     assert all(reply.finish_reason == "stop" for reply in replies)
     lengths = [len(reply.ids) for reply in replies]
     assert 130 < median(lengths) < 200
     assert len(set(lengths)) > 100
 
 
+def lengths_of(prompt: str, **fields: object) -> list[int]:
+    return [len(PROSE.reply(request(prompt, seed=seed, **fields)).ids) for seed in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "least", "most"),
+    [
+        ("What is 2+2?", 20, 70),
+        ("Hello", 20, 70),
+        ("<system-reminder>Long texts of a harness. " * 20 + "</system-reminder>\nThanks!", 20, 70),
+        ("Why is the sky blue?", 130, 230),
+        ("Tell me a story", 130, 230),
+        ("Generate a title for this conversation:\n" + "We talked about harbours and boats. " * 30, 1, 30),
+        ("Summarize it in at most 30 words. " + "The harbour is quiet in the morning. " * 30, 10, 60),
+        ("Write a 600-word story about a harbour and the people there", 840, 870),
+        ("Describe the harbour in the morning in exactly 2 paragraphs", 160, 190),
+        ("Write a story about it, of between 1,000 and 2,000 boats", 130, 230),
+        ("你好，请介绍一下这个港口的历史，越详细越好，谢谢你。这里有很多船", 130, 230),
+    ],
+)
+def test_the_length_suits_what_is_asked_for(prompt: str, least: int, most: int) -> None:
+    assert least <= median(lengths_of(prompt)) <= most
+
+
+def test_the_instructions_may_ask_for_a_title() -> None:
+    system = {"role": "system", "content": "You are a title generator. You output ONLY a thread title. Nothing else."}
+    user = {"role": "user", "content": ORDINARY}
+    assert max(lengths_of(ORDINARY, messages=(system, user))) <= 40
+    assert median(lengths_of(ORDINARY, messages=(system | {"content": "You are a helpful assistant."}, user))) > 100
+
+
+CUT = "Output token limit hit. Resume directly, no apology, no recap of what you were doing. Pick up mid-thought."
+
+
+@pytest.mark.parametrize("go_on", ["Continue", "please go on", CUT, None])
+@pytest.mark.parametrize("max_tokens", [10, 50, 200])
+def test_a_loop_that_goes_on_after_each_cut_ends(go_on: str | None, max_tokens: int) -> None:
+    """go_on: what the user says then; None: the client gives the assistant's words back as the beginning of the answer."""
+    rounds = []
+    for seed in range(30):
+        messages = [{"role": "user", "content": ORDINARY}]
+        while True:
+            said = next(each["content"] for each in reversed(messages) if each["role"] == "user")
+            prompt = "".join(message["content"] for message in messages)
+            reply = PROSE.reply(
+                request(prompt, last_user_text=said, messages=tuple(messages), max_tokens=max_tokens, seed=seed)
+            )
+            messages.append({"role": "assistant", "content": reply.text})
+            if reply.finish_reason == "stop":
+                break
+            if go_on is not None:
+                messages.append({"role": "user", "content": go_on})
+        rounds.append(sum(message["role"] == "assistant" for message in messages))
+    assert median(rounds) <= 1 + 200 / max_tokens
+    assert max(rounds) <= 2 + 800 / max_tokens
+
+
 @pytest.mark.parametrize(
     "fields", [{"max_tokens": 700}, {"max_tokens": None, "limit_tokens": 700}, {"max_tokens": 900, "limit_tokens": 700}]
 )
 def test_ignore_eos_goes_on_to_the_limit(fields: dict[str, int | None]) -> None:
-    reply = NATURAL.reply(request(ignore_eos=True, **fields))
+    reply = PROSE.reply(request(ignore_eos=True, **fields))
     assert len(reply.ids) == 700
     assert reply.finish_reason == "length"
     assert TOKENIZER.end_id not in reply.ids
@@ -99,8 +164,8 @@ def test_ignore_eos_goes_on_to_the_limit(fields: dict[str, int | None]) -> None:
 @given(prompts, counts, counts, st.integers(0, 5))
 def test_a_smaller_max_tokens_gives_a_prefix(prompt: str, one: int, other: int, seed: int) -> None:
     short, long = sorted((one, other))
-    first = PROSE.reply(request(prompt, max_tokens=short, seed=seed))
-    second = PROSE.reply(request(prompt, max_tokens=long, seed=seed))
+    first = EXACT.reply(request(prompt, max_tokens=short, seed=seed))
+    second = EXACT.reply(request(prompt, max_tokens=long, seed=seed))
     assert second.ids[:short].tolist() == first.ids.tolist()
     free = PROSE.reply(request(prompt, seed=seed))
     common = min(short, len(free.ids) - 1)
@@ -202,7 +267,9 @@ def test_echo_repeats_any_text_and_stops(text: str) -> None:
 @settings(deadline=None)
 @given(any_text, st.integers(1, 50))
 def test_echo_with_ignore_eos_repeats_until_max_tokens(text: str, max_tokens: int) -> None:
-    reply = ECHO.reply(request("", last_user_text=text, max_tokens=max_tokens, ignore_eos=True))
+    wanted = request("", last_user_text=text, max_tokens=max_tokens)
+    reply = ECHO.reply(replace(wanted, ignore_eos=True))
+    assert EchoReplies(TOKENIZER, exact_length=True).reply(wanted).text == reply.text
     assert len(reply.ids) == len(reply.pieces) == max_tokens
     assert reply.finish_reason == "length"
     once = TOKENIZER.decode(TOKENIZER.encode_ordinary(text)) or "."

@@ -17,7 +17,7 @@ _SYSTEM = ("system", "developer")
 _RESULTS = ("tool", "function")
 _DATA_URL = re.compile(r"data:(?P<type>[\w/+.-]+);base64,(?P<data>.*)", re.DOTALL)
 _RENAMED = {"max_completion_tokens": "max_tokens"}
-# Usage always comes, and no server of this API takes the others: a run of exact lengths has the limits alone here.
+# Usage always comes, and only llmirage takes the others: elsewhere a run of exact lengths has the limits alone.
 _LEFT_OUT = ("stream_options", "min_tokens", "ignore_eos")
 _TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
@@ -28,7 +28,7 @@ class MessagesEndpoint(Endpoint):
     name = "messages"
     path = "/messages"
     new_reply = MessagesReply
-    knows_ignore_eos = False
+    exact_kinds = ("llmirage",)
     key_header = "x-api-key"
     headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmirage_client.choices import EndpointKind
 from llmirage_client.targets.reply import ReplyReader
 
 
@@ -33,7 +34,7 @@ class Endpoint:
     """One API. Histories and files are in chat's form; it translates them to its own, and reads its replies.
 
     path: below the API root. translates: its items are other things than chat's messages.
-    knows_ignore_eos: has vLLM's `ignore_eos` and `min_tokens`, where the server does.
+    exact_kinds: the kinds of servers that take vLLM's `ignore_eos` and `min_tokens` in it.
     key_header: Authorization, where a key goes behind "Bearer", or a header of its own. headers: what else the API wants.
     least_max_tokens: the API refuses lower limits of a reply, unless the body has an engine's field.
     asks_for_usage: a stream reports its usage only when `stream_options` says so.
@@ -43,7 +44,7 @@ class Endpoint:
     path: str
     new_reply: type[ReplyReader]
     translates = True
-    knows_ignore_eos = True
+    exact_kinds: tuple[EndpointKind, ...] = ("llmirage", "vllm")
     least_max_tokens = 1
     asks_for_usage = False
     key_header = "Authorization"

@@ -65,7 +65,7 @@ class RawEndpoint(ChatEndpoint):
     name = "raw"
     path = "/"
     new_reply = RawReply
-    knows_ignore_eos = False
+    exact_kinds = ()
     asks_for_usage = False
 
     def body(self, request: TurnRequest) -> dict[str, Any]:

@@ -107,7 +107,6 @@ class MessagesHandler(ServiceHandler):
             stop=tuple(sequence for sequence in request.stop_sequences or () if sequence),
             stream=bool(request.stream),
             session_key=user if isinstance(user, str) else None,
-            natural_stop=True,
             min_tokens=request.min_tokens or 0,
             ignore_eos=bool(request.ignore_eos),
         )

@@ -315,7 +315,7 @@ def test_rate_limits_do_not_count_lines(batches: Any) -> None:
 
 def test_results_without_room_fail_the_batch(batches: Any) -> None:
     api = batches(files_mib=1)
-    lines = [line(str(number), max_tokens=400) for number in range(800)]
+    lines = [line(str(number), max_tokens=400, ignore_eos=True) for number in range(800)]
     failed = api.wait(api.create(lines), "failed")
     assert [each["code"] for each in failed["errors"]["data"]] == ["storage_limit_exceeded"]
     assert failed["output_file_id"] is None
