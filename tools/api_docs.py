@@ -51,6 +51,9 @@ servers with `--replies echo`, never get a refusal.
 Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
 `output_config.format`), the same in each API.
 
+Cached tokens are counted as the vendor does: in whole steps of 128 from 1,024 on, in `/v1/messages` by `cache_control`; with
+an engine's dialect as its radix tree has them: [Dialects](dialects.md#cached-tokens).
+
 The same API is at Azure's paths (`/openai/deployments/NAME/...`, `/openai/v1/...`) and OpenRouter's (`/api/v1/...`), in
 their forms: [Dialects](dialects.md#azure-and-openrouter).
 

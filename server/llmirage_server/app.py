@@ -158,7 +158,12 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
     first = pools[0]
     named: Any = first.deployment.engine.base if first.config.engine else "openai"
     dialect = DIALECTS[config.dialect or named]
-    return replace(dialect, strict=dialect.strict and not config.lenient, error=in_callers_form(dialect.error))
+    return replace(
+        dialect,
+        strict=dialect.strict and not config.lenient,
+        vendor_caching=dialect.vendor_caching and not config.lenient,
+        error=in_callers_form(dialect.error),
+    )
 
 
 def _cache_settings(pool: ServedPool) -> CacheSettings:
@@ -205,7 +210,10 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
         seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
         hears = pool.deployment.model.hears
-        served |= {name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears) for name in pool.names}
+        page_tokens = max(other.limits.page_size for other in together)
+        served |= {
+            name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears, page_tokens) for name in pool.names
+        }
     return served
 
 

@@ -65,7 +65,6 @@ def test_a_tool_loop_ends(sdk: Any) -> None:
     last = create(sdk, [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}],
                   tools=[WEATHER])  # fmt: skip
     assert last.stop_reason == "end_turn"
-    assert last.usage.cache_read_input_tokens > 0
     with sdk.messages.stream(model=MODEL, max_tokens=1500, messages=ASK, tools=[WEATHER]) as stream:
         assert stream.get_final_message().content[0].input == {"location": "Paris"}
     forced = create(sdk, tools=[WEATHER], tool_choice={"type": "any"})

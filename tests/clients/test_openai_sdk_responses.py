@@ -80,7 +80,6 @@ def test_a_tool_loop_by_previous_response(sdk: Any) -> None:
     last = create(sdk, output, tools=[WEATHER], previous_response_id=first.id)
     assert last.output_text
     assert last.usage.input_tokens > first.usage.input_tokens
-    assert last.usage.input_tokens_details.cached_tokens > 0
     assert [item.type for item in sdk.responses.input_items.list(last.id)] == ["function_call_output"]
     with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
         create(sdk, "and now?", previous_response_id=first.id)
@@ -107,7 +106,7 @@ def test_reasoning(sdk: Any) -> None:
     assert (thought.type, message.type) == ("reasoning", "message")
     assert thought.summary[0].text
     assert thought.encrypted_content
-    assert response.usage.output_tokens_details.reasoning_tokens > 50
+    assert response.usage.output_tokens_details.reasoning_tokens > 10
     again = create(sdk, [{"role": "user", "content": "Hi"}, thought.to_dict(), message.to_dict(),
                          {"role": "user", "content": "More"}], store=False)  # fmt: skip
     assert again.status == "completed"

@@ -23,6 +23,7 @@ DIALECT, ASKED_PATH = "llmirage.dialect", "llmirage.asked_path"
 
 # Codes of errors that an engine's web framework finds, before its own code has the request.
 _FRAMEWORK_CODES = frozenset(("missing_required_parameter", "invalid_type"))
+_FEWEST_CACHED, _CACHE_STEP = 1024, 128  # tokens, by OpenAI's guide to prompt caching
 _KINDS = {404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
 _UNAUTHORIZED: Mapping[str, Any] = {"error": "Unauthorized"}
 _ROUTER_CODES = {"unknown_url": "Not Found", "method_not_supported": "Method Not Allowed"}
@@ -101,13 +102,20 @@ class Dialect:
     reasoning_in_usage: bool  # `reasoning_tokens` stands in the usage itself, too
     sglext: bool  # answers `return_cached_tokens_details`
     obfuscation: bool = False  # pads the events of chat and Responses unless `include_obfuscation` is false
+    vendor_caching: bool = False  # cached tokens are counted as OpenAI and Anthropic do, not as the radix tree has them
     vendor: Vendor = OF_OPENAI
+
+    def cached(self, tokens: int) -> int:
+        """Return how many tokens of a prompt the usage of OpenAI's APIs reports as cached, of those that the cluster has."""
+        if not self.vendor_caching:
+            return tokens
+        return tokens // _CACHE_STEP * _CACHE_STEP if tokens >= _FEWEST_CACHED else 0
 
 
 _CARD = ("root", "parent", "max_model_len")
 
 DIALECTS: Mapping[DialectName, Dialect] = {
-    "openai": Dialect("openai", True, _openai, _openai, False, "stop", "llmirage", _CARD, False, False, False, True),
+    "openai": Dialect("openai", True, _openai, _openai, False, "stop", "llmirage", _CARD, False, False, False, True, True),
     "vllm": Dialect("vllm", False, _vllm, _vllm, True, "stop", "vllm", (*_CARD, "permission"), True, False, False),
     "sglang": Dialect("sglang", False, _sglang, _enveloped, False, "tool_calls", "sglang", _CARD, True, True, True),
     "trtllm": Dialect("trtllm", False, _flat, _enveloped, True, "stop", "tensorrt_llm", (), True, False, False),

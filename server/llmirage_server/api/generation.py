@@ -103,6 +103,7 @@ class Generation:
     entry: JournalEntry  # of their request
     usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
     audio_tokens: int = 0  # of the prompts
+    cached: Callable[[int], int] = int  # of a prompt's cached tokens, those that the dialect reports
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -152,20 +153,27 @@ class Generation:
         for choice in self.choices:
             choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
 
-    def usage(self) -> dict[str, Any]:
-        """Prompt tokens count once for each prompt, whatever n is."""
-        return self._usage(self.choices[:: self.n], [(choice, choice.request.produced) for choice in self.choices])
+    def usage(self, cached: Callable[[int], int] | None = None) -> dict[str, Any]:
+        """Prompt tokens count once for each prompt, whatever n is. cached: how to count those, in another API."""
+        produced = [(choice, choice.request.produced) for choice in self.choices]
+        return self._usage(self.choices[:: self.n], produced, cached)
 
     def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
         """Of one choice, when so many of its tokens were written."""
         return self.host.shown_usage(self._usage([choice], [(choice, sent)]))
 
-    def _usage(self, prompts: Sequence[Choice], produced: Sequence[tuple[Choice, int]]) -> dict[str, Any]:
+    def _usage(
+        self,
+        prompts: Sequence[Choice],
+        produced: Sequence[tuple[Choice, int]],
+        cached: Callable[[int], int] | None = None,
+    ) -> dict[str, Any]:
+        count = cached or self.cached
         thought = [min(tokens, choice.reply.reasoning_tokens) for choice, tokens in produced if choice.reply.parts]
         counts = {
             "prompt_tokens": sum(choice.request.prompt_tokens for choice in prompts),
             "completion_tokens": sum([tokens for _, tokens in produced]),
-            "cached_tokens": sum(choice.request.cached_tokens for choice in prompts),
+            "cached_tokens": sum(count(choice.request.cached_tokens) for choice in prompts),
             "reasoning_tokens": sum(thought),
             "audio_tokens": self.audio_tokens,
         }

@@ -39,6 +39,7 @@ class ServedModel:
     priorities: bool = False  # requests may have them
     seats: int = 256  # requests in the batches of its instances, all together
     hears: bool = False  # takes sounds
+    page_tokens: int = 1  # of the radix tree
 
 
 class ServedModels:

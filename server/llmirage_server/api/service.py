@@ -288,7 +288,9 @@ class Service:
             ]
         usage = None if scripted is None else scripted.usage
         sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
-        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage, sounds)
+        generation = Generation(
+            self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage, sounds, cached=exchange.dialect.cached
+        )
         if exchange.fault is not None:
             exchange.fault.generation = generation
         return generation

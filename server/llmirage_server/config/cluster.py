@@ -199,7 +199,7 @@ class ClusterConfig(InstanceSettings):
         unset="the named engine's; openai without --engine",
     )
     lenient: bool = _replies(
-        False, "In dialect openai, too, take what engines take and the OpenAI API refuses (docs/dialects.md)."
+        False, "In dialect openai, too, take what engines take, and count cached tokens as they do (docs/dialects.md)."
     )
     enable_cache_report: bool = _replies(
         True,

@@ -42,7 +42,7 @@ def test_the_object_has_every_required_key(api: Any) -> None:
 
 
 def test_usage_counts_prompt_reply_and_cached_tokens(make_api: Any) -> None:
-    api = make_api(instances=1)
+    api = make_api(instances=1, lenient=True)
     first = api.chat("Tell me about the sea.", max_tokens=7).json()["usage"]
     assert first["completion_tokens"] == 7
     assert first["total_tokens"] == first["prompt_tokens"] + 7
@@ -53,7 +53,7 @@ def test_usage_counts_prompt_reply_and_cached_tokens(make_api: Any) -> None:
 
 
 def test_the_next_turn_finds_prompt_and_reply_in_the_cache(make_api: Any) -> None:
-    api = make_api(instances=1)
+    api = make_api(instances=1, lenient=True)
     question = {"role": "user", "content": "What is a mirage?"}
     first = api.post("/v1/chat/completions", {"model": MODEL, "messages": [question], "max_tokens": 20}).json()
     answer = {"role": "assistant", "content": first["choices"][0]["message"]["content"]}

@@ -23,7 +23,7 @@ def test_the_object_has_every_required_key_and_sixteen_tokens_by_default(api: An
 
 
 def test_token_ids_of_any_vocabulary_are_a_prompt(make_api: Any) -> None:
-    api = make_api(instances=1)
+    api = make_api(instances=1, lenient=True)
     ids = [7, 200_000, 2**31 - 1, 5, 5]
     assert api.complete(ids, max_tokens=2).json()["usage"]["prompt_tokens"] == 5
     again = api.complete([*ids, 6], max_tokens=2).json()["usage"]
@@ -184,7 +184,7 @@ def test_browsers_may_call(api: Any) -> None:
 
 
 def test_requests_of_one_session_stay_on_one_instance_whatever_names_it(make_api: Any) -> None:
-    api = make_api(router="session", instances=4)
+    api = make_api(router="session", instances=4, lenient=True)
 
     def cached(number: int, headers: dict[str, str], **fields: Any) -> int:
         prompt = [number] * 50

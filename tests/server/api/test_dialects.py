@@ -81,6 +81,7 @@ ROWS = {  # of docs/dialects.md, by the field of Dialect that makes the differen
     "card_fields": "other fields there",
     "bare_health": "body of `/health`",
     "reasoning_in_usage": "`usage` of chat and completions",
+    "vendor_caching": "cached tokens in `usage`",
     "sglext": "`return_cached_tokens_details`",
     "obfuscation": "`obfuscation` in chunks of chat and deltas of Responses",
 }
@@ -276,10 +277,10 @@ def test_the_tokens_of_a_speculative_step_are_one_event(path: str, tools: bool) 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_cached_tokens_and_where_they_came_from(make_api: Callable[..., Any], dialect: str) -> None:
     api = make_api(dialect=dialect)
-    text = "The same words again. " * 40
+    text = "The same words again. " * 300
     first, again = (api.chat(text, max_tokens=2, return_cached_tokens_details=True).json() for _ in range(2))
     cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert cached > 100 > first["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 1000 > first["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert ("reasoning_tokens" in again["usage"]) == (dialect == "sglang")
     details = {"cached_tokens_details": {"device": cached, "host": 0}}
     assert again.get("sglext") == (details if dialect == "sglang" else None)
@@ -299,7 +300,12 @@ def test_the_usage_need_not_report_the_cache(make_api: Callable[..., Any]) -> No
     assert api.chat(max_tokens=2).json()["usage"]["prompt_tokens_details"] is None
     streamed = api.complete(max_tokens=2, stream=True, stream_options=CONTINUOUS)
     assert [event["usage"]["prompt_tokens_details"] for event in events_of(streamed.text)] == [None] * 3
-    message = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "Hello again. " * 20}]}
+    message = {
+        "model": MODEL,
+        "max_tokens": 2,
+        "messages": [{"role": "user", "content": "Hello again. " * 500}],
+        "cache_control": {"type": "ephemeral"},
+    }
     assert [api.post("/v1/messages", message).json()["usage"]["cache_read_input_tokens"] > 5 for _ in range(2)] == [
         False,
         True,

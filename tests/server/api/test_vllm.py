@@ -32,7 +32,7 @@ def test_small_questions_have_small_answers(api: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"ttft_ms": None, "itl_ms": None, "speed": float("inf")}])
 def test_reset_prefix_cache_makes_the_next_prompt_new(make_api: Callable[..., Any], settings: dict[str, Any]) -> None:
-    api = make_api(**settings)
+    api = make_api(dialect="vllm", **settings)
     assert cached(api) == 0
     assert cached(api) >= 250
     assert api.request("POST", "/reset_prefix_cache").status_code == 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,14 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import TokenStream
-from llmirage_server.api.messages.caching import NOTHING_KEPT, KeptPrompt, cache_breakpoint, messages_usage
+from llmirage_server.api.messages.caching import (
+    KeptPrefix,
+    KeptPrompt,
+    WrittenPrompts,
+    cache_breakpoints,
+    fewest_tokens,
+    messages_usage,
+)
 from llmirage_server.api.messages.edits import BETA, ContextEdits, Request
 from llmirage_server.api.messages.refusals import refuse_messages
 from llmirage_server.api.messages.server_blocks import ServerTools, named_container, new_container, runs_code
@@ -27,8 +34,9 @@ from llmirage_server.api.messages.translate import (
     remember,
 )
 from llmirage_server.api.messages.writer import MessageWriter, message_event
+from llmirage_server.api.models import ServedModel
 from llmirage_server.api.prompts import MOST_COUNTED, ContextWindow, CountedTokens, EncodedPrompt
-from llmirage_server.api.service import ServiceHandler
+from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
@@ -87,6 +95,10 @@ class _Seen:
 class MessagesHandler(ServiceHandler):
     """Answers as the Anthropic API does, streamed or in one piece."""
 
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._written = WrittenPrompts()
+
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         body = continued(service.state, await exchange.json_object())
@@ -113,7 +125,9 @@ class MessagesHandler(ServiceHandler):
         prompts = [EncodedPrompt(seen.ids, constraints.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         [choice] = generation.choices
-        kept = await self._kept(exchange, request, body, chat, len(seen.ids))
+        kept = await self._kept(exchange, request, body, chat, seen.ids, served)
+        if "cached_tokens" in (generation.usage_instead or {}):
+            kept = replace(kept, written=None)
         server = await exchange.apart(lambda: ServerTools.of(request, chat))
         more: dict[str, Any] = {} if seen.edits is None else {"context_management": {"applied_edits": seen.edits}}
         if request.container is not None or runs_code(choice.reply):
@@ -186,16 +200,24 @@ class MessagesHandler(ServiceHandler):
         request: schema.messages.CountRequest,
         body: Mapping[str, Any],
         chat: Sequence[Mapping[str, Any]],
-        tokens: int,
+        ids: TokenIds,
+        served: ServedModel,
     ) -> KeptPrompt:
-        """What of a prompt of so many tokens the request asks to keep."""
-        found = await exchange.apart(lambda: cache_breakpoint(body))
-        if found is None or found.messages == len(request.messages):
-            return KeptPrompt(tokens, found.ttl) if found else NOTHING_KEPT
-        length = await exchange.apart(lambda: chat_length(request, found.messages))
-        covered = chat[:length] or [{"role": "system", "content": ""}]
-        ids = await self._service.encode_chat(exchange, covered, chat_tools(request), add_generation_prompt=False)
-        return KeptPrompt(len(ids), found.ttl)
+        """Return what of its prompt the request asks to keep. Raises ApiError for too many breakpoints."""
+        service, vendor = self._service, exchange.dialect.vendor_caching
+        prefixes: list[KeptPrefix] = []
+        for found in await exchange.apart(lambda: cache_breakpoints(body) if vendor else cache_breakpoints(body, None)):
+            tokens = len(ids)
+            if found.messages < len(request.messages):
+                covered = chat[: chat_length(request, found.messages)] or [{"role": "system", "content": ""}]
+                part = await service.encode_chat(exchange, covered, chat_tools(request), add_generation_prompt=False)
+                tokens = min(tokens, len(part))
+            if not vendor or tokens >= fewest_tokens(request.model):
+                prefixes.append(KeptPrefix(tokens, found.blocks, found.ttl))
+        if not vendor:
+            return KeptPrompt(prefixes)
+        written = self._written.read_and_write(served.model, ids, prefixes, service.driver.now_s)
+        return KeptPrompt(prefixes, written, served.page_tokens)
 
     async def count_tokens(self, exchange: HttpExchange) -> Response:
         service = self._service

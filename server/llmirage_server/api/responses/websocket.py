@@ -89,7 +89,7 @@ class SocketResponses(ResponsesHandler):
         created_at = int(time.time())
         response = new_response(new_id("resp_"), created_at, request, request.model, context.conversation)
         events = [("response.created", {**response}), ("response.in_progress", {**response})]
-        cached = sum([each.cached_tokens for each in read])
+        cached = sum([exchange.dialect.cached(each.cached_tokens) for each in read])
         response |= {"status": "completed", "completed_at": created_at, "usage": response_usage(usage(len(ids), 0, cached))}
         self._keep(exchange, context, response)
         events.append(("response.completed", response))
