@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import islice
 from statistics import NormalDist
 
 from llmirage_server.replies.reply import ReplyRequest
-from llmirage_server.replies.tool_request import request_text
+from llmirage_server.replies.tool_request import MOST_CHARACTERS, request_text
 from llmirage_shared.wire.chat import last_user_text
 
 # A chat reply of about 215 tokens on average, as in LMSYS-Chat-1M (Zheng et al. 2023, table 1: 214.5); the spread is
@@ -31,32 +32,33 @@ _AT_LENGTH = re.compile(
     r"generate|guide|how|implement|list|long|outline|poem|program|review|story|summari[sz]e|tell|tutorial|why|write)\b",
     re.IGNORECASE,
 )
+_TITLE_WORDS = ("title", "headline", "subject line", "commit message", "slug", "label")
 _TITLE = re.compile(
     r"\b(?:title generator|(?:generate|create|write|give|make|suggest|output|produce|provide|come up with)\b[^.\n]{0,60}"
-    r"\b(?:title|headline|subject line|commit message|slug|label))\b",
-    re.IGNORECASE,
+    rf"\b(?:{'|'.join(_TITLE_WORDS)}))\b"
 )
 _NUMBERS = {
-    "a": 1, "a single": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
+    "a": 1, "an": 1, "single": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
     "nine": 9, "ten": 10,
 }  # fmt: skip
 _UNITS = {"word": 1.4, "token": 1.0, "character": 0.25, "char": 0.25, "line": 15.0, "sentence": 20.0, "paragraph": 80.0}
-_COUNT = rf"\d{{1,3}}(?:,\d{{3}})+|\d{{1,6}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))}"
-_MOST = (
-    r"at most|(?:no|not) more than|fewer than|less than|under|below|within|up to|max(?:imum)?(?: of)?|limit(?:ed)? to|≤|<=?"
-)
-_STATED = re.compile(
-    rf"(?:(?P<most>{_MOST})|\b(?:in|with|exactly|only|just|about|around|approximately|roughly|at least))\s*"
-    rf"(?:(?:\d+|{'|'.join(_NUMBERS)})\s*(?:[-–]|to|or)\s*)?(?P<count>{_COUNT})[\s-]+(?:\w+ )?"
-    rf"(?P<unit>{'|'.join(_UNITS)})s?\b"
-    rf"|\b(?P<written>{_COUNT})[\s-]+(?P<of>{'|'.join(_UNITS)})s?\s+"
-    r"(?:(?P<after>or (?:less|fewer)|max(?:imum)?\b|at most)|only|long|answer|article|essay|paragraph|reply|response|story|"
-    r"summary)",
-    re.IGNORECASE,
+_UNIT = re.compile(rf"[ -](?P<unit>{'|'.join(_UNITS)})s?\b")
+_LIMITS = (
+    " at most", " more than", " fewer than", " less than", " under", " below", " within", " up to", " max", " maximum",
+    " maximum of", " limit to", " limited to", " ≤", " <", " <=",
+)  # fmt: skip
+_WISHES = (
+    " in", " with", " exactly", " only", " just", " about", " around", " approximately", " roughly", " at least", " write",
+)  # fmt: skip
+_BEFORE = 60  # characters before a unit in which its count stands
+_MOST_UNITS = 8  # that are looked at
+_AFTER = re.compile(
+    r"\s+(?:(?P<limit>or (?:less|fewer)|max(?:imum)?\b|at most)|only|long|answer|article|essay|paragraph|reply|response|"
+    r"story|summary)"
 )
 _GOES_ON = re.compile(r"\W*(?:(?:please|ok|okay|yes|now)\W+)*(?:continue|go on|keep going|resume|carry on)\b", re.IGNORECASE)
-_RESUMES = re.compile(r"\b(?:continue|resume|go on|pick up)\b", re.IGNORECASE)
-_WAS_CUT = re.compile(r"\b(?:left off|cut off|the cut|truncated|token limit|length limit)\b", re.IGNORECASE)
+_RESUMES = re.compile(r"\b(?:continue|resume|go on|pick up)\b")
+_WAS_CUT = ("left off", "cut off", "the cut", "truncated", "token limit", "length limit")
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,19 +122,27 @@ def _asked(request: ReplyRequest) -> tuple[str, int]:
                 break
         else:
             break
-    return request_text(text), said
+    return _outside_tags(text), said
 
 
 def _asks_to_go_on(text: str) -> bool:
     if len(text) <= _FEW_BYTES:
         return _GOES_ON.match(text) is not None
-    beginning = text[:_SEEN]
-    return _WAS_CUT.search(beginning) is not None and _RESUMES.search(beginning) is not None
+    beginning = text[:_SEEN].lower()
+    return any(words in beginning for words in _WAS_CUT) and _RESUMES.search(beginning) is not None
+
+
+def _outside_tags(text: str) -> str:
+    """Return what stands before and after the blocks in XML-like tags that harnesses add; without that, what they ask."""
+    if "</" not in text or ">" not in text:
+        return text
+    outside = text[: text.index("<")] + text[text.rindex(">") + 1 :]
+    return outside if outside.strip() else request_text(text) if len(text) <= MOST_CHARACTERS else text
 
 
 def _is_short(text: str) -> bool:
-    few = 0 < len(text.encode(errors="replace")) <= _FEW_BYTES and len(text.split()) <= _FEW_WORDS
-    return few and _AT_LENGTH.search(text) is None
+    few = 0 < len(text) <= _FEW_BYTES and len(text.encode(errors="replace")) <= _FEW_BYTES
+    return few and len(text.split()) <= _FEW_WORDS and _AT_LENGTH.search(text) is None
 
 
 def _system(request: ReplyRequest) -> str:
@@ -142,13 +152,44 @@ def _system(request: ReplyRequest) -> str:
 
 def _stated(text: str, system: str) -> tuple[float, bool] | None:
     """Return the tokens that a text or the beginning of the instructions asks for, and if they are a limit; else None."""
-    for said in (text[-_SEEN:], text[:_SEEN], system):
-        if _TITLE.search(said):
+    for said in (text[-_SEEN:], text[:_SEEN] if len(text) > _SEEN else "", system):
+        said = said.lower()
+        if any(word in said for word in _TITLE_WORDS) and _TITLE.search(said):
             return _TITLE_TOKENS, True
-        if found := _STATED.search(said):
-            count = (found["count"] or found["written"]).lower().replace(",", "")
-            number = _NUMBERS.get(count) or int(count)
-            unit = (found["unit"] or found["of"]).lower()
-            is_limit = found["most"] is not None or found["after"] is not None
-            return min(number * _UNITS[unit], _MOST_STATED), is_limit
+        for unit in islice(_UNIT.finditer(said), _MOST_UNITS) if any(word in said for word in _UNITS) else ():
+            after = _AFTER.match(said, unit.end())
+            found = _count_before(said[max(0, unit.start() - _BEFORE) : unit.start()], after is not None)
+            if found is not None:
+                number, is_limit = found
+                tokens = min(number * _UNITS[unit["unit"]], _MOST_STATED)
+                return tokens, is_limit or (after is not None and after["limit"] is not None)
     return None
+
+
+def _count_before(before: str, is_meant: bool) -> tuple[int, bool] | None:
+    """Return the count at the end of a text, and if the words before it make it a limit; None if they do not ask for it.
+
+    is_meant: whether it is asked for whatever stands before. An adjective may follow it: "two short".
+    """
+    spaced = before.replace("-", " ").replace("–", " ").replace("≤", " ≤ ").replace("<=", " <= ")
+    words = [word.strip("().:;~\"'") for word in spaced.split()]
+    for end in (len(words), len(words) - 1):
+        number = _number(words[end - 1]) if end > 0 else None
+        if number is None:
+            continue
+        start = end - 1
+        if start and words[start - 1] == "a":  # a single sentence
+            start -= 1
+        if start > 1 and words[start - 1] in ("to", "or") and _number(words[start - 2]) is not None:
+            start -= 2
+        elif start and _number(words[start - 1]) is not None:
+            start -= 1
+        phrase = " ".join(["", *words[:start]])
+        is_limit = phrase.endswith(_LIMITS)
+        return (number, is_limit) if is_limit or is_meant or phrase.endswith(_WISHES) else None
+    return None
+
+
+def _number(word: str) -> int | None:
+    word = word.replace(",", "")
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= 6 else _NUMBERS.get(word)

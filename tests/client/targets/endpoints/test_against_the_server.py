@@ -73,6 +73,13 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    """A server that reports all that its prefix cache has."""
+    with serving("--speed", "50", "--dialect", "vllm") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("agent") / "agent.jsonl"
     file.write_text("".join(json.dumps(session) + "\n" for session in AGENT))
@@ -103,13 +110,13 @@ APIS = [
 
 @pytest.mark.parametrize("streaming", ["--streaming", "--no-streaming"])
 def test_the_same_agent_costs_the_same_tokens_over_every_api(
-    server: str, agent: Path, tmp_path: Path, streaming: str
+    engine: str, agent: Path, tmp_path: Path, streaming: str
 ) -> None:
-    replay(agent, server, tmp_path / "first")  # what each finds in the prefix cache is then the same
+    replay(agent, engine, tmp_path / "first")  # what each finds in the prefix cache is then the same
     found = {}
     for api, *more in APIS:
         folder = tmp_path / "-".join((api, *more))
-        found[(api, *more)] = counts(replay(agent, server, folder, "--endpoint-type", api, streaming, *more))
+        found[(api, *more)] = counts(replay(agent, engine, folder, "--endpoint-type", api, streaming, *more))
     chat = found.pop(("chat",))
     assert len(chat) == 4
     assert all(own == chat for own in found.values()), found
@@ -147,10 +154,10 @@ def test_in_memory_the_apis_are_equally_fast_to_the_last_bit(agent: Path) -> Non
     assert token_times("responses", "server_state") == token_times("responses")
 
 
-def test_a_prompt_of_text_has_as_many_tokens_as_its_messages(server: str, agent: Path, tmp_path: Path) -> None:
+def test_a_prompt_of_text_has_as_many_tokens_as_its_messages(engine: str, agent: Path, tmp_path: Path) -> None:
     folder = tmp_path / "completions"
-    first, second, *_ = counts(replay(agent, server, folder, "--endpoint-type", "completions"))
-    chat, *_ = counts(replay(agent, server, tmp_path / "chat", "--endpoint-type", "chat"))
+    first, second, *_ = counts(replay(agent, engine, folder, "--endpoint-type", "completions"))
+    chat, *_ = counts(replay(agent, engine, tmp_path / "chat", "--endpoint-type", "chat"))
     assert first[0] == chat[0]
     assert second[2] > first[0]  # the reply, repeated in the next prompt, is found in the cache
 
