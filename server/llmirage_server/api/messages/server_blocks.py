@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from llmirage_server.api.files.store import SIMULATED_OUTPUT
-from llmirage_server.api.messages.tools import RESULT_TYPES, declared_tools
+from llmirage_server.api.messages.tools import RESULT_TYPES, declared_tools, valid_type
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.simulated import SIMULATED_HOSTS, code_output, mcp_output, search_urls, writes_file
 from llmirage_server.replies.reply import Part, Reply
@@ -44,7 +44,7 @@ class ServerTools:
         shown = [
             json.dumps(message.get("content"), ensure_ascii=False) for message in chat if message.get("role") != "system"
         ]
-        return cls({tool.name or "": tool.plain() for tool in tools if tool.type}, shown, deferred)
+        return cls({tool.name or "": tool.plain() for tool in tools if valid_type(tool)}, shown, deferred)
 
     def call(self, part: Part, text: str, cut: bool) -> ServerCall:
         """Make the blocks of the next call of the reply. cut: the reply ended inside it."""
@@ -221,8 +221,8 @@ def runs_code(reply: Reply) -> bool:
 
 def named_container(request: schema.messages.CountRequest) -> str | None:
     """Return the id of the container that the request names, None for none."""
-    given = request.container
-    return given if given is None or isinstance(given, str) else given.get("id")
+    given = request.container.get("id") if isinstance(request.container, dict) else request.container
+    return given if isinstance(given, str) else None
 
 
 def new_container(request: schema.messages.CountRequest) -> Block:

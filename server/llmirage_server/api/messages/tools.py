@@ -382,7 +382,7 @@ def fitting(model: type[Any], value: Mapping[str, Any], where: str) -> Any:
 def declared_tools(request: schema.messages.CountRequest) -> list[Tool]:
     """Return what the model may call, in the order of the declarations. Raises ApiError for an invalid JSON Schema.
 
-    Unknown types are left out: engines take them.
+    Unknown types and what is no declaration of a known one are left out: engines take them.
     """
     return list(_declared(request))
 
@@ -399,17 +399,26 @@ def _declared(request: schema.messages.CountRequest) -> Iterator[Tool]:
             name = tool.name or ""
             by = "" if name in found else deferred
             yield Tool("function", name, tool.description or "", tool.input_schema, field=where, found_by=by)
-        elif tool.type == "mcp_toolset":
+        elif (known := valid_type(tool)) is not None and not known.name:
             yield from _of_toolset(tool.plain(), request.mcp_servers or (), finder, found)
-        elif (known := TOOL_TYPES.get(tool.type or "")) is not None:
+        elif known is not None:
             for call in known.calls:
                 by = "" if call.name in found else deferred
                 side: Literal["hosted", "function"] = "hosted" if known.hosted else "function"
                 yield Tool(side, call.name, call.about, dict(call.input_schema), found_by=by)
-    sets = {(tool.model_extra or {}).get("mcp_server_name") for tool in request.tools or () if tool.type == "mcp_toolset"}
-    for server in request.mcp_servers or ():
-        if server.get("name") not in sets:  # the form before toolsets
+    sets = [(tool.model_extra or {}).get("mcp_server_name") for tool in request.tools or () if tool.type == "mcp_toolset"]
+    for index, server in enumerate(request.mcp_servers or ()):
+        if fitting(_Server, server, f"mcp_servers.{index}").name not in sets:  # the form before toolsets
             yield from _of_server(server)
+
+
+def valid_type(tool: schema.messages.MessagesTool) -> ToolType | None:
+    """Return the type of a declaration, None where it is unknown or the declaration has not its form."""
+    known = TOOL_TYPES.get(tool.type or "")
+    try:
+        return known and fitting(known.declared, tool.plain(), "") and known
+    except ApiError:
+        return None
 
 
 def _of_toolset(

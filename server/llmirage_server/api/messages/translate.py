@@ -150,7 +150,8 @@ def _document(block: Mapping[str, Any]) -> list[dict[str, Any]]:
         blocks = [inner for inner in content if isinstance(inner, Mapping)]
         return [*parts, *[{"type": "text", "text": str(inner.get("text", ""))} for inner in blocks]]
     data = None if source.get("type") == "file" else _url(source)
-    return [*parts, {"type": "file", "file": {"file_data": data, "file_id": source.get("file_id")}}]
+    file_id = source.get("file_id")
+    return [*parts, {"type": "file", "file": {"file_data": data, "file_id": None if file_id is None else str(file_id)}}]
 
 
 def _result(content: Any) -> str:
