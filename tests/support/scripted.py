@@ -110,7 +110,7 @@ def _messages(users: Texts, system: str, results: Calls, tools: Mapping[str, Any
         uses = [{"type": "tool_use", "id": key, "name": name, "input": {}} for key, name, _ in _numbered(results)]
         came = [{"type": "tool_result", "tool_use_id": key, "content": content} for key, _, content in _numbered(results)]
         messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": came}]
-    declared = [{"name": name, "input_schema": tools[name]} for name in tools]
+    declared = [{"name": name, "input_schema": {"type": "object", **tools[name]}} for name in tools]
     return _given(messages=messages, system=system, tools=declared, max_tokens=most or 500)
 
 

@@ -71,7 +71,7 @@ def test_also_inside_of_objects_and_where_another_endpoint_has_it(
         ("/v1/completions", {"truncate_prompt_tokens": 10, "use_beam_search": False, "return_tokens_as_token_ids": False}),
         ("/v1/responses", {"vllm_xargs": {}, "top_k": 3, "client_metadata": {}, "context_management": []}),
         ("/v1/embeddings", {"truncate_prompt_tokens": 10, "input_type": "query", "normalize": True}),
-        ("/v1/messages", {"context_management": {"edits": []}, "speed": "fast", "mcp_servers": []}),
+        ("/v1/messages", {"inference_geo": "us", "speed": "fast", "diagnostics": {}}),
         ("/generate", {"banana": 1}),
     ],
 )

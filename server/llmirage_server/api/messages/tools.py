@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from llmirage_server.api.constraints import schema_problem
 from llmirage_server.replies.reply import Tool
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
@@ -77,11 +76,11 @@ class _Location(BaseModel):
     timezone: str | None = None
 
 
-class _Search(_OfDomains):
+class _WebSearch(_OfDomains):
     user_location: _Location | None = None
 
 
-class _NewSearch(_Search):
+class _NewSearch(_WebSearch):
     response_inclusion: Literal["full", "excluded"] | None = None
 
 
@@ -261,8 +260,8 @@ TOOL_TYPES: Mapping[str, ToolType] = {
         "computer", _USE, _computer(f"{_NEW_ACTIONS} zoom"), _ZoomedDisplay, "computer-use-2025-11-24"
     ),
     "memory_20250818": _client("memory", _REMEMBER, _MEMORY, _ClientTool),
-    "web_search_20250305": _hosted("web_search", _Search, _SEARCHES),
-    "web_search_20260209": _hosted("web_search", _Search, _SEARCHES),
+    "web_search_20250305": _hosted("web_search", _WebSearch, _SEARCHES),
+    "web_search_20260209": _hosted("web_search", _WebSearch, _SEARCHES),
     "web_search_20260318": _hosted("web_search", _NewSearch, _SEARCHES),
     "web_fetch_20250910": _hosted("web_fetch", _Fetch, _FETCHES),
     "web_fetch_20260209": _hosted("web_fetch", _Fetch, _FETCHES),
@@ -380,7 +379,7 @@ def fitting(model: type[Any], value: Mapping[str, Any], where: str) -> Any:
 
 
 def declared_tools(request: schema.messages.CountRequest) -> list[Tool]:
-    """Return what the model may call, in the order of the declarations. Raises ApiError for an invalid JSON Schema.
+    """Return what the model may call, in the order of the declarations. Raises ApiError for a malformed MCP server.
 
     Unknown types and what is no declaration of a known one are left out: engines take them.
     """
@@ -393,11 +392,8 @@ def _declared(request: schema.messages.CountRequest) -> Iterator[Tool]:
     for index, tool in enumerate(request.tools or ()):
         deferred = finder if bool((tool.model_extra or {}).get("defer_loading")) else ""
         if tool.type in (None, "custom"):
-            where = f"tools.{index}.input_schema"
-            if tool.input_schema and (problem := schema_problem(tool.input_schema, where)):
-                raise errors.invalid_schema(f"tool '{tool.name}'", problem, where, None)
             name = tool.name or ""
-            by = "" if name in found else deferred
+            by, where = "" if name in found else deferred, f"tools.{index}.input_schema"
             yield Tool("function", name, tool.description or "", tool.input_schema, field=where, found_by=by)
         elif (known := valid_type(tool)) is not None and not known.name:
             yield from _of_toolset(tool.plain(), request.mcp_servers or (), finder, found)

@@ -185,6 +185,9 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
     chat: the messages in chat's form.
     """
     tools = declared_tools(request)
+    for tool in tools:
+        if tool.parameters and (problem := schema_problem(tool.parameters, tool.field)):
+            raise errors.invalid_schema(f"tool '{tool.name}'", problem, tool.field, None)
     json_schema = answer_schema(request)
     form = "output_config.format" if request.output_config and request.output_config.format else "output_format"
     if json_schema is not None and (problem := schema_problem(json_schema, f"{form}.schema")):
