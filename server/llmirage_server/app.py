@@ -30,9 +30,9 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.standing import CacheSettings
 from llmirage_shared import tokenizer_loader

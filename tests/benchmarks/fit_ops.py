@@ -94,7 +94,7 @@ def main() -> None:
                 _write(gpu, results, arguments.source)
             if not arguments.gpu:
                 for kind, name in KINDS.items():
-                    groups = [group for group in _across(tables) if find_gpu(group[0].gpu).link_kind == kind]
+                    groups = [group for group in _across(tables) if find_gpu(group[0].gpu).link == kind]
                     _write(name, list(pool.map(_fit_class, groups)), arguments.source)
 
 
@@ -153,7 +153,7 @@ def _across(tables: list[Rows]) -> list[list[Rows]]:
     """Rows of one operation, format and engine (or of all engines) on all GPUs of one kind."""
     groups: dict[tuple[str, str, str, str], list[Rows]] = defaultdict(list)
     for rows in [*tables, *_pooled(tables)]:
-        groups[find_gpu(rows.gpu).link_kind, rows.engine, rows.op, rows.dtype].append(rows)
+        groups[find_gpu(rows.gpu).link, rows.engine, rows.op, rows.dtype].append(rows)
     return list(groups.values())
 
 
@@ -163,7 +163,7 @@ def _fit_class(parts: list[Rows]) -> Result:
     predicted = [predict(rows, find_gpu(rows.gpu), found) for rows in parts]
     measured = np.concatenate([rows.seconds for rows in parts])
     whole = error(np.concatenate(predicted), measured)
-    joined = replace(parts[0], gpu=KINDS[find_gpu(parts[0].gpu).link_kind], versions=", ".join(r.gpu for r in parts))
+    joined = replace(parts[0], gpu=KINDS[find_gpu(parts[0].gpu).link], versions=", ".join(r.gpu for r in parts))
     return Result(joined, constants, whole, whole)
 
 

@@ -29,15 +29,14 @@ LAYER, PROMPT_TOKEN, DECODE_TOKEN, DRAFT_PASS, SHARED_TOKEN = 1250, 160, 290, 41
 
 # Milliseconds and microseconds; fields of the engine's profile
 HOST: dict[str, dict[str, Any]] = {
-    "vllm": {"front_end_ms": 10.0, "tokenize_ms": 0.0, "output_token_us": 0.0, "handoff_ms": 110.0, "kv_overlap": "none"},
+    "vllm": {"front_end_ms": 10.0, "tokenize_ms": 0.0, "output_token_us": 0.0, "handoff_ms": 110.0},
     "sglang": {
         "front_end_ms": 30.0,
         "tokenize_ms": 0.0,
         "output_token_us": 46.0,
         "handoff_ms": 40.0,
-        "kv_overlap": "chunks",
     },
-    "trtllm": {"front_end_ms": 15.0, "tokenize_ms": 1.0, "output_token_us": 0.0, "handoff_ms": 40.0, "kv_overlap": "none"},
+    "trtllm": {"front_end_ms": 15.0, "tokenize_ms": 1.0, "output_token_us": 0.0, "handoff_ms": 40.0},
 }
 
 Load = tuple[int, ...]

@@ -76,7 +76,7 @@ def predict(
         if run.topology:
             return _serve(run, disaggregated.cluster_of(run))
         deployment = _deployment(run, variant)
-        kernels = {} if variant == "default settings" else _kernels(run, deployment)
+        kernels = {} if variant == "default settings" else _kernels(run)
         changed = replace(deployment.engine, **kernels, **host)
         deployment = replace(deployment, engine=changed, gpu=replace(deployment.gpu, **gpu))
         cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
@@ -115,17 +115,13 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     return without_own_constants(deployment) if variant == "transferred" else deployment
 
 
-_FUSED_TOKENS = 2048  # FUSE_ALLREDUCE_MAX_BATCH_SIZE of sglang/srt/layers/communicator.py
-
-
-def _kernels(run: MeasuredRun, deployment: Deployment) -> dict[str, Any]:
+def _kernels(run: MeasuredRun) -> dict[str, Any]:
     """Fields of the engine's profile that the run's script changes."""
     found: dict[str, Any] = {}
     if run.mxfp4_activations:
         found["mxfp4_activations"] = run.mxfp4_activations
     if run.allreduce_fusion:
-        mib = _FUSED_TOKENS * 2.0 * deployment.model.hidden / 2**20
-        found["fused_norm_mib"] = {"hopper": {2: mib}, "blackwell": {2: mib}}
+        found["fuses_norms"] = True
     return found
 
 

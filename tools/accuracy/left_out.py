@@ -26,8 +26,8 @@ from accuracy.report import DENSE, named_table
 from accuracy.runs import MeasuredRun, load_runs
 from accuracy.saved import save_predictions
 from accuracy.truth import find_drafted
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu
+from llmirage_server.perf.engines.lookup import find_engine
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
 LEFT_OUT = "left_out.csv.gz"
@@ -134,7 +134,7 @@ class Simulated:
 
 def fitted(runs: Sequence[MeasuredRun], simulated: Simulated) -> Constants:
     best = START[runs[0].engine]
-    amd = any(find_gpu(run.gpu).arch for run in runs)
+    amd = any(find_gpu(run.gpu).vendor == "amd" for run in runs)
     slow = any(run.engine == SLOW_OUTPUT for run in runs)
     for _ in range(ROUNDS):
         for place, (name, all_values) in enumerate(VALUES.items()):
@@ -166,9 +166,10 @@ def changes_of(run: MeasuredRun, constants: Constants, left_out: bool = False) -
     """Of engine and GPU. What runs said of an AMD GPU, its kernels and what versions add to a step, is left out with it."""
     host = dict(zip(VALUES, constants, strict=True))
     launching = host.pop(ON_AMD)
-    if find_gpu(run.gpu).arch:
+    if find_gpu(run.gpu).vendor == "amd":
         host["eager_layer_us"] = launching
-    more_ms = find_engine(engine_of(run)).rocm_step_ms.get(find_gpu(run.gpu).arch, 0.0)
+    engine = find_engine(engine_of(run))
+    more_ms = engine.on(find_gpu(run.gpu)).host_step_ms - engine.host_step_ms
     if not left_out or more_ms == PUBLISHED_STEP_MS:
         host["host_step_ms"] += more_ms
     return host, {"reached": None} if left_out else {}
@@ -182,7 +183,7 @@ Rows = Iterator[tuple[str, list[Prediction]]]
 
 
 def _totals(found: Sequence[Prediction]) -> Rows:
-    nvidia = [p for p in found if not find_gpu(p.run.gpu).arch]
+    nvidia = [p for p in found if find_gpu(p.run.gpu).vendor == "nvidia"]
     yield "**all**", list(found)
     yield "**all on NVIDIA GPUs**", nvidia
     yield "**dense**", [p for p in found if p.run.family in DENSE]

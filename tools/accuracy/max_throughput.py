@@ -30,10 +30,7 @@ KV_FRACTION = 0.95  # of free memory; "in many cases", says the page, else the d
 MOST_REQUESTS = 4096  # sequences that trtllm-bench plans for
 MOST_TOKENS = 32768  # of a step that it plans for
 BENCH_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}  # of an element, as trtllm-bench counts
-ENGINES = {  # by version, with the CUDA graphs of the page's options
-    "1.0": Path(__file__).with_name("max_throughput_1.0.yaml"),
-    "1.2": Path(__file__).with_name("max_throughput.yaml"),
-}
+ENGINE = Path(__file__).with_name("max_throughput.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ def _bench_weights(run: PublishedThroughput, plain: Deployment) -> float:
 
 def _kv_cache(run: PublishedThroughput) -> str:
     """The options of 1.2 ask for fp8 under DeepSeek-R1 and, on Blackwell, gpt-oss; other checkpoints say themselves."""
-    asked = run.family == "DeepSeek-R1" or ("gpt-oss" in run.family and "fp4" in find_gpu(run.gpu).rates)
+    asked = run.family == "DeepSeek-R1" or ("gpt-oss" in run.family and find_gpu(run.gpu).has_fp4)
     return "fp8" if asked else "auto"
 
 
@@ -151,7 +148,7 @@ def _deployment(run: PublishedThroughput, **limits: int) -> Deployment:
     return Deployment.create(
         run.model,
         run.gpu,
-        engine=str(ENGINES[run.version]),
+        engine=str(ENGINE),
         tp=run.tp,
         pp=run.pp,
         dp=run.dp,

@@ -12,7 +12,8 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Request, new_cluster, plan_of
-from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.engines.engine import Engine
+from llmirage_server.perf.engines.lookup import find_engine
 
 _FIRST_ID = 1 << 20  # above every vocabulary
 
@@ -101,12 +102,16 @@ def engine_fields(config: ClusterConfig) -> dict[str, Any]:
     if any(pool.config.fixed_times for pool in pools):
         raise ConfigError(["fixed times (ttft_ms, itl_ms) have nothing to calibrate: leave them out"])
     engine = pools[0].deployment.engine
-    return dataclasses.asdict(engine) | {"block_size": pools[0].deployment.block_size}
+    return _fields(engine) | {"block_size": pools[0].deployment.block_size}
 
 
 def named_fields(name: str) -> dict[str, Any]:
     """The profile of one of the package's engines by field."""
-    return dataclasses.asdict(find_engine(name))
+    return _fields(find_engine(name))
+
+
+def _fields(engine: Engine) -> dict[str, Any]:
+    return {"base": engine.base} | dataclasses.asdict(engine)
 
 
 def with_engine(config: ClusterConfig, engine: str, block_size: int) -> ClusterConfig:

@@ -18,8 +18,8 @@ from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.perf.engines.engine import Engine
 
 
 def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, fast_forward: bool = False) -> Cluster:
@@ -111,11 +111,10 @@ def _instance(pool: ServedPool, index: int, store: Tier | None, fast_forward: bo
     )
 
 
-def front_end_of(engine: EngineProfile, limits: EngineLimits) -> FrontEnd:
+def front_end_of(engine: Engine, limits: EngineLimits) -> FrontEnd:
     """What an engine has before its scheduler. Tokens that are sent together cost it as much as one."""
     output_us = engine.output_token_us / (1 if limits.stream is None else limits.stream.tokens)
-    serial = engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6, output_us * 1e-6
-    return FrontEnd(engine.front_end_ttft_s, *serial)
+    return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, 0.0, output_us * 1e-6)
 
 
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:

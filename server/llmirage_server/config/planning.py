@@ -116,7 +116,7 @@ def described(config: ClusterConfig, pools: Iterable[ServedPool]) -> list[dict[s
 
 def link_note(deployment: Deployment) -> str:
     """How PCIe cards of one instance exchange data, which depends on board and driver; empty for other GPUs."""
-    if deployment.gpu.link_kind != "pcie" or deployment.gpus == 1:
+    if deployment.gpu.link != "pcie" or deployment.gpus == 1:
         return ""
     directly = deployment.gpu.peer_to_peer
     how = "copy to each other directly" if directly else "exchange data through the host's memory"

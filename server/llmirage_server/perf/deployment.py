@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Literal
 
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.catalogue.engines import EngineProfile, find_engine
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.catalogue.models import ModelSpec
@@ -18,14 +17,14 @@ from llmirage_server.perf.deployment_checks import (
     moe_backend_problems,
     number_problems,
 )
+from llmirage_server.perf.engines.engine import Engine, MoeBackend
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
-    block_tokens,
     budget,
     draft_bytes_per_rank,
-    sglang_static_share,
     vision_bytes_per_rank,
     weights_bytes_per_rank,
 )
@@ -38,7 +37,6 @@ MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not wor
 
 PerfModel = Literal["roofline", "silicon"]
 PERF_MODELS: tuple[PerfModel, ...] = ("roofline", "silicon")
-MoeBackend = Literal["auto", "marlin", "cutlass", "trtllm"]
 WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4"}
 
 
@@ -48,7 +46,7 @@ class Deployment:
 
     model: ModelSpec
     gpu: GpuSpec
-    engine: EngineProfile
+    engine: Engine
     parallel: Parallelism
     weight_dtype: str
     kv_dtype: str
@@ -121,9 +119,8 @@ class Deployment:
             choices = ", ".join(("auto", *WEIGHT_DTYPES, *WEIGHT_ALIASES))
             problems.append(f"weights: unknown format {weights!r}; choices: {choices}")
         kv_dtype = kv_cache_dtype
-        if kv_dtype == "auto":  # ModelOpt's checkpoints say fp8, and TensorRT-LLM does as they say where the GPU can
-            modelopt = profile and profile.base == "trtllm" and weights in ("fp8", "nvfp4")
-            kv_dtype = "fp8" if modelopt and found_gpu and "fp8" in found_gpu.rates else "bf16"
+        if kv_dtype == "auto":
+            kv_dtype = profile.kv_dtype_on(found_gpu, weights) if profile and found_gpu else "bf16"
         if kv_dtype not in KV_DTYPE_BYTES:
             problems.append(f"kv_cache_dtype: unknown format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
         if perf_model not in PERF_MODELS:
@@ -139,7 +136,6 @@ class Deployment:
             raise DeploymentError(list(dict.fromkeys(problems)))
         seqs = max_num_seqs or profile.seqs_on(found_gpu)
         batched = max_num_batched_tokens or profile.batched_tokens_on(found_gpu)
-        share = gpu_memory_utilization or profile.gpu_memory_utilization
         deployment = cls(
             model=found_model,
             gpu=found_gpu,
@@ -147,10 +143,10 @@ class Deployment:
             parallel=parallel,
             weight_dtype=weights,
             kv_dtype=kv_dtype,
-            gpu_memory_utilization=share or sglang_static_share(found_gpu.memory_bytes, batched, seqs, parallel),
+            gpu_memory_utilization=gpu_memory_utilization or profile.utilization_on(found_gpu, batched, seqs, parallel),
             max_num_batched_tokens=batched,
             max_num_seqs=seqs,
-            block_size=block_size or block_tokens(profile, found_model, KV_DTYPE_BYTES[kv_dtype], tp),
+            block_size=block_size or profile.block_tokens(found_model, KV_DTYPE_BYTES[kv_dtype], tp),
             num_gpu_blocks_override=num_gpu_blocks_override,
             least_tokens=max_model_len or MIN_KV_TOKENS,
             speculative=speculative,
@@ -224,13 +220,8 @@ class Deployment:
 
     @property
     def most_running(self) -> int:
-        """Sequences that may run at once, if memory allows.
-
-        TensorRT-LLM's max_batch_size is that of a micro-batch, and each of its pipeline stages has one.
-        """
-        if self.engine.scheduler != "trtllm":
-            return self.max_num_seqs
-        return self.max_num_seqs * self.parallel.pp
+        """Sequences that may run at once, if memory allows."""
+        return self.engine.most_running(self.max_num_seqs, self.parallel.pp)
 
     @property
     def max_model_len(self) -> int:
@@ -257,18 +248,7 @@ class Deployment:
     @property
     def _weights(self) -> WeightDtype:
         weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
-        if self.moe_backend == "marlin":
-            return replace(weights, expert_kernels="marlin")
-        if self._quantised_by_amd and self.engine.mxfp4_activations_rocm == "fp4" and "fp4" in self.gpu.rates:
-            return weights.with_fp4_activations
-        own = self.engine.base != "trtllm" or self.moe_backend == "trtllm"
-        return weights if own else replace(weights, expert_kernels="cutlass")
-
-    @property
-    def _quantised_by_amd(self) -> bool:
-        """Whether it is a checkpoint in mxfp4 of a model that was not trained in it (AMD's Quark: W4A4), on AMD's GPUs."""
-        amd = self.gpu.link_kind == "infinity-fabric"
-        return amd and self.weight_dtype == "mxfp4" and self.model.native_weights != "mxfp4"
+        return self.engine.expert_weights(weights, self.gpu, self.moe_backend, self.model.native_weights)
 
     @cached_property
     def memory(self) -> MemoryBudget:
@@ -341,8 +321,7 @@ class Deployment:
             draft=self.draft,
             draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
             draft_method=self.speculative.method if self.speculative else "mtp",
-            captured_tokens=min(self.engine.captured_tokens, 2 * self.max_num_seqs),
-            most_decodes=min(self.max_num_seqs, self.max_num_batched_tokens),
+            max_num_seqs=self.max_num_seqs,
         )
 
     def ttft_s(self, prompt_tokens: int) -> float:

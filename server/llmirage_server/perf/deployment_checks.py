@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
 
@@ -49,22 +49,21 @@ def number_problems(**numbers: int | None) -> Iterator[str]:
             yield f"{name} is {value}, but must be at least 1"
 
 
-def hardware_problems(gpu: GpuSpec, engine: EngineProfile, weights: str, kv_dtype: str) -> Iterator[str]:
+def hardware_problems(gpu: GpuSpec, engine: Engine, weights: str, kv_dtype: str) -> Iterator[str]:
     """What the GPU cannot run, as far as it is known."""
-    vendor = {"infinity-fabric": "AMD", "ici": "Google"}.get(gpu.link_kind, "NVIDIA")
-    if vendor != "NVIDIA" and engine.base == "trtllm":
+    if gpu.vendor != "nvidia" and engine.base == "trtllm":
         yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
-    if vendor != "NVIDIA" and weights == "nvfp4":
+    if gpu.vendor != "nvidia" and weights == "nvfp4":
         yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
     if kv_dtype == "fp8" and "fp8" not in gpu.rates:
         yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"
 
 
-def moe_backend_problems(backend: str, weights: str, engine: EngineProfile | None, gpu: GpuSpec | None) -> Iterator[str]:
+def moe_backend_problems(backend: str, weights: str, engine: Engine | None, gpu: GpuSpec | None) -> Iterator[str]:
     """Kernels of experts that nobody measured beside the default, or that the GPU cannot run."""
     base = engine.base if engine else ""
     if backend == "marlin":
-        fp4 = gpu is not None and "fp4" in gpu.rates
+        fp4 = gpu is not None and gpu.has_fp4
         if engine and (base != "vllm" or not (weights == "mxfp4" or (weights == "nvfp4" and not fp4))):
             yield (
                 "moe_backend marlin: measured beside other kernels only under vLLM, for experts in mxfp4, "
@@ -73,5 +72,5 @@ def moe_backend_problems(backend: str, weights: str, engine: EngineProfile | Non
     elif backend != "auto":
         if engine and (base, weights) != ("trtllm", "nvfp4"):
             yield f"moe_backend {backend}: measured beside other kernels only under TensorRT-LLM, for experts in nvfp4"
-        elif backend == "trtllm" and gpu is not None and (gpu.link_kind != "nvlink" or "fp4" not in gpu.rates):
+        elif backend == "trtllm" and gpu is not None and (gpu.link != "nvlink" or not gpu.has_fp4):
             yield f"moe_backend trtllm: TensorRT-LLM's own kernels of experts are for B200 and its kin, not for {gpu.name}"

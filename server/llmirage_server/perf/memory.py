@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import Formats, formats_of
-from llmirage_server.perf.catalogue.gpus import GIB, MIB
+from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
-from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
+from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.speculation import SpeculativeMethod
 
@@ -89,7 +88,7 @@ class MemoryBudget:
 def budget(
     *,
     gpu_bytes: int,
-    engine: EngineProfile,
+    engine: Engine,
     gpus: int,
     utilization: float,
     weights_bytes: int,
@@ -99,16 +98,9 @@ def budget(
     max_num_seqs: int,
     tokens_override: int | None,
 ) -> MemoryBudget:
-    """Share the memory of one of an instance's GPUs as the engine does; see EngineProfile for the three rules."""
-    reserve = int((engine.reserve_gib + engine.reserve_doubling_gib * log2(gpus)) * GIB)
-    if engine.kv_pool == "share_of_all":
-        unused = gpu_bytes - int(gpu_bytes * utilization)
-    elif engine.kv_pool == "share_of_free_at_start":
-        # activations live in what the share leaves; where they need more, the pool shrinks as a careful user would shrink it
-        unused = max(0, gpu_bytes - reserve - int((gpu_bytes - reserve) * utilization) - activation_bytes)
-    else:
-        free = max(0, gpu_bytes - reserve - weights_bytes - activation_bytes)
-        unused = free - int(free * utilization)
+    """Share the memory of one of an instance's GPUs as the engine does; see its `unused_bytes`."""
+    reserve = engine.reserve_bytes(gpus)
+    unused = engine.unused_bytes(gpu_bytes, utilization, weights_bytes, activation_bytes, reserve)
     pool = gpu_bytes - unused - weights_bytes - activation_bytes - reserve
     sequences = max_num_seqs
     if bytes_per_sequence:
@@ -126,34 +118,6 @@ def budget(
         tokens_override,
         utilization,
     )
-
-
-def block_tokens(engine: EngineProfile, model: ModelSpec, kv_dtype_bytes: int, tp: int) -> int:
-    """Tokens of a KV block where the user does not say.
-
-    vLLM has blocks of one size in bytes for attention and recurrent states, so a block holds as many tokens as fill a state,
-    in steps of 16 (vllm/model_executor/models/config.py: "Setting attention block size to 1056 tokens" for Qwen3.5-35B).
-    """
-    state = max([group.attention.state_bytes(tp) for group in model.groups if group.attention], default=0)
-    token = max([cache_bytes(group, kv_dtype_bytes, tp) // group.count for group in model.groups])
-    if engine.base != "vllm" or not state or not token:
-        return engine.block_size
-    return max(engine.block_size, -(-state // (16 * token)) * 16)
-
-
-def sglang_static_share(gpu_bytes: int, chunk_tokens: int, max_num_seqs: int, parallel: Parallelism) -> float:
-    """SGLang's own mem_fraction_static (ServerArgs, 0.5): what is left after metadata, activations and CUDA graphs.
-
-    MiB set apart: 512 + 1.5 a token of the chunk + 2 a sequence of the largest graph + 128 a GPU, 3 more a sequence and rank
-    under attention data parallelism; at least 10 GiB on GPUs of more than 60.
-    """
-    mib, graph = gpu_bytes / MIB, min(max_num_seqs, 512 if parallel.tp >= 4 or gpu_bytes > 60 * GIB else 160)
-    apart = 512 + 1.5 * max(chunk_tokens, 2048) + 2 * graph + 128 * parallel.tp * parallel.pp
-    if parallel.dp > 1:
-        apart += 3 * graph * parallel.dp
-    if mib > 60 * 1024:
-        apart = max(apart, 10 * 1024)
-    return round(max(0.1, (mib - apart) / mib), 3)
 
 
 def weights_bytes_per_rank(
@@ -180,7 +144,7 @@ def weights_bytes_per_rank(
     return int(total)
 
 
-def vision_bytes_per_rank(model: ModelSpec, engine: EngineProfile, tp: int) -> int:
+def vision_bytes_per_rank(model: ModelSpec, engine: Engine, tp: int) -> int:
     """Bytes of a vision encoder on one GPU: bf16, sharded; under TensorRT-LLM float32 and whole (modeling_llama.py)."""
     return model.vision_weights * 4 if engine.base == "trtllm" else model.vision_weights * 2 // tp
 
@@ -230,7 +194,7 @@ def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Par
 
 
 def activation_bytes_per_rank(
-    model: ModelSpec, parallel: Parallelism, engine: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    model: ModelSpec, parallel: Parallelism, engine: Engine, max_num_batched_tokens: int, max_num_seqs: int
 ) -> int:
     """Largest set of activations alive at once in a full step, in bf16: what the engine's profiling run finds.
 
@@ -242,11 +206,11 @@ def activation_bytes_per_rank(
     logits = model.vocab * (2 + 4)
     if engine.base != "trtllm":
         return max(alive, min(max_num_seqs, max_num_batched_tokens) * logits)
-    sequences = min(max_num_seqs, max(engine.graph_batches, default=_TRTLLM_GRAPH))
+    sequences = min(max_num_seqs, _TRTLLM_GRAPH)
     return alive + max(_layers_bytes(model, parallel, engine, sequences), sequences * logits)
 
 
-def _layers_bytes(model: ModelSpec, parallel: Parallelism, engine: EngineProfile, t: int) -> int:
+def _layers_bytes(model: ModelSpec, parallel: Parallelism, engine: Engine, t: int) -> int:
     """Of `t` tokens of each rank, without the logits.
 
     Residual and hidden states live through the step; beside them, one at a time, the attention block's (q, k, v, output), an

@@ -65,7 +65,7 @@ def fit(
     joined = {name: np.concatenate([x[name] for x in columns]) for name in shared}
     seconds = np.concatenate(measured)
     rows, gpu = parts[0]
-    family = _family(rows.op, rows.dtype, list({g.key for _, g in parts}), {g.link_kind for _, g in parts})
+    family = _family(rows.op, rows.dtype, list({g.key for _, g in parts}), {g.link for _, g in parts})
     best: tuple[float, dict[str, float]] | None = None
     for fixed in _choices(rows, [g.key for _, g in parts]):
         cost, constants = _solve(family, joined, seconds, {**family.fixed, **fixed}, start, prior)

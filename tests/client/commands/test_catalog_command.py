@@ -16,8 +16,8 @@ from llmirage_client.workload import registry
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.file import make_config
-from llmirage_server.perf.catalogue.engines import list_engines
 from llmirage_server.perf.catalogue.lookup import list_gpus, list_models
+from llmirage_server.perf.engines.lookup import list_engines
 
 
 def listed(what: str) -> list[dict[str, Any]]:

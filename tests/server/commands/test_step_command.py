@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_server.commands.step import step
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.steps.step_model import StepBatch
 
 EXAMPLE = (

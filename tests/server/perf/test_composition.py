@@ -9,10 +9,11 @@ import pytest
 
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
-from llmirage_server.perf.catalogue.engines import EngineProfile, find_engine
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe, SparseIndex
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.engine import Engine
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.kernels import attention, collectives, elementwise, gemm, linear, mla, moe, sparse
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
 from llmirage_server.perf.steps.step import RooflineStep
@@ -68,7 +69,7 @@ class Sum:
         return collectives.all_reduce(H100, self.constants, tp, 2 * HIDDEN).seconds(tokens)
 
 
-def plain_engine(name: str) -> EngineProfile:
+def plain_engine(name: str) -> Engine:
     """Steps are the sums of their kernels, prompts too."""
     return replace(find_engine(name), prefill_in_place=1.0, eager_layer_us=0.0)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
-from llmirage_server.perf.catalogue.engines import find_engine
-from llmirage_server.perf.catalogue.lookup import find_model, list_models
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model, list_models
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
     budget,
-    sglang_static_share,
     weights_bytes_per_rank,
 )
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
@@ -85,8 +82,9 @@ def test_room_for_windows_and_states_is_set_apart_for_as_many_sequences_as_fit()
 
 def test_sglangs_own_share() -> None:
     # MiB set apart: 512 + 1.5 x 8192 + 2 x 512 + 128 = 13,952, or 10 GiB where that is more
-    assert sglang_static_share(H100, 8192, 2048, Parallelism()) == round((81_559 - 13_952) / 81_559, 3)
-    assert sglang_static_share(H100, 2048, 64, Parallelism()) == round((81_559 - 10_240) / 81_559, 3)
+    sglang, h100 = find_engine("sglang"), find_gpu("h100_sxm")
+    assert sglang.utilization_on(h100, 8192, 2048, Parallelism()) == round((81_559 - 13_952) / 81_559, 3)
+    assert sglang.utilization_on(h100, 2048, 64, Parallelism()) == round((81_559 - 10_240) / 81_559, 3)
     assert Deployment.create("Qwen3-8B", "h100", engine="sglang").gpu_memory_utilization == pytest.approx(0.829)
 
 
@@ -148,9 +146,8 @@ def test_tensorrt_llms_experts_have_room_for_all_tokens_of_the_ranks() -> None:
 
 def test_tensorrt_llms_graphs_keep_their_activations_beside_those_of_prompts() -> None:
     model, plain = find_model("Llama-3.1-8B"), find_engine("trtllm")
-    listed = replace(plain, graph_batches=(1, 512, 1024))
     prompts, logits = 2 * (2 * 8192 * 4096 + 8192 * 3 * 14_336), 6 * 128_256
-    for engine, sequences, graph in ((plain, 2048, 128), (plain, 64, 64), (listed, 2048, 1024), (listed, 700, 700)):
+    for engine, sequences, graph in ((plain, 2048, 128), (plain, 64, 64)):
         assert activation_bytes_per_rank(model, Parallelism(), engine, 8192, sequences) == prompts + graph * logits
 
 

@@ -8,10 +8,10 @@ from llmirage_client.commands.actions.table import Row
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config import PoolConfig
 from llmirage_server.config.file import BUNDLED, BUNDLED_DIRECTORY, make_config
-from llmirage_server.perf.catalogue.engines import list_engines
 from llmirage_server.perf.catalogue.layers import GatedDelta, Gqa, Mla
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, list_gpus, list_models
 from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.lookup import list_engines
 
 _GIB = 1024**3
 
@@ -24,7 +24,7 @@ def gpus() -> list[Row]:
             "memory_gib": round(gpu.memory_bytes / _GIB, 1),
             "tb_per_s": _tera(gpu.bandwidth_bytes_per_s),
             **{f"{rate}_tflops": _tera(gpu.flops.get(rate)) for rate in ("bf16", "fp8", "fp4", "int8")},
-            "link": f"{gpu.link_gpus} x {gpu.link_kind}",
+            "link": f"{gpu.link_gpus} x {gpu.link}",
             "link_gb_per_s": round(gpu.link_bytes_per_s / 1e9, 3),
             "node_gb_per_s": round(gpu.node_link_bytes_per_s / 1e9, 3),
             "node_latency_us": round(gpu.node_link_latency_s * 1e6, 3),
@@ -104,9 +104,9 @@ def engines() -> list[Row]:
             "max_num_seqs": _by_memory(engine.max_num_seqs),
             "max_num_batched_tokens": _by_memory(engine.max_num_batched_tokens),
             "gpu_memory_utilization": engine.gpu_memory_utilization,
-            "kv_pool": engine.kv_pool.replace("_", " "),
+            "kv_pool": engine.kv_pool,
             "host_ms_per_step": engine.host_step_ms,
-            "source": engine.source.strip(),
+            "source": engine.source,
         }
         for engine in list_engines()
     ]

@@ -220,7 +220,7 @@ def constants_for(gpu: GpuSpec, engine: str) -> Constants:
     if engine not in ENGINES:
         raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
     twin = gpu.constants_of if gpu.constants_of != gpu.key else None
-    return _constants(gpu.key, twin, gpu.link_kind, gpu.link_bytes_per_s, gpu.reached, engine)
+    return _constants(gpu.key, twin, gpu.link, gpu.link_bytes_per_s, gpu.reached, engine)
 
 
 # PCIe cards whose collectives were measured. Machines with one generation of PCIe differ less from each other than two
@@ -249,6 +249,6 @@ def _constants(
         kinds.reverse()
     classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
     # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
-    same_link = twins if twin and find_gpu(twin).link_kind == link_kind else []
+    same_link = twins if twin and find_gpu(twin).link == link_kind else []
     nearest = _pcie_sources(link_bytes_per_s) if link_kind == "pcie" else []
     return Constants(engine, own + twins + classes, own + same_link + nearest + classes, reached)

@@ -37,7 +37,7 @@ class GpuSpec:
     bandwidth_bytes_per_s: float
     flops: dict[str, float]  # by compute class: "bf16", "fp8", "fp4", "int8"; a class that is missing the GPU does not have
     link_bytes_per_s: float  # from one GPU to the others of its domain
-    link_kind: str  # one of LINK_KINDS
+    link: str  # one of LINK_KINDS
     link_gpus: int  # GPUs that this link joins
     sm_count: int  # streaming multiprocessors, compute units (AMD) or 128 x 128 matrix units (TPU)
     tdp_w: int | None
@@ -51,16 +51,21 @@ class GpuSpec:
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
     within: float = 0.0  # of kernels that are not its own: the share by which steps may be off
     reached: Reached | None = None  # what its kernels do against those fits; None: the same
-    arch: str = ""  # of the vendor, where engines treat GPUs by it
+    vendor: str = "nvidia"
+    arch: str = ""  # of the vendor: hopper, blackwell, gfx942, ...; engines treat GPUs by it
     peer_to_peer: bool = True  # GPUs copy to each other directly; False: through the host's memory
     profiled: bool = False  # its kernels were measured within a running server, not one by one
-    grace: bool = False  # its host is a Grace CPU
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
 
     @property
     def rates(self) -> frozenset[str]:
         """The compute classes this GPU's tensor cores have."""
         return frozenset(self.flops)
+
+    @property
+    def has_fp4(self) -> bool:
+        """If its tensor cores multiply in fp4."""
+        return "fp4" in self.flops
 
 
 def transferred(whose: str, within_percent: int) -> str:
@@ -78,7 +83,7 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         bandwidth_bytes_per_s=entry["bandwidth_tb_per_s"] * 1e12,
         flops={rate: tflops * 1e12 for rate, tflops in entry["tflops"].items()},
         link_bytes_per_s=entry["link_gb_per_s"] * 1e9,
-        link_kind=entry["link"],
+        link=entry["link"],
         link_gpus=entry["link_gpus"],
         sm_count=entry["sm"],
         tdp_w=entry.get("tdp_w"),
@@ -92,9 +97,9 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         constants_of=entry.get("constants_of"),
         within=entry.get("within_percent", 0) / 100,
         reached=Reached(**entry["reached"]) if "reached" in entry else None,
+        vendor={"infinity-fabric": "amd", "ici": "google"}.get(entry["link"], "nvidia"),
         arch=entry.get("arch", ""),
         peer_to_peer=entry.get("peer_to_peer", True),
         profiled=entry.get("profiled", False),
-        grace=entry.get("grace", False),
         unverified=tuple(entry.get("unverified", ())),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_server.perf.catalogue.engines import list_engines
 from llmirage_server.perf.catalogue.lookup import list_gpus, list_models
+from llmirage_server.perf.engines.lookup import list_engines
 
 
 def gpu_names() -> list[str]:

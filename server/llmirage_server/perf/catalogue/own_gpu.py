@@ -35,6 +35,7 @@ GPU_KEYS: dict[str, Key] = {
     "node_link_gb_per_s": Key(positive),  # one direction, to GPUs beyond them
     "node_link_latency_us": Key(positive),
     "host_gb_per_s": Key(positive),  # of copies from host memory
+    "arch": Key(text),  # hopper, blackwell, ...: what engines treat it as
     "tdp_w": Key(positive),
     "price_usd_per_h": Key(_price),
     "constants_of": Key(text),  # a GPU of the catalogue whose measured kernels resemble this one's
@@ -84,6 +85,7 @@ def gpu_from_file(path: str, find: Callable[[str], GpuSpec], entry_of: Callable[
         {
             "name": Path(path).stem,
             "source": path,
+            "arch": twin.arch if twin else "",
             **entry,
             "aliases": (),
             "price_usd_per_h": price if isinstance(price, list) or price is None else [price, price],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from llmirage_server.perf.kernels.attention import causal_pairs
@@ -77,33 +76,17 @@ def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, in
     return pairs, new, context, longest
 
 
-def captured(graphs: Sequence[int], most: int) -> tuple[int, ...]:
-    """The sizes of CUDA graphs that are captured where at most so many sequences decode: the largest is cut down to that."""
-    below = [size for size in sorted(graphs) if size < most]
-    return (*below, most) if len(below) < len(graphs) else tuple(below)
-
-
-def padded(decodes: int, graphs: Sequence[int]) -> int:
-    """The size of the graph that so many decoding sequences run in; beyond the largest it is their own number."""
-    at = bisect_left(graphs, decodes)
-    return graphs[at] if decodes and at < len(graphs) else decodes
-
-
 class RankCounts:
-    """Counts of one rank's batch. `queries` are the tokens that every decoding sequence adds.
-
-    graphs: sizes that batches without prompts are padded to; attention sees the sequences alone, all else the padding too.
-    """
+    """Counts of one rank's batch. `queries` are the tokens that every decoding sequence adds."""
 
     __slots__ = ("chunks", "context", "decode_tokens", "decodes", "new", "rows", "sequences", "tokens")
 
-    def __init__(self, chunks: Chunks, decodes: int, queries: int = 1, graphs: Sequence[int] = ()) -> None:
+    def __init__(self, chunks: Chunks, decodes: int, queries: int = 1) -> None:
         self.chunks = chunks
         self.decodes = decodes
         self.decode_tokens = decodes * queries
         self.new = sum([chunk[0] for chunk in chunks])
         self.context = sum([chunk[1] for chunk in chunks])
-        in_graph = self.decode_tokens if chunks else padded(decodes, graphs) * queries
-        self.tokens = self.new + in_graph
-        self.rows = in_graph + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
+        self.tokens = self.new + self.decode_tokens
+        self.rows = self.decode_tokens + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
         self.sequences = decodes + len(chunks)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from llmirage_server.perf.catalogue.layers import Dense, Mlp, Moe
 from llmirage_server.perf.kernels import collectives, moe
-from llmirage_server.perf.parallelism import NODE_GPUS
 from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
 
 
@@ -59,7 +58,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
         (dtype.name, dtype.compute) == ("mxfp4", "bf16")
         and dtype.expert_kernels != "marlin"
         and s.engine.mxfp4_activations == "fp8"
-        and "fp4" in s.gpu.rates
+        and s.gpu.has_fp4
     ):
         dtype = dtype.with_fp8_activations
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
@@ -79,9 +78,6 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     scattered, or each token is sent to the ranks of its experts and back, which needs whole experts (ep = all GPUs of the
     stage); ranks that share tokens through tensor parallelism each send their part, and gather the sums.
 
-    wide_all_to_all: tokens are sent only where there are more ranks than a token has experts, over NVLink that spans nodes;
-    what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
-
     Whatever the engine does within a node, nobody gathers the tokens of several (`is_wide`).
     """
     parallel, hidden = s.parallel, block.latent or s.hidden
@@ -97,15 +93,12 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
         combine = collectives.between_domains(*link, "combine", *to, 2.0)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    rule = s.engine.moe_dispatch
-    nvlink = rule == "wide_all_to_all"
-    sends = s.gpu.link_gpus > NODE_GPUS and ranks > block.per_token if nvlink else rule == "all_to_all"
-    if s.wide or (sends and parallel.ep == ranks):
+    if s.wide or (parallel.ep == ranks and s.engine.sends_to_experts(s.gpu, parallel, block.per_token)):
         to = ranks, hidden // parallel.tp, block.per_token
         dispatch, combine = collectives.dispatch(*link, *to), collectives.combine(*link, *to)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
-    if nvlink:
+    if s.engine.gathers_quantized:
         gathered = _sent_bytes(s) * hidden + _ROUTE_BYTES * block.per_token
     gather = collectives.all_gather(*link, ranks, gathered)
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)

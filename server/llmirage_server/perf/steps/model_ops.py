@@ -37,9 +37,9 @@ def _fused_norm_tokens(s: Setting) -> float:
 
     Larger messages go through other kernels (NCCL's, for the largest), and the norm is a kernel of its own.
     """
-    if s.parallel.tp == 1 or s.parallel.dp > 1 or s.gpu.link_kind != "nvlink":
+    if s.parallel.tp == 1 or s.parallel.dp > 1 or s.gpu.link != "nvlink":
         return 0.0
-    return s.engine.fused_norm_bytes(s.gpu, s.parallel.tp) / (2.0 * s.hidden)
+    return s.engine.fused_norm_tokens(s.gpu, s.parallel.tp, s.hidden)
 
 
 def embedding_ops(s: Setting) -> list[Op]:

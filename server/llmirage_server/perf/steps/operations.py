@@ -7,9 +7,9 @@ from typing import Literal
 
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import Formats
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels import elementwise, gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel
 from llmirage_server.perf.parallelism import Parallelism
@@ -63,7 +63,7 @@ class Setting:
 
     gpu: GpuSpec
     constants: Constants
-    engine: EngineProfile
+    engine: Engine
     parallel: Parallelism
     formats: Formats
     matrices: WeightDtype  # the format of projections that name none

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch
@@ -61,7 +61,7 @@ class SiliconStep:
 
     stages = 1
 
-    def __init__(self, handle: EngineHandle, engine: EngineProfile, *, ranks: int = 1) -> None:
+    def __init__(self, handle: EngineHandle, engine: Engine, *, ranks: int = 1) -> None:
         self.ranks = ranks
         self._engine = engine
         self._breakdown: Callable[..., tuple[float, float, float, float]] = lru_cache(maxsize=65536)(
@@ -96,7 +96,7 @@ def silicon_step_model(
     what: str,
     model: ModelSpec,
     gpu: GpuSpec,
-    engine: EngineProfile,
+    engine: Engine,
     parallel: Parallelism,
     *,
     weights: str,

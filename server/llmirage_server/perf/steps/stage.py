@@ -33,9 +33,9 @@ class Memo(dict[_Key, _Value]):
         return value
 
 
-def rank_counts(queries: int, graphs: Sequence[int] = ()) -> Memo[tuple[Chunks, int], RankCounts]:
+def rank_counts(queries: int) -> Memo[tuple[Chunks, int], RankCounts]:
     """The counts of batches by their prompt chunks and their number of decoding sequences."""
-    return Memo(lambda batch: RankCounts(batch[0], batch[1], queries, graphs), _PROMPTS)
+    return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), _PROMPTS)
 
 
 class OperationTime(NamedTuple):
@@ -55,7 +55,6 @@ class Stage:
 
     windows: of decode attention in the whole model, the narrowest first. queries: tokens that every decoding sequence adds.
     prefill_in_place: by how much kernels are slower in long prompts than one by one; decodes in the same step are not.
-    graphs: see RankCounts.
     """
 
     def __init__(
@@ -64,12 +63,10 @@ class Stage:
         windows: Sequence[int] = (),
         queries: int = 1,
         prefill_in_place: float = 1.0,
-        graphs: Sequence[int] = (),
     ) -> None:
         self.ops = tuple(ops)
         self._windows = windows
         self._queries = queries
-        self.graphs = graphs
         self._slower = prefill_in_place - 1.0
         (
             self._tokens_s,
@@ -135,7 +132,7 @@ class Stage:
 
     def _find_decodes_before(self, decodes: int) -> float:
         """`_find_before` of so many decoding sequences alone."""
-        return self._find_before(RankCounts((), decodes, self._queries, self.graphs))
+        return self._find_before(RankCounts((), decodes, self._queries))
 
     def _decode_kernels(self, calls: Sequence[float], ops: Sequence[DecodeOp]) -> Callable[[DecodeLoad], float]:
         """Seconds of what is done for the decoding sequences alone, with so many calls of each kernel."""

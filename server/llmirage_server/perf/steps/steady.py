@@ -21,7 +21,6 @@ from llmirage_server.perf.steps.load import (
     DecodeLoad,
     RankCounts,
     decode_load,
-    padded,
 )
 from llmirage_server.perf.steps.overhead import EngineOverhead
 from llmirage_server.perf.steps.stage import BATCHES, Memo, Stage, rank_counts
@@ -72,7 +71,7 @@ class SummedSteps:
         self._widest = windows[-1] if windows else 0
         self._together_s = stage.together_s
         self._overhead, self._scaled, self._with_host = overhead, overhead.scaled, overhead.with_host
-        self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1, stage.graphs)
+        self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1)
         self._steps: dict[DecodeLoad, float] = Memo(self._find_step, BATCHES)  # of decodes alone, on one rank
         self._ranks: dict[DecodeLoad, float] = Memo(stage.decoding_s, BATCHES)  # what they take on one of several ranks
 
@@ -91,7 +90,7 @@ class SummedSteps:
         return self._whole_s(slowest_s, new, tokens - new, max([load.sequences for load in loads]))
 
     def _whole_s(self, rank_s: float, new: int, decodes: int, sequences: int) -> float:
-        """A step of which the slowest rank takes `rank_s`, with so many tokens on all ranks, those of padding too.
+        """A step of which the slowest rank takes `rank_s`, with so many tokens on all ranks.
 
         sequences: on the rank that has most.
         """
@@ -124,8 +123,7 @@ class SummedSteps:
 
     def _lockstep_durations(self, batches: Sequence[DecodeSums], ahead: int, steps: int) -> list[float]:
         ranks = [self._durations(batch, ahead, steps, self._ranks) for batch in batches]
-        graphs = self._stage.graphs
-        tokens, most = sum([padded(batch.decodes, graphs) for batch in batches]), max([batch.decodes for batch in batches])
+        tokens, most = sum([batch.decodes for batch in batches]), max([batch.decodes for batch in batches])
         return [self._whole_s(rank_s, 0, tokens, most) for rank_s in map(max, *ranks)]
 
     def _durations(self, batch: DecodeSums, ahead: int, steps: int, known: dict[DecodeLoad, float]) -> list[float]:
@@ -167,4 +165,4 @@ class SummedSteps:
         ]
 
     def _find_step(self, load: DecodeLoad) -> float:
-        return self._whole_s(self._stage.decoding_s(load), 0, padded(load[0], self._stage.graphs), load[0])
+        return self._whole_s(self._stage.decoding_s(load), 0, load[0], load[0])

@@ -16,15 +16,15 @@ from dataclasses import replace
 
 from llmirage_server.perf.catalogue.constants import Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
-from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import formats_of
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import SpeculativeMethod
-from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, captured, decode_load_of
+from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
 from llmirage_server.perf.steps.model_ops import (
     eagle3_ops,
     embedding_ops,
@@ -67,7 +67,7 @@ class RooflineStep:
 
     `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head, and how many
     tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence.
-    captured_tokens: see EngineOverhead. most_decodes: sequences of a rank that may decode at once. Thread-safe.
+    max_num_seqs: of a rank, for which CUDA graphs were captured. Thread-safe.
     """
 
     def __init__(
@@ -75,15 +75,14 @@ class RooflineStep:
         model: ModelSpec,
         gpu: GpuSpec,
         *,
-        engine: EngineProfile,
+        engine: Engine,
         weights: WeightDtype,
         kv_dtype: str = "bf16",
         parallel: Parallelism = ONE_GPU,
         draft: ModelSpec | None = None,
         draft_tokens: int = 0,
         draft_method: SpeculativeMethod = "mtp",
-        captured_tokens: int = 0,
-        most_decodes: int = 1,
+        max_num_seqs: int = 1,
     ) -> None:
         self._engine, self._parallel = engine, parallel
         self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
@@ -112,12 +111,10 @@ class RooflineStep:
         every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         in_place = engine.prefill_in_place_on(gpu)
-        graphs = captured(engine.graph_batches, most_decodes)
-        self._stages = [Stage(each, self._windows, self._queries, in_place, graphs) for each in ops]
+        self._stages = [Stage(each, self._windows, self._queries, in_place) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
-        launching_s = engine.launching_s(model.layers, model.linear_layers, model.dense_layers) / parallel.pp
-        self._overhead = EngineOverhead(engine, launching_s, parallel, captured_tokens)
-        self._known_loads, self._known_drafts = rank_counts(self._queries, graphs), rank_counts(1)
+        self._overhead = EngineOverhead(engine, model, parallel, max_num_seqs)
+        self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
         self.sums = SummedSteps(self._stages[0], self._windows, self._overhead) if summed else None

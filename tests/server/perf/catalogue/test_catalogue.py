@@ -28,7 +28,7 @@ def test_every_gpu_has_sources_and_plausible_figures(gpu: GpuSpec) -> None:
     assert gpu.flops["bf16"] <= gpu.flops.get("fp8", math.inf) <= gpu.flops.get("fp4", math.inf)
     assert 10 * 2**30 < gpu.memory_bytes < 400 * 2**30
     assert 0.1e12 < gpu.bandwidth_bytes_per_s < 10e12
-    assert gpu.link_kind in LINK_KINDS
+    assert gpu.link in LINK_KINDS
     assert gpu.link_gpus >= 1
     assert 1e9 < gpu.node_link_bytes_per_s < gpu.link_bytes_per_s * 2
     assert gpu.node_link_latency_s == pytest.approx(5e-6)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 
 
@@ -79,16 +79,16 @@ def test_layers_of_linear_attention_take_longer_to_launch() -> None:
     hybrid = Deployment.create("Qwen/Qwen3.5-35B-A3B", "h100_pcie", weights="nvfp4", max_num_seqs=32)
     assert (hybrid.model.linear_layers, hybrid.model.layers) == (30, 40)
     assert hybrid.ttft_s(65) == hybrid.ttft_s(900) == pytest.approx(30 * 1.9e-3 + 10 * 0.5e-3 + 0.5e-3, abs=1e-5)
-    assert find_engine("trtllm@1.0").launching_s(40, 30, 0) == pytest.approx(40 * 900e-6)
+    assert find_engine("trtllm@1.0").launch_s(hybrid.model) == pytest.approx(40 * 900e-6)
 
 
 def test_layers_without_experts_launch_fewer_kernels() -> None:
     old = find_engine("trtllm@1.0")
     dense, mixed = find_model("Llama-3.1-8B"), find_model("DeepSeek-R1")
     assert (dense.layers, dense.dense_layers, mixed.dense_layers) == (32, 32, 3)
-    assert old.launching_s(32, 0, 32) == pytest.approx(32 * 558e-6)
-    assert old.launching_s(61, 0, 3) == pytest.approx((58 * 900 + 3 * 558) * 1e-6)
-    assert find_engine("sglang").launching_s(32, 0, 32) == pytest.approx(32 * find_engine("sglang").eager_layer_us * 1e-6)
+    assert old.launch_s(dense) == pytest.approx(32 * 558e-6)
+    assert old.launch_s(mixed) == pytest.approx((58 * 900 + 3 * 558) * 1e-6)
+    assert find_engine("sglang").launch_s(dense) == pytest.approx(32 * find_engine("sglang").eager_layer_us * 1e-6)
 
 
 def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:

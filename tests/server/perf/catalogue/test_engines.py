@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from llmirage_server.perf.catalogue.constants import ENGINES
-from llmirage_server.perf.catalogue.engines import find_engine, list_engines
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine, list_engines
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -84,17 +84,17 @@ def test_scale_factors_stretch_gpu_time_by_the_kind_of_tokens(tmp_path: Path) ->
 def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(
-        "base: vlm\nblock_size: 0\nhost_step_m: 1\nkv_pool: all\ngpu_memory_utilization: 1.2\nmax_num_seqs: {70: 5}\n"
-        "mixed_attention: 1\nhost_step_ms: -1\ntitle: 5\n"
+        "base: vlm\nblock_size: 0\nhost_step_m: 1\nkv_pool: share_of_all\ngpu_memory_utilization: 1.2\n"
+        "max_num_seqs: {70: 5}\nasync_scheduling: 1\nhost_step_ms: -1\ntitle: 5\n"
     )
     assert refusal(str(file)) == (
         f"{file}:1: base: unknown engine 'vlm'; did you mean vllm?",
         f"{file}:2: block_size: must be a positive integer",
         f"{file}:3: host_step_m: unknown key; did you mean host_step_ms?",
-        f"{file}:4: kv_pool: must be one of share_of_all, share_of_free_at_start, share_of_free",
+        f"{file}:4: kv_pool: no field of an engine any more: follows from `base`; leave it out",
         f"{file}:5: gpu_memory_utilization: must be at most 1",
         f"{file}:6: max_num_seqs: must be a positive integer, or one for each GPU memory in GiB from 0 on",
-        f"{file}:7: mixed_attention: must be true or false",
+        f"{file}:7: async_scheduling: must be true or false",
         f"{file}:8: host_step_ms: must be a number, at least 0",
         f"{file}:9: title: must be text",
     )

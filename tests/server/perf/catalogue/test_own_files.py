@@ -100,7 +100,7 @@ colour: green
         ":7: link_gb_per_s: already set in line 6",
         ":8: price_usd_per_h: must be a positive number, or a list of the lowest and the highest",
         ":9: colour: unknown key; known: base, name, memory_mib, bandwidth_tb_per_s, tflops, sm, link, link_gb_per_s, "
-        "link_gpus, peer_to_peer, node_link_gb_per_s, node_link_latency_us, host_gb_per_s, tdp_w, "
+        "link_gpus, peer_to_peer, node_link_gb_per_s, node_link_latency_us, host_gb_per_s, arch, tdp_w, "
         "price_usd_per_h, constants_of, source",
         ":1: link_gpus: missing",
     ]

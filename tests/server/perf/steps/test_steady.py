@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.steps import stage
 from llmirage_server.perf.steps.load import decode_arguments, decode_load_of
 from llmirage_server.perf.steps.step import RooflineStep

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
-from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.load import LONGEST_TOKENS
 from llmirage_server.perf.steps.stage import merged

@@ -1,0 +1,120 @@
+"""vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
+from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers, fused_bytes
+
+# fi_allreduce_fusion_max_size_mb by the number of ranks (PassConfig, 0.16 and later)
+_FUSED_MIB = {"hopper": {2: 64, 4: 2, 8: 1}, "blackwell": {2: 64, 4: 32, 8: 1}}
+
+
+@dataclass(frozen=True)
+class Vllm(Engine):
+    """vLLM V1. The KV cache gets utilization x memory, less weights, peak activations and the reserve."""
+
+    name: str = "vllm"
+    title: str = "vLLM"
+    version: str = "0.24.0"
+    # EngineArgs.get_batch_defaults for the OpenAI server
+    max_num_seqs: Tiers = field(default_factory=lambda: {0: 256, 70: 1024})
+    max_num_batched_tokens: Tiers = field(default_factory=lambda: {0: 2048, 70: 8192})
+    block_size: int = 16
+    gpu_memory_utilization: float | None = 0.9
+    # 1.4: an RTX 4090 instance of 2,588 blocks; 1.0 for CUDA graphs, which profiling counts from 0.21 on (1.01 to 1.05 GiB
+    # logged by gpt-oss-120b and Qwen3.6-35B-A3B)
+    reserve_gib: float = 2.4
+    fuses_norms: bool = True
+    async_scheduling: bool = True
+    front_end_ms: float = 10.0
+    tokenize_ms: float = 0.0
+    output_token_us: float = 0.0
+    host_step_ms: float = 0.5
+    host_sequence_us: float = 4.0
+    hidden_step_ms: float = 1.5
+    hidden_sequence_us: float = 8.0
+    speculative_sequence_us: float = 0.0
+    dp_sync_ms: float = 0.5
+    # 197 ms from the prefill's token to the client's, 29 of transfer, 58 of computing it again and waiting for a step
+    # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished
+    handoff_ms: float = 110.0
+    eager_layer_us: float = 500.0
+    prefill_in_place: float = 1.4
+    mxfp4_activations: Activations = "bf16"
+
+    base: ClassVar[str] = "vllm"
+    source: ClassVar[str] = (
+        "vllm/engine/arg_utils.py, vllm/config and vllm/v1 of vLLM 0.19: block_size 16, all2all_backend "
+        "allgather_reducescatter, async_scheduling on from 0.14, pass_config.fuse_allreduce_rms on; reserve from logged "
+        "memory; front end from 15 measured H100 load points (8.1 to 9.2 ms)"
+    )
+    scheduler: ClassVar[str] = "vllm"
+    kv_pool: ClassVar[str] = "share of all"
+    flags: ClassVar[Mapping[str, str]] = {
+        name: name for name in ("gpu_memory_utilization", "max_num_batched_tokens", "max_num_seqs", "block_size")
+    }
+    versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "0.13": {"front_end_ms": 20.0, "eager_layer_us": 1000.0, "async_scheduling": False, "reserve_gib": 1.4},
+        "0.20": {"reserve_gib": 1.4},
+    }
+    mixed_attention: ClassVar[bool] = True
+
+    _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
+    # Qwen3.6-35B-A3B on H100 PCIe (anud18/qwen36-vllm-aiperf-benchmark): first tokens after 28 to 30 ms up to 64 tokens,
+    # beyond after 77
+    _captured_share: ClassVar[float] = 0.27
+    # Qwen3-Next, 48 layers, 73.7 ms a step without graphs (vllm-project/vllm#27222): the chunked kernels are many
+    _linear_layer_us: ClassVar[float] = 1900.0
+    _prefill_in_place_pcie: ClassVar[float] = 1.12
+
+    def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
+        """Return what is left of all memory."""
+        return gpu - int(gpu * utilization)
+
+    def block_tokens(self, model: ModelSpec, kv_dtype_bytes: int, tp: int) -> int:
+        """Return the tokens of a block, which has one size in bytes for attention and for recurrent states.
+
+        It holds as many tokens as fill a state, in steps of 16 (vllm/model_executor/models/config.py: "Setting attention
+        block size to 1056 tokens" for Qwen3.5-35B).
+        """
+        state = max([group.attention.state_bytes(tp) for group in model.groups if group.attention], default=0)
+        token = max([cache_bytes(group, kv_dtype_bytes, tp) // group.count for group in model.groups])
+        if not state or not token:
+            return self.block_size
+        return max(self.block_size, -(-state // (16 * token)) * 16)
+
+    def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
+        """Return the format with Marlin's kernels where they are asked for."""
+        return replace(weights, expert_kernels="marlin") if backend == "marlin" else weights
+
+    def launch_s(self, model: ModelSpec) -> float:
+        """Return the seconds to launch all layers one by one, those of linear attention with more kernels."""
+        linear = model.linear_layers if self.eager_layer_us else 0
+        return 1e-6 * (self.eager_layer_us * (model.layers - linear) + self._linear_layer_us * linear)
+
+    def captured_tokens(self, max_num_seqs: int) -> int:
+        """Return two tokens a sequence, up to 512."""
+        return min(self._captured_tokens, 2 * max_num_seqs)
+
+    def captured_launch_s(self, model: ModelSpec) -> float:
+        """Return what is left of launching: attention, layer by layer."""
+        return self._captured_share * self.launch_s(model)
+
+    def prefill_in_place_on(self, gpu: GpuSpec) -> float:
+        """Return the slowdown of long prompts, which PCIe cards have less of."""
+        return self._prefill_in_place_pcie if gpu.link == "pcie" and not gpu.profiled else super().prefill_in_place_on(gpu)
+
+    def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
+        """Return the tokens of the largest all-reduce that FlashInfer fuses with the norm."""
+        return fused_bytes(_FUSED_MIB.get(gpu.arch, {}), ranks) / (2.0 * hidden) if self.fuses_norms else 0.0
+
+    def _tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
+        if gpu.key.startswith("a100") and len(tiers) > 1:
+            return tiers[0]  # the A100 has the limits of a small GPU, whatever its memory
+        return super()._tier(tiers, gpu)
