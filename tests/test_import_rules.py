@@ -116,7 +116,7 @@ def loaded_after(statement: str) -> set[str]:
 
 # The modules that import inside functions, and why. Everywhere else imports stand at the top.
 IMPORTS_WHEN_CALLED = {
-    "llmirage_client.commands.actions.spread": "a run in one process needs neither worker processes nor Ray",
+    "llmirage_client.operations.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.load.event_loop": "uvloop is optional",
     "llmirage_client.load.variation": "tokenizer and prose take 15 ms to import, and few repeats have texts to be written",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",

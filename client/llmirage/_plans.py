@@ -13,17 +13,24 @@ from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, columns_of_rows, workload_of
 from llmirage_client.calibrate.table import as_json, calibration_blocks
-from llmirage_client.commands.actions.calibrate import EngineFit, fitted
-from llmirage_client.commands.actions.size import answer, page_of
-from llmirage_client.commands.actions.sweep import study_of, worked_out
+from llmirage_client.operations import calibrate as calibration
+from llmirage_client.operations import size as sizing
+from llmirage_client.operations import sweep as sweeping
+from llmirage_client.operations.calibrate import CalibrateSettings, EngineFit
+from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.html.page import PageHead, Section, notes, page, table
 from llmirage_client.report.screen import Block
+from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
+from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_client.size.max_rate_report import MaxRateReport
+from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line
 from llmirage_client.sweep.page import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import blocks, columns_of, records
+from llmirage_shared.settings import instance_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -170,9 +177,9 @@ def size(
     Raises ConfigError with all problems.
     """
     given = parsed("size", (), settings)
-    given.pop("workload")
+    chosen = instance_of(SizeSettings, given, cluster=ClusterSettings.of(given, but=SHAPE_SETTINGS))
     made = partial(SimulationProgress, stream=progress_stream(progress))
-    return SizeResult(answer(workload_of(workload), given, progress=made))
+    return SizeResult(sizing.size(workload_of(workload), chosen, progress=made))
 
 
 def sweep(
@@ -184,18 +191,18 @@ def sweep(
     names of its options; without artifact_dir nothing is kept on disk. progress: see `simulate`.
     Raises ConfigError with all problems.
     """
-    read = study_of(study if isinstance(study, Mapping) else os.fspath(study))
-    given = parsed("sweep", [read.name], settings)
+    read = sweeping.load_study(study if isinstance(study, Mapping) else os.fspath(study))
+    chosen = instance_of(SweepSettings, parsed("sweep", [read.name], settings))
     stream = progress_stream(progress)
 
     def on_point(row: Row, done: int, total: int) -> None:
         stream.write(f"{done:,} of {total:,} points, {row.point.name}: {row.status}\n")
 
-    if given["artifact_dir"] is not None:
-        folder = Path(given["artifact_dir"])
-        return SweepResult(worked_out(read, folder, given, on_point), folder)
+    if chosen.artifact_dir is not None:
+        folder = Path(chosen.artifact_dir)
+        return SweepResult(sweeping.sweep(read, folder, chosen, on_point), folder)
     with tempfile.TemporaryDirectory(prefix="llmirage-") as passing:
-        return SweepResult(worked_out(read, Path(passing), given, on_point), None)
+        return SweepResult(sweeping.sweep(read, Path(passing), chosen, on_point), None)
 
 
 def calibrate(*runs: str | os.PathLike[str], **settings: Unpack[CalibrateOptions]) -> CalibrationResult:
@@ -205,4 +212,5 @@ def calibrate(*runs: str | os.PathLike[str], **settings: Unpack[CalibrateOptions
     Raises ConfigError with all problems.
     """
     given = parsed("calibrate", runs, settings)
-    return CalibrationResult(fitted(given.pop("runs"), given))
+    chosen = instance_of(CalibrateSettings, given, cluster=ClusterSettings.of(given))
+    return CalibrationResult(calibration.calibrate(given["runs"], chosen))

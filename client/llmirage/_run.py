@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,12 +18,12 @@ import numpy as np
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, columns_of_rows, workload_of
-from llmirage_client.commands.actions.execute_points import LoadsRun, NextRun, Steps
-from llmirage_client.commands.actions.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.commands.actions.run import as_json, requested_run, steps_of
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps
+from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
+from llmirage_client.operations.run import requested_run, run_json, steps_of
 from llmirage_client.report.console import run_blocks
 from llmirage_client.report.html.run_page import run_page, single_page
 from llmirage_client.report.html.run_view import RunView, view_run
@@ -30,6 +31,8 @@ from llmirage_client.report.points_files import point_row, points_json, read_swe
 from llmirage_client.report.points_table import points_blocks
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
+from llmirage_client.settings.contradictions import RunSettings
+from llmirage_shared.settings import instance_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -70,7 +73,7 @@ class RunReport(Result):
         return view_run(self._outcome.result)
 
     def _data(self) -> Mapping[str, Any]:
-        return as_json(self._outcome)
+        return run_json(self._outcome)
 
     def _columns(self) -> Mapping[str, Any]:
         """One row a request, in the order of their start."""
@@ -223,17 +226,19 @@ def _steps(
 ) -> Made:
     """The runs that are asked for, one after another, and what comes of them. Raises ConfigError."""
     given = parsed("run", (), settings)
-    given.pop("file")
-    check_unused(given)
-    requested = requested_run(workload_of(workload), given)
-    passing = None if given["artifact_dir"] else tempfile.TemporaryDirectory(prefix="llmirage-", ignore_cleanup_errors=True)
-    folder = Path(given["artifact_dir"] if passing is None else passing.name)
+    chosen = instance_of(RunSettings, given)
+    check_unused(chosen.artifact_dir, chosen.overwrite)
+    requested = requested_run(workload_of(workload), chosen)
+    passing = None
+    if chosen.artifact_dir is None:
+        passing = tempfile.TemporaryDirectory(prefix="llmirage-", ignore_cleanup_errors=True)
+        chosen = replace(chosen, artifact_dir=passing.name)
+    folder = Path(str(chosen.artifact_dir))
     stream = progress_stream(progress)
     watch = RunWatch(partial(RunProgress, stream=stream), lambda run: lambda: None, owner=False)
     if requested.points or requested.search:
         said = partial(print, file=stream)
-        loads = steps_of(requested, given, artifact_dir=str(folder), watch=watch, tell=said, note=said)
-        return _several(loads, passing)
+        return _several(steps_of(requested, chosen, watch, said, said), passing)
     return _single(requested.one_run(lambda _: folder, watch), passing)
 
 

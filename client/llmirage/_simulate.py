@@ -12,15 +12,17 @@ import numpy as np
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, workload_of
-from llmirage_client.commands.actions.simulate import as_json, simulated
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import judge_failures
+from llmirage_client.operations import simulate as operation
+from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report.console import run_blocks
 from llmirage_client.report.screen import Block
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation
-from llmirage_shared.settings import at_call
+from llmirage_client.simulator.cluster_settings import ClusterSettings
+from llmirage_shared.settings import at_call, instance_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,7 +65,7 @@ class SimulationResult(Result):
         return {"edges_s": levels.edges_s, "instances": levels.instances, **levels.levels}
 
     def _data(self) -> Mapping[str, Any]:
-        return as_json(self._simulation, steady_state=self._steady_state)
+        return simulation_json(self._simulation, steady_state=self._steady_state)
 
     def _columns(self) -> Mapping[str, Any]:
         columns = self._simulation.columns
@@ -107,6 +109,6 @@ def simulate(
     function gets a line now and then. Raises ConfigError with all problems.
     """
     given = parsed("simulate", (), settings)
-    given.pop("workload")
+    chosen = instance_of(SimulateSettings, given, cluster=ClusterSettings.of(given))
     made = partial(SimulationProgress, stream=progress_stream(progress))
-    return SimulationResult(simulated(workload_of(workload), given, progress=made), given["steady_state"])
+    return SimulationResult(operation.simulate(workload_of(workload), chosen, progress=made), chosen.steady_state)

@@ -146,7 +146,7 @@ def _metavar(about: About) -> str:
     if about.choices:
         return f"[{'|'.join(about.choices)}]"
     unit = {1000.0: "MS", 100.0: "PERCENT"}.get(about.per) or ("SHARE" if about.most == 1 else None)
-    unit = unit or next((unit for end, unit in _UNITS.items() if about.field.endswith(end)), None)
+    unit = unit or next((unit for end, unit in _UNITS.items() if (about.option or about.field).endswith(end)), None)
     unit = unit or ("NAME" if str in about.kinds or about.repeated else "N")
     return f"{unit}[,{unit}...]" if about.several else unit
 

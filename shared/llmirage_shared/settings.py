@@ -54,6 +54,7 @@ class About:
     short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name, `hidden` not at all.
     unset: the behaviour when it is not given, for the help.
     needs: the message if none of the settings is given that it depends on: "{} needs {concurrency}, where the ramp ends".
+    option: the field of the options that follows from the setting, where it has another name.
     per: user's units per unit of the field: 1000 where users write ms and the field holds seconds.
     several: the command line takes several numbers between commas.
     read: turns a text of the command line or a value of a file into the setting's value. Raises ValueError.
@@ -65,6 +66,7 @@ class About:
     name: str = ""
     usual: bool | str = False
     flag: str = ""
+    option: str = ""
     study: bool | str = False
     metavar: str | None = None
     short: str = ""
@@ -214,7 +216,15 @@ def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", *
     """
     declared = getattr(kind, "__dataclass_fields__", None) or vars(kind)
     first: About = declared[field].metadata["setting"]
-    about: dict[str, Any] = {"unset": "", "needs": "", "aliases": (), "several": False, "study": False, "usual": False}
+    about: dict[str, Any] = {
+        "unset": "",
+        "needs": "",
+        "aliases": (),
+        "several": False,
+        "study": False,
+        "usual": False,
+        "option": "",
+    }
     about["help"] = help
     about["name"] = f"{prefix}_{first.name or field}".lstrip("_")
     return dataclasses.field(default=default, metadata={"setting": About(**(vars(first) | about | changes))})
@@ -236,6 +246,8 @@ def _settings_of(kind: Any) -> Mapping[str, About]:
         about: About = field.metadata["setting"]
         about.field, about.name = name, about.name or name
         about.kinds = plain_types(hints[name])
+        if about.several:
+            about.kinds = tuple(part for kind in about.kinds for part in get_args(kind)[:1] or (kind,))
         about.default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         words = (word for part in _parts(hints[name]) if get_origin(part) is Literal for word in get_args(part))
         about.choices = about.choices or tuple(words)

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client import cli
-from llmirage_client.commands.actions import execute_points, one_run
 from llmirage_client.commands.actions import run as run_action
+from llmirage_client.operations import execute_points, one_run
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.targets import endpoint
 from llmirage_client.targets.http import HttpTarget

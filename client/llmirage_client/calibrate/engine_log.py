@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_client.simulator.deployments import model_key
 from llmirage_client.targets.engine_settings import sglang_settings, vllm_settings
 from llmirage_shared.settings import ConfigError
@@ -32,7 +33,7 @@ _VLLM_BLOCK = 16  # tokens, vLLM's default on NVIDIA GPUs
 
 
 def engine_log_settings(place: str) -> dict[str, Any]:
-    """The settings of a cluster that a log names. Raises ConfigError for a file that is no start-up log of these engines."""
+    """Return the settings of a cluster that a log names. Raises ConfigError for any other file."""
     try:
         text = Path(place).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -63,17 +64,17 @@ def engine_log_settings(place: str) -> dict[str, Any]:
     return settings | {"num_gpu_blocks_override": blocks[-1]}
 
 
-def with_log(settings: Mapping[str, Any], place: str | None) -> dict[str, Any]:
-    """The settings with those of the log. Raises ConfigError where the two differ."""
-    found = engine_log_settings(place) if place is not None else {}
+def with_log(cluster: ClusterSettings, place: str | None) -> ClusterSettings:
+    """Return the cluster with the settings of the log. Raises ConfigError where the two differ."""
+    found, given = engine_log_settings(place) if place is not None else {}, cluster.overrides
     differ = [
-        f"--{name.replace('_', '-')} {settings[name]}: the engine's log says {value}"
+        f"--{name.replace('_', '-')} {given[name]}: the engine's log says {value}"
         for name, value in found.items()
-        if name not in ("model", "engine") and settings.get(name) not in (None, value)
+        if name not in ("model", "engine") and given.get(name) not in (None, value)
     ]
     if differ:
         raise ConfigError(differ)
-    return {**settings, **{name: value for name, value in found.items() if settings.get(name) is None}}
+    return replace(cluster, overrides={**found, **given})
 
 
 def _model(name: str) -> dict[str, str]:

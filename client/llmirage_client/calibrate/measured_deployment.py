@@ -1,11 +1,13 @@
-"""What the runs of a calibration measured, by their own files, against the cluster it is made for."""
+"""The deployment that the runs of a calibration measured, by their own files, against the cluster it is made for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llmirage_client.calibrate.measured_run import MeasuredRun
+from llmirage_client.simulator.cluster_settings import SIMULATED, ClusterSettings
 from llmirage_client.simulator.deployments import gpu_key, model_key
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_shared.settings import ConfigError
@@ -13,29 +15,29 @@ from llmirage_shared.settings import ConfigError
 _KEYS: Mapping[str, Callable[[str], str]] = {"model": model_key, "gpu": gpu_key}
 
 
-def with_measured(settings: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """The settings with those of the deployment that all runs measured, where the user gave none.
+def with_measured(cluster: ClusterSettings, runs: Sequence[MeasuredRun]) -> ClusterSettings:
+    """Return the cluster with the settings of the deployment that all runs measured, where the user gave none.
 
     Raises ConfigError when nothing says model or GPU: a calibration to a default would be one to another deployment.
     """
-    filled = dict(settings)
-    if settings["cluster_file"] is not None:
-        return filled
+    if cluster.cluster_file is not None:
+        return cluster
     several = [run.place for run in runs if len(run.deployment) > 1]
     if several:
         raise ConfigError([f"{several[0]} measured a cluster of several pools: give its --cluster FILE"])
+    filled = dict(cluster.overrides)
     for name in dict.fromkeys(name for run in runs for pool in run.deployment for name in pool):
-        if filled.get(name, True) is None and len(found := _measured(runs, name)) == 1:
+        if name not in filled and name in SIMULATED and len(found := _measured(runs, name)) == 1:
             filled[name] = found.pop()
-    missing = [name for name in _KEYS if filled[name] is None]
+    missing = [name for name in _KEYS if name not in filled]
     if missing:
         flags = " and ".join(f"--{name}" for name in missing)
         words = " and ".join("GPU" if name == "gpu" else name for name in missing)
         raise ConfigError([f"the runs do not say which {words} was measured: give {flags}, or --cluster FILE"])
-    accepted = [filled.get(name) for name in ("acceptance_rate", "acceptance_length", "acceptance_rates")]
-    if (drafts := filled.get("num_speculative_tokens")) and not any(each is not None for each in accepted):
+    accepted = ("acceptance_rate", "acceptance_length", "acceptance_rates")
+    if (drafts := filled.get("num_speculative_tokens")) and not any(name in filled for name in accepted):
         raise ConfigError([f"the engine drafted {drafts} tokens a step: give --acceptance-rate, which no file says"])
-    return filled
+    return replace(cluster, overrides=filled)
 
 
 def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:

@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from llmirage_client.settings.places import cannot_be_file
+from llmirage_client.settings.simulation import CalibrationOutput, CalibrationSettings
 from llmirage_client.simulator.cluster_flags import cluster_options
 from llmirage_shared.command_line import argument, command, options
-from llmirage_shared.settings import switch, under
-
-CALIBRATION = "Calibration"
-_calibration = under(CALIBRATION)
-
-
-class CalibrationSettings:
-    output: str = _calibration(
-        "calibrated.yaml",
-        "Engine file to write, to be given as --engine.",
-        short="o",
-        metavar="FILE",
-        check=cannot_be_file,
-        usual=True,
-    )
-    engine_log: str | None = _calibration(
-        None,
-        "Take flags and the size of the KV cache from the log that vLLM or SGLang wrote at its start.",
-        metavar="FILE",
-        usual=True,
-    )
-    fit: tuple[str, ...] = _calibration(
-        (),
-        "Fit this factor; may be repeated.",
-        choices=("decode", "prefill", "host", "front-end"),
-        unset="all that the runs determine",
-        usual=True,
-    )
-    json: bool = switch(CALIBRATION, "Print a JSON object instead of tables.", usual=True)
-
 
 calibrate = command(
     "calibrate",
     "llmirage_client.commands.actions.calibrate:calibrate",
-    [argument("runs", "RUN...", many=True), *options(CalibrationSettings), *cluster_options()],
+    [argument("runs", "RUN...", many=True), *options(CalibrationOutput), *options(CalibrationSettings), *cluster_options()],
     """Fit an engine profile to measured runs of one deployment.
 
     RUN is a folder of `llmirage run` or AIPerf, the JSON file of `vllm bench serve --save-result --save-detailed`, or

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
-from llmirage_client.settings.output import PointSettings, ReportSettings, RunOutput, WorkerSettings
+from llmirage_client.settings.load import LoadSettings
+from llmirage_client.settings.output import PageOutput, PointSettings, ReportSettings, RunOutput, WorkerSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import at_call
@@ -17,10 +17,11 @@ run = command(
         *options(ConnectionSettings),
         *options(LengthSettings),
         *options(WorkloadSettings),
-        *options(RunOptions),
+        *options(LoadSettings),
         *options(PointSettings),
         *options(WorkerSettings),
         *options(ReportSettings),
+        *options(PageOutput),
         *options(RunOutput),
     ],
     """Run a workload against an endpoint and report the metrics.

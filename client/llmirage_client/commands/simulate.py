@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from llmirage_client.load.options import RunOptions
-from llmirage_client.settings.endpoint import ConnectionSettings
-from llmirage_client.settings.output import ReportSettings
-from llmirage_client.settings.simulation import SimulationSettings
+from llmirage_client.settings.load import LoadSettings
+from llmirage_client.settings.output import PageOutput, ReportSettings
+from llmirage_client.settings.simulation import SimulationOutput, SimulationSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulator.cluster_flags import cluster_options
 from llmirage_shared.command_line import argument, command, options, renamed
@@ -17,13 +16,14 @@ simulate = command(
     [
         argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
         *options(SimulationSettings),
+        *options(SimulationOutput),
         renamed("door", "via", direct="engine", memory="api"),
         *options(LengthSettings),
         *cluster_options(),
         *options(WorkloadSettings),
-        *options(ConnectionSettings, "context_mode"),
-        *options(RunOptions, but=("model", "endpoint_path", "session_header")),
+        *options(LoadSettings),
         *options(ReportSettings),
+        *options(PageOutput),
     ],
     """Run a workload on a simulated cluster, in virtual time, and report the metrics.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_client.load.options import RunOptions
+from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.sizing import SizingOutput, SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS, cluster_options
@@ -19,7 +19,7 @@ size = command(
         *options(SizingOutput),
         *cluster_options(*SHAPE_SETTINGS),
         *options(WorkloadSettings),
-        *options(RunOptions, "session_prefix", "tokenizer"),
+        *options(PromptSettings),
     ],
     """Find the cheapest deployment that meets latency objectives under given traffic.
 

@@ -1,90 +1,101 @@
-"""What a run is asked to do. All times are of the cluster's own life: a run at speed N divides them by N."""
-
-# ruff: noqa: RUF009  `again` is dataclasses.field with a fixed form of metadata
+"""Options of one run, complete and in seconds. A run at speed N divides all times by N."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmirage_client.choices import ArrivalPattern
-from llmirage_client.load.load_options import LoadOptions
-from llmirage_shared import settings
+from llmirage_client.choices import (
+    ArrivalPattern,
+    EndpointKind,
+    EndpointName,
+    RateOf,
+    SamplingStrategy,
+    SessionPrefix,
+    ToolResults,
+)
+from llmirage_client.load.rates import RateSeries
+from llmirage_client.load.share import Share
 from llmirage_shared.settings import make_plain
-
-WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
-_THERE_IS_ONE = "{}: there is no warm-up; set {warmup_request_count}, {num_warmup_sessions} or {warmup_duration}"
-_again = partial(settings.again, LoadOptions, prefix="warmup", group=WARM_UP, needs=_THERE_IS_ONE)
-_begins = partial(_again, needs="")
-
-
-def _number_or_share(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a number, not {value!r}") from None
-    if 1 < number < math.inf and number != int(number):
-        raise ValueError(f"{number:g} is neither a whole number nor a share below 1")
-    return number
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class RunOptions(LoadOptions):
+class RunOptions:
     """One run's settings; the defaults run every root of the file once, one after the other.
+
+    Without a rate, a schedule or a pace of users, conversations start as slots come free. settings.load has what each field
+    means, under the setting that it comes from.
+
+    endpoint_kind: llmirage and vllm accept token ids as a prompt, and `ignore_eos` and `min_tokens`.
+    first_root: number of conversations of the order that earlier runs have taken.
+    share: the part of one of several workers; every other field is about the whole run.
+    fail_fast_children: end the run at the first failed request of a fork or spawn.
 
     The warm-up is a phase before the measured one, with the load of the run where it has none of its own. There is one when
     it has a number of requests or conversations, or a duration.
     """
 
-    warmup_request_count: int = _begins(
-        "request_count",
-        0,
-        "Warm up with N requests.",
-        aliases=("warmup_requests", "num_warmup_requests"),
-        least=0,
-        study=True,
-    )
-    warmup_num_conversations: int | None = _begins(
-        "num_conversations",
-        None,
-        "Warm up with N conversations, or, below 1, with this share of --num-conversations; the run continues after them.",
-        name="num_warmup_sessions",
-        aliases=("warmup_num",),
-        metavar="N|SHARE",
-        least=None,
-        above=0,
-        read=_number_or_share,
-    )
-    warmup_duration_s: float | None = _begins("benchmark_duration_s", None, "Warm up for S seconds.", name="warmup_duration")
-    warmup_grace_period_s: float = _again(
-        "benchmark_grace_period_s",
-        math.inf,
-        "Wait S seconds after --warmup-duration for replies in progress.",
-        name="warmup_grace_period",
-        needs="{} needs {warmup_duration}",
-        unset="until all are complete",
-    )
-    warmup_concurrency: int | None = _again("concurrency", None, "Concurrency of the warm-up.", unset="that of the run")
-    warmup_concurrency_ramp_s: float | None = _again(
-        "concurrency_ramp_s",
-        None,
-        "Raise the warm-up concurrency from 1 to --warmup-concurrency over S seconds.",
-        needs="{} needs {warmup_concurrency}, the end of the ramp",
-    )
-    warmup_request_rate_per_s: float | None = _again(
-        "request_rate_per_s", None, "Request rate of the warm-up.", unset="that of the run"
-    )
-    warmup_request_rate_ramp_s: float | None = _again(
-        "request_rate_ramp_s",
-        None,
-        "Raise the warm-up rate linearly from 0 to --warmup-request-rate over S seconds.",
-        needs="{} needs {warmup_request_rate}, the end of the ramp",
-    )
-    warmup_arrival_pattern: ArrivalPattern | None = _again(
-        "arrival_pattern", None, "Distribution of the gaps between arrivals in the warm-up.", unset="that of the run"
-    )
+    model: str = ""
+    endpoint_type: EndpointName | None = None
+    endpoint_kind: EndpointKind = "other"
+    endpoint_path: str | None = None
+    tool_results: ToolResults | None = None
+    streaming: bool = True
+    extra_inputs: Mapping[str, Any] = field(default_factory=dict)
+    use_legacy_max_tokens: bool = False
+    session_header: str | None = None
+
+    session_prefix: SessionPrefix = "extend"
+    tokenizer: str | None = None
+
+    concurrency: int | None = None
+    agents: int | None = None
+    concurrency_ramp_s: float = 0.0
+    request_rate_per_s: float | None = None
+    request_rate_ramp_s: float = 0.0
+    request_rate_of: RateOf = "turns"
+    request_rate_series: RateSeries | None = None
+    arrival_pattern: ArrivalPattern = "poisson"
+    arrival_smoothness: float = 1.0
+    user_rate_per_s: float | None = None
+    num_users: int = 0
+    fixed_schedule: bool = False
+    schedule_speedup: float = 1.0
+    schedule_start_s: float = 0.0
+    schedule_end_s: float = math.inf
+    schedule_auto_offset: bool = False
+    inter_turn_delay_mean_s: float | None = None
+    inter_turn_delay_std_s: float = 0.0
+    inter_turn_delay_cap_s: float | None = None
+    inter_turn_delay_factor: float = 1.0
+    sampling: SamplingStrategy = "sequential"
+    vary: bool = False
+    cancellation_share: float = 0.0
+    cancellation_delay_s: float = 0.0
+    speed: float = 1.0
+    seed: int | None = None
+    first_root: int = 0
+    share: Share = field(default_factory=Share)
+
+    request_count: int | None = None
+    num_conversations: int | None = None
+    soft_duration_s: float | None = None
+    benchmark_duration_s: float | None = None
+    benchmark_grace_period_s: float = 30.0
+    fail_fast: bool = False
+    fail_fast_children: bool = False
+
+    warmup_request_count: int = 0
+    warmup_num_conversations: int | None = None
+    warmup_duration_s: float | None = None
+    warmup_grace_period_s: float = math.inf
+    warmup_concurrency: int | None = None
+    warmup_concurrency_ramp_s: float | None = None
+    warmup_request_rate_per_s: float | None = None
+    warmup_request_rate_ramp_s: float | None = None
+    warmup_arrival_pattern: ArrivalPattern | None = None
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -113,3 +124,28 @@ class RunOptions(LoadOptions):
             benchmark_grace_period_s=self.warmup_grace_period_s,
             cancellation_share=0.0,
         )
+
+    @property
+    def takes_token_ids(self) -> bool:
+        return self.endpoint_kind != "other"
+
+    @property
+    def knows_ignore_eos(self) -> bool:
+        return self.endpoint_kind != "other"
+
+    @property
+    def counts_prompts(self) -> bool:
+        """Whether the tokenizer here is, as far as anybody can know, the endpoint's."""
+        return self.endpoint_kind == "llmirage" or self.tokenizer is not None
+
+    @property
+    def open_ended(self) -> bool:
+        """True if a number of requests or a time limits the run."""
+        return not (self.request_count is self.soft_duration_s is self.benchmark_duration_s is None)
+
+    @property
+    def rates(self) -> RateSeries | None:
+        """How many turns of roots per second, when; None when no rate rules."""
+        if self.request_rate_per_s is not None:
+            return RateSeries.constant(self.request_rate_per_s, self.request_rate_ramp_s)
+        return self.request_rate_series

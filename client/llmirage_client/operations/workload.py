@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.settings.workload import FileSettings, WorkloadSettings
+from llmirage_client.load.context_modes import in_context_mode
+from llmirage_client.settings.endpoint import RequestSettings
+from llmirage_client.settings.load import TrafficSettings
+from llmirage_client.settings.workload import FileSettings, LengthSettings, WorkloadSettings
+from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
 from llmirage_client.workload.format_options import parse_pairs
 from llmirage_client.workload.registry import load
-from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
 from llmirage_client.workload.synthetic_load import synthetic_load
-from llmirage_shared.settings import ConfigError, instance_of, settings_of
+from llmirage_shared.chat_template import ChatTemplateError
+from llmirage_shared.settings import ConfigError, InputRefused, settings_of
 from llmirage_shared.tokens import TokenizerError
 
 _OF_FORMATS = [name for name in settings_of(WorkloadSettings) if name not in ("format", "format_option", "min_turns")]
@@ -25,7 +28,7 @@ def readable() -> Iterator[None]:
     try:
         yield
     except (WorkloadError, TokenizerError) as error:
-        refuse([str(error)])
+        raise InputRefused([str(error)]) from None
 
 
 def load_workload(
@@ -54,53 +57,45 @@ def load_workload(
     return load(file, settings.format, options, offered)
 
 
-def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
-    """Return the workload of a file, or of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
-    if file is not None and settings["input_file"] is not None:
+def load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:
+    """Load the file, or make a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
+    if file is not None and settings.input_file is not None:
         raise ConfigError(["give WORKLOAD or --input-file, not both"])
-    file = file or settings["input_file"]
+    file = file or settings.input_file
     if problem := without_file_problem(file, settings):
         raise ConfigError([problem])
     if file is not None:
-        of_file = instance_of(WorkloadSettings, settings)
-        return load_workload(file, of_file, conversations, tokenizer=settings["tokenizer"], seed=settings["random_seed"])
-    counts = settings["request_count"]
-    sent = sum(counts) if isinstance(counts, tuple) else counts
-    requests = settings["requests"] or sent
-    each = settings["requests"] or not isinstance(counts, tuple) or len(counts) == 1  # of a sweep's loads
+        return load_workload(file, settings, conversations, tokenizer=settings.tokenizer, seed=settings.random_seed)
+    counts = settings.request_count or ()
+    requests = settings.requests or sum(counts) or None
+    each = settings.requests or len(counts) <= 1  # of a sweep's loads
+    loads = max(len(settings.concurrency or ()), len(settings.request_rate or ()), 1)
     return synthetic_load(
-        _spread(settings["isl"], settings["isl_stddev"]),
-        _spread(settings["osl"], settings["osl_stddev"]),
+        _spread(settings.isl, settings.isl_stddev),
+        _spread(settings.osl, settings.osl_stddev),
         requests or 1000,
-        turns=settings["turns"],
-        wait_s=settings["think_time"],
-        shared_prefix_tokens=settings["shared_prefix"],
+        turns=settings.turns,
+        wait_s=settings.think_time,
+        shared_prefix_tokens=settings.shared_prefix,
         sessions=None if requests else conversations,
-        loads=_loads(settings) if each and (requests or conversations is None) else 1,
-        seed=settings["random_seed"],
+        loads=loads if each and (requests or conversations is None) else 1,
+        seed=settings.random_seed or 0,
     )
 
 
-def _loads(settings: Mapping[str, Any]) -> int:
-    """How many loads are asked for: several of a sweep, else one."""
-    given = (settings[name] for name in ("concurrency", "request_rate"))
-    return max(len(values) if isinstance(values, tuple) else 1 for values in given)
-
-
-def _spread(length: str, stddev: float) -> str:
+def _spread(length: float | str | None, stddev: float) -> float | str:
+    assert length is not None  # without_file_problem
     return f"normal(mean={length}, std={stddev:g}, min=1)" if stddev else length
 
 
-# Options of a load without a file, and what stands for not given.
-_LENGTHS: Mapping[str, Any] = {
-    "isl": None, "osl": None, "isl_stddev": 0, "osl_stddev": 0, "requests": None, "turns": "1", "think_time": "0",
-    "shared_prefix": 0,
-}  # fmt: skip
-
-
-def without_file_problem(file: str | Workload | None, settings: Mapping[str, Any]) -> str | None:
-    """Return the problem of a load that is neither a file nor lengths, or both; None if there is none."""
-    given = [name for name, unset in _LENGTHS.items() if settings.get(name, unset) not in (unset, None)]
+def without_file_problem(file: str | Workload | None, settings: LengthSettings) -> str | None:
+    """Say what is wrong with a load that is neither a file nor lengths, or both; None: nothing."""
+    lengths = {name: about.default for name, about in settings_of(LengthSettings).items() if name != "input_file"}
+    given = [
+        name
+        for name, unset in lengths.items()
+        if getattr(settings, name) is not None and str(getattr(settings, name)) != str(unset)
+    ]
     if file is not None:
         flag = f"--{given[0].replace('_', '-')}" if given else ""
         return f"{flag} describes a load without a file: give it or WORKLOAD, not both" if given else None
@@ -109,3 +104,37 @@ def without_file_problem(file: str | Workload | None, settings: Mapping[str, Any
     if "think_time" in given and "turns" not in given:
         return "--think-time is the pause between requests of a session: give --turns, which is 1"
     return None
+
+
+def for_api(workload: Workload, settings: RequestSettings) -> Workload:
+    """Return the workload in the context mode asked for. Raises ConfigError where the API cannot represent it."""
+    mode, api = settings.context_mode, settings.endpoint_type
+    if api == "raw" and any(session.mode != "verbatim" for session in workload.sessions.values()):
+        raise ConfigError(
+            [
+                f"--endpoint-type raw sends whole request bodies, which a {workload.format} file does not have: take chat, "
+                "completions, responses or messages; --endpoint-path goes with each of them"
+            ]
+        )
+    if api == "completions":
+        _check_prompts(workload)
+    if mode is None:
+        return workload
+    try:
+        return in_context_mode(workload, mode)
+    except ValueError as error:
+        raise ConfigError([f"--context-mode {mode}: {error}"]) from None
+
+
+def _check_prompts(workload: Workload) -> None:
+    """Raise ConfigError that names every turn which no prompt of text can represent."""
+    endpoint = CompletionsEndpoint()
+    problems = []
+    for session in workload.sessions.values():
+        for index, turn in enumerate(session.turns):
+            try:
+                endpoint.items(turn.messages)
+            except ChatTemplateError as error:
+                problems.append(Problem(str(error), session.line, f"turns.{index}.messages"))
+    if problems:
+        raise ConfigError([str(WorkloadError(workload.path, problems))])

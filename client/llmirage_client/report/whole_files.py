@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,3 +57,26 @@ def _name(file: BinaryIO, path: Path) -> None:
     path.unlink(missing_ok=True)
     # A dir_fd, which an absolute path does not need, makes Python call linkat(), which alone can follow this link.
     os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno(), follow_symlinks=True)
+
+
+def new_folder(name: str) -> Path:
+    """Make a folder as `unused_folder` does, and link artifacts/latest to it. Raises OSError."""
+    folder = unused_folder(name)
+    latest = folder.with_name("latest")
+    with contextlib.suppress(OSError):  # a file system without links
+        if latest.is_symlink() or not latest.exists():
+            beside = folder.with_name(f".latest.{os.getpid()}")
+            beside.symlink_to(folder.name)
+            beside.replace(latest)
+    return folder
+
+
+def unused_folder(name: str) -> Path:
+    """Make artifacts/NAME-DATE-TIME, which no run had before. Raises OSError."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = Path("artifacts") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder

@@ -1,4 +1,4 @@
-"""Settings of a run that cannot be meant together. What one setting needs of others stands with it (`needs`)."""
+"""Settings of a run that cannot be meant together. The settings that another one needs stand with it (`needs`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
+from llmirage_client.settings.load import LoadSettings, TrafficSettings
 from llmirage_client.settings.output import PointSettings, ReportSettings, WorkerSettings
-from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.settings import About, settings_of
 
-_KINDS = (ConnectionSettings, WorkloadSettings, LengthSettings, RunOptions, PointSettings, WorkerSettings, ReportSettings)
-RUN_SETTINGS: Mapping[str, About] = dict(itertools.chain.from_iterable(settings_of(kind).items() for kind in _KINDS))
-SEVERAL = tuple(name for name, about in RUN_SETTINGS.items() if about.several)
 
-Given = Mapping[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(ReportSettings, WorkerSettings, PointSettings, TrafficSettings, ConnectionSettings):
+    """Settings of `llmirage run`."""
+
+
+RUN_SETTINGS: Mapping[str, About] = settings_of(RunSettings)
+SEVERAL = tuple(name for name, about in RUN_SETTINGS.items() if about.several)
 
 # At most one of each group.
 _ONE_OF = (
@@ -30,57 +33,61 @@ _ONE_OF = (
 )
 
 
-def _conflicts(given: Given) -> Iterator[str]:
-    """What is wrong, and how to say it: {name} is a setting, {name:v} its value, {name:n} how many numbers it has."""
-    smoothness, find_max, schedule = given["arrival_smoothness"], given["find_max"], given["fixed_schedule"]
-    if smoothness is not None and given["arrival_pattern"] in ("poisson", "constant"):
+def _conflicts(given: LoadSettings) -> Iterator[str]:
+    """Say what is wrong: {name} is a setting, {name:v} its value, {name:n} how many numbers it has."""
+    if given.arrival_smoothness is not None and given.arrival_pattern in ("poisson", "constant"):
         yield "{arrival_smoothness} is the shape of gamma gaps, not of {arrival_pattern:v} ones"
-    if (given["fixed_schedule_end_offset"] or math.inf) < (given["fixed_schedule_start_offset"] or 0):
+    if (given.fixed_schedule_end_offset or math.inf) < (given.fixed_schedule_start_offset or 0):
         yield (
             "{fixed_schedule_end_offset} {fixed_schedule_end_offset:v} comes before "
             "{fixed_schedule_start_offset} {fixed_schedule_start_offset:v}"
         )
-    if given["agents"]:
+    if given.agents:
         others = ("concurrency", "fixed_schedule", "request_rate", "request_rate_series", "user_centric_rate", "find_max")
         yield from (
-            f"{{agents}} excludes {{{name}}}: it is the number of agents at a time" for name in others if given[name]
+            f"{{agents}} excludes {{{name}}}: it is the number of agents at a time"
+            for name in others
+            if getattr(given, name, None)
         )
-        if given["vary"] is False:
+        if given.vary is False:
             yield "{agents} are distinct: without {vary} their prompts would be the same"
-    if schedule and given["dataset_sampling_strategy"] in ("shuffle", "random"):
+    if given.fixed_schedule and given.dataset_sampling_strategy in ("shuffle", "random"):
         yield "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule determines the order"
-    if given["duration"] and given["benchmark_duration"] and given["duration"] >= given["benchmark_duration"]:
+    if given.duration and given.benchmark_duration and given.duration >= given.benchmark_duration:
         yield "{duration} {duration:v} is never reached: {benchmark_duration} {benchmark_duration:v} ends the run first"
-    if 0 < (given["num_warmup_sessions"] or 0) < 1 and not given["num_conversations"]:
+    if 0 < (given.num_warmup_sessions or 0) < 1 and not given.num_conversations:
         yield "{num_warmup_sessions} {num_warmup_sessions:v} is a share of {num_conversations}, which is not given"
-    if given["context_mode"] in ("server_state", "server_conversation"):
-        if given["endpoint_type"] != "responses":
+    if given.context_mode in ("server_state", "server_conversation"):
+        if given.endpoint_type != "responses":
             yield (
                 "{context_mode} {context_mode:v} needs {endpoint_type} responses: only this API keeps the history "
                 "on the server"
             )
-        if "," in (given["url"] or "") and given["url_strategy"] == "round_robin":
+        if isinstance(given, RunSettings) and len(given.url) > 1 and given.url_strategy == "round_robin":
             yield "{context_mode} {context_mode:v} needs {url_strategy} sticky: the history is on one server"
-    if given["endpoint_type"] == "raw" and given["endpoint_path"] is None:
+    if given.endpoint_type == "raw" and getattr(given, "endpoint_path", None) is None:
         yield "{endpoint_type} raw needs {endpoint_path}: it has no default path"
-    if given["ray_address"] is not None and given["executor"] != "ray":
+    if isinstance(given, RunSettings) and given.ray_address is not None and given.executor != "ray":
         yield "{ray_address} needs {executor} ray"
     yield from _sweep_conflicts(given)
-    if find_max is None:
-        return
-    if given["slo"] is not None:
+    if isinstance(given, RunSettings) and given.find_max is not None:
+        yield from _search_conflicts(given)
+
+
+def _search_conflicts(given: RunSettings) -> Iterator[str]:
+    if given.slo is not None:
         yield "{find_max} searches for the load that meets its own objectives: {slo} is for runs at a given load"
     yield from (f"{{find_max}} chooses the loads itself: give {{{name}}} one number" for name in _lists(given))
     for name in ("request_rate_series", "user_centric_rate"):
-        if given[name] is not None:
+        if getattr(given, name) is not None:
             yield f"{{find_max}} varies {{concurrency}} or {{request_rate}}, not {{{name}}}"
-    if schedule:
+    if given.fixed_schedule:
         yield "{find_max} varies {concurrency} or {request_rate}; a fixed schedule determines the rate"
-    if given["request_rate"] and given["find_max_variable"] in ("concurrency", "parallel"):
+    if given.request_rate and given.find_max_variable in ("concurrency", "parallel"):
         yield "{find_max_variable} {find_max_variable:v} excludes {request_rate}"
 
 
-def _sweep_conflicts(given: Given) -> Iterator[str]:
+def _sweep_conflicts(given: LoadSettings) -> Iterator[str]:
     lists = _lists(given)
     swept = [name for name in ("concurrency", "request_rate") if name in lists]
     if len(swept) > 1:
@@ -90,15 +97,15 @@ def _sweep_conflicts(given: Given) -> Iterator[str]:
             "{num_conversations} and {request_count} take several numbers only beside as many of {concurrency} or "
             "{request_rate}"
         )
-    if swept and given["fixed_schedule"]:
+    if swept and given.fixed_schedule:
         yield "{fixed_schedule}: every point of a sweep would replay the same conversations"
     for name, other in itertools.product(swept, lists):
-        if other not in swept and _count(given[name]) != _count(given[other]):
+        if other not in swept and _count(getattr(given, name)) != _count(getattr(given, other)):
             yield f"{{{name}}} has {{{name}:n}} numbers and {{{other}}} {{{other}:n}}: give as many, or one"
 
 
-def _lists(given: Given) -> list[str]:
-    return [name for name in SEVERAL if _count(given[name]) > 1]
+def _lists(given: LoadSettings) -> list[str]:
+    return [name for name in SEVERAL if _count(getattr(given, name)) > 1]
 
 
 def _count(value: Any) -> int:
@@ -125,24 +132,26 @@ class _Word:
         self._value = value
 
     def __format__(self, form: str) -> str:
-        value = f"{self._value:g}" if isinstance(self._value, int | float) else str(self._value)
+        one = self._value[0] if isinstance(self._value, tuple) and len(self._value) == 1 else self._value
+        value = f"{one:g}" if isinstance(one, int | float) else str(one)
         return {"": self.name, "v": value, "n": str(_count(self._value))}.get(form, form)
 
 
-def contradictions(settings: Given, spell: Callable[[str], str] = as_flag) -> Iterator[str]:
-    """One sentence for each contradiction. settings: by name; fixed_schedule says whether the run keeps to one."""
-    given = {name: settings.get(name) for name in RUN_SETTINGS}
-    words = {name: _Word(spell(name), value) for name, value in given.items()}
-    there = {name for name, value in given.items() if _is_given(value, RUN_SETTINGS[name])}
+def contradictions(settings: LoadSettings, spell: Callable[[str], str] = as_flag) -> Iterator[str]:
+    """Yield one sentence for each contradiction. settings: fixed_schedule says whether the run keeps to one."""
+    known = settings_of(type(settings))
+    given = {name: getattr(settings, name) for name in known}
+    words = {name: _Word(spell(name), given.get(name)) for name in RUN_SETTINGS}
+    there = {name for name, value in given.items() if _is_given(value)}
     for names, why in _ONE_OF:
         if len(both := [words[name].name for name in names if name in there]) > 1:
             yield f"{' and '.join(both)} {why}"
-    for name, about in RUN_SETTINGS.items():
+    for name, about in known.items():
         if about.needs and name in there and not there.intersection(re.findall(r"\{(\w+)", about.needs)):
             yield about.needs.format(words[name], **words)
-    yield from (text.format(**words) for text in _conflicts(given))
+    yield from (text.format(**words) for text in _conflicts(settings))
 
 
-def _is_given(value: Any, about: About) -> bool:
-    """A switch that is off and a count of zero that is the default anyway say nothing."""
-    return value is not None and not (isinstance(about.default, int) and value == about.default)
+def _is_given(value: Any) -> bool:
+    """Return whether a setting says anything: a switch that is off and a count of zero do not."""
+    return value is not None and not (isinstance(value, int) and not value)

@@ -1,20 +1,32 @@
-"""Where requests go, and how."""
+"""Settings of the endpoint: its address and connection, its API, the form of requests."""
+
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.choices import ContextModeName, UrlStrategy
-from llmirage_client.load.request_options import ENDPOINT
+from llmirage_client.choices import ContextModeName, EndpointName, SessionPrefix, ToolResults, UrlStrategy
 from llmirage_client.settings.places import is_no_file
+from llmirage_client.settings.workload import WORKLOAD
 from llmirage_shared.settings import switch, under
 
-_endpoint = under(ENDPOINT)
+ENDPOINT = "Endpoint"
+_endpoint, _workload = under(ENDPOINT), under(WORKLOAD)
+
+
+def _path(text: str) -> str:
+    """Return a path on the host. Raises ValueError."""
+    if "://" in text or any(not "!" <= character <= "~" for character in text):
+        raise ValueError(f"{text!r} is not a path on the host, such as /v2/chat")
+    return "/" + text.lstrip("/")
 
 
 def _headers(values: Any) -> tuple[tuple[str, str], ...]:
-    """Each "Name: value" as a pair."""
+    """Return each "Name: value" as a pair. Raises ValueError."""
     if isinstance(values, Mapping):
         return tuple((str(name), str(value)) for name, value in values.items())
     pairs = []
@@ -26,15 +38,87 @@ def _headers(values: Any) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-class ConnectionSettings:
-    """url: one text, with commas between several."""
+def _extra_inputs(values: Any) -> dict[str, Any]:
+    """Merge key:value texts and JSON objects, in order. A value that is JSON (a number, true, [..]) is taken as that."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    merged: dict[str, Any] = {}
+    for text in values:
+        if text.lstrip().startswith("{"):
+            try:
+                merged |= json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r} is not a JSON object: {error}") from None
+            continue
+        key, colon, value = text.partition(":")
+        if not colon or not key:
+            raise ValueError(f"{text!r} is neither key:value nor a JSON object")
+        try:
+            merged[key] = json.loads(value)
+        except ValueError:
+            merged[key] = value
+    return merged
 
-    url: str = _endpoint(
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSettings:
+    """Settings of prompts that are given by their length."""
+
+    session_prefix: SessionPrefix = _workload(
+        "extend",
+        "Prompts given as token counts: each extends the session's previous prompt, or shares no prefix with it.",
+        study=True,
+    )
+    tokenizer: str | None = _workload(
+        None,
+        "Folder or Hugging Face name of the endpoint's tokenizer, for prompts of exact length.",
+        unset="the built-in one, which `llmirage serve` uses",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestSettings(PromptSettings):
+    """Settings of the API, and of what requests have besides prompts."""
+
+    context_mode: ContextModeName | None = _endpoint(
+        None,
+        "How turns become requests; overrides the file: deltas_without_responses, deltas_with_responses, "
+        "message_array_with_responses, server_state or server_conversation (docs/context-modes.md).",
+        metavar="MODE",
+        unset="the file's",
+    )
+    endpoint_type: EndpointName | None = _endpoint(
+        None,
+        "API to use: messages is Anthropic's; raw sends the file's bodies unchanged to --endpoint-path.",
+        unset="chat; completions for token ids, if the endpoint is llmirage or vLLM",
+        usual="run",
+    )
+    tool_results: ToolResults | None = _endpoint(
+        None,
+        "How the file's tool results follow a live reply: unchanged, with the ids of its tool calls, or exactly one "
+        "per call.",
+        unset="authored; fitted for responses and messages",
+    )
+    streaming: bool = _endpoint(True, "Request streamed replies.")
+    extra_inputs: Mapping[str, Any] = _endpoint(
+        {},
+        "Field to add to every request body; the file's `extra` overrides it; may be repeated.",
+        metavar="KEY:VALUE|JSON",
+        read=_extra_inputs,
+    )
+    use_legacy_max_tokens: bool = switch(ENDPOINT, "Send max_tokens instead of max_completion_tokens.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionSettings:
+    """Settings of the endpoint's address, and of connections to it."""
+
+    url: tuple[str, ...] = _endpoint(
         ("localhost:8000",),
         "Endpoint: host:port or a full URL, with or without /v1; several, repeated or separated by commas, share the load.",
         short="u",
         metavar="URL",
-        read=lambda urls: urls if isinstance(urls, str) else ",".join(urls),
+        read=lambda urls: tuple(part for url in urls for part in url.split(",")),
         usual=True,
     )
     url_strategy: UrlStrategy | None = _endpoint(
@@ -56,13 +140,6 @@ class ConnectionSettings:
         short="H",
         metavar="NAME:VALUE",
         read=_headers,
-    )
-    context_mode: ContextModeName | None = _endpoint(
-        None,
-        "How turns become requests; overrides the file: deltas_without_responses, deltas_with_responses, "
-        "message_array_with_responses, server_state or server_conversation (docs/context-modes.md).",
-        metavar="MODE",
-        unset="the file's",
     )
     request_timeout_seconds: float = _endpoint(
         600.0, "Time limit of a request; after it the request is recorded as failed.", metavar="S", above=0, infinite=True
@@ -91,3 +168,14 @@ class ConnectionSettings:
         check=is_no_file,
         needs="{} needs {tls_cert}, the certificate of that key",
     )
+    model: str | None = _endpoint(
+        None, "Model of requests that do not name one.", short="m", unset="the only one the endpoint lists", usual=True
+    )
+    endpoint_path: str | None = _endpoint(
+        None,
+        "Path to use instead of the API's own, such as /v2/chat.",
+        aliases=("custom_endpoint", "endpoint"),
+        metavar="PATH",
+        read=_path,
+    )
+    session_header: str | None = _endpoint(None, "Header for the conversation's id, instead of X-Correlation-ID.")

@@ -15,6 +15,7 @@ POINTS = "Sweeps and searches (a list of loads above makes a sweep)"
 _points = under(POINTS)
 
 
+@dataclass(frozen=True, kw_only=True)
 class PointSettings:
     """What a sweep and a search need besides the load of each point."""
 
@@ -44,6 +45,7 @@ WORKERS, REPORT = "Workers (docs/scaling.md)", "Report"
 _workers, _report = under(WORKERS), under(REPORT)
 
 
+@dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     """One run over several processes or machines."""
 
@@ -68,8 +70,9 @@ class WorkerSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReportSettings:
-    """Files and figures of a run."""
+    """Settings of the files and figures of a run."""
 
     artifact_dir: str | None = _report(
         None,
@@ -102,10 +105,13 @@ class ReportSettings:
         metavar='"NAME:LIMIT ..."',
         check=at_call("llmirage_client.measure.goodput:goodput_problem"),
     )
-    open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.")
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0
     )
+
+
+class PageOutput:
+    open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.")
 
 
 class RunOutput:

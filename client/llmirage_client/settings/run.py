@@ -1,66 +1,83 @@
-"""From settings as a user gives them to the options of a run: what is not given follows from the rest."""
+"""From settings as a user gives them to the options of a run: settings that are not given follow from the rest."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import scheduled_roots
 from llmirage_client.load.rate_series import read_rate_series
-from llmirage_client.settings.contradictions import SEVERAL, as_flag, contradictions
+from llmirage_client.settings.contradictions import RunSettings, as_flag, contradictions
+from llmirage_client.settings.load import LoadSettings
 from llmirage_client.workload.session import Workload
-from llmirage_shared.settings import ConfigError, instance_of
+from llmirage_shared.settings import ConfigError, settings_of
+
+T = TypeVar("T")
 
 
 def run_options(
-    workload: Workload, settings: Mapping[str, Any], spell: Callable[[str], str] = as_flag, **fields: Any
+    workload: Workload, settings: LoadSettings, spell: Callable[[str], str] = as_flag, **fields: Any
 ) -> RunOptions:
-    """The options of one run; where a setting has several numbers, those of the first point.
+    """Return the options of one run; where a setting has several numbers, those of the first point.
 
-    settings: values by name, in the user's units. spell: how the user writes the name of a setting. fields: of RunOptions,
-    which win. Raises ConfigError with everything that cannot be meant together, or not with this workload.
+    spell: how the user writes the name of a setting. fields: of RunOptions, which win. Raises ConfigError with everything
+    that cannot be meant together, or not with this workload.
     """
-    given = one_point(settings)
-    agents = given.get("agents")
-    series, sessions = given.get("request_rate_series"), given.get("num_warmup_sessions")
-    paced = any(given.get(name) is not None for name in ("request_rate", "request_rate_series", "user_centric_rate"))
-    schedule, concurrency = given.get("fixed_schedule"), agents or given.get("concurrency")
+    rates = (settings.request_rate, settings.request_rate_series, settings.user_centric_rate)
+    paced = any(rate is not None for rate in rates)
+    searched = isinstance(settings, RunSettings) and settings.find_max is not None
+    concurrency = settings.agents or first(settings.concurrency)
+    schedule = settings.fixed_schedule
     if schedule is None:
-        schedule = workload.timed and not paced and concurrency is None and given.get("find_max") is None
-    problems = list(contradictions({**settings, "fixed_schedule": schedule}, spell))
+        schedule = workload.timed and not paced and concurrency is None and not searched
+    problems = list(contradictions(replace(settings, fixed_schedule=schedule), spell))
     if schedule and not workload.timed:
         problems.append(f"{spell('fixed_schedule')}: {workload.path} does not say when its conversations arrive")
     if problems:
         raise ConfigError(problems)
     if concurrency is None and not paced and not schedule:
         concurrency = 1
-    if sessions is not None:
-        sessions = max(round(sessions * given["num_conversations"]), 1) if sessions < 1 else int(sessions)
-    vary = given.get("vary")
-    if vary is None:
-        vary = agents is not None or workload.generated
-    derived = {
+    derived: dict[str, Any] = {
         "concurrency": concurrency,
-        "vary": vary,
-        "request_rate_series": None if series is None else read_rate_series(series),
+        "vary": settings.agents is not None or workload.generated if settings.vary is None else settings.vary,
         "fixed_schedule": schedule,
-        "warmup_num_conversations": sessions,
         "fail_fast_children": os.environ.get("AIPERF_DAG_FAIL_FAST", "").lower() in ("1", "true", "yes", "on"),
     }
-    if given.get("arrival_smoothness") is not None:
+    if settings.request_rate_series is not None:
+        derived["request_rate_series"] = read_rate_series(settings.request_rate_series)
+    if (warm_up := settings.num_warmup_sessions) is not None:
+        share = warm_up * (first(settings.num_conversations) or 0)
+        derived["warmup_num_conversations"] = max(round(share), 1) if warm_up < 1 else int(warm_up)
+    if settings.arrival_smoothness is not None:
         derived["arrival_pattern"] = "gamma"
-    if given.get("random_seed") is None:
+    if settings.random_seed is None:
         derived["seed"] = int.from_bytes(os.urandom(6))
-    options = instance_of(RunOptions, given, **(derived | fields))
+    options = RunOptions(**(_options_given(settings) | derived | fields))
     _check_schedule(workload, options, spell)
     return options
 
 
+def _options_given(settings: LoadSettings) -> dict[str, Any]:
+    """Return the fields of RunOptions that follow from one setting each, in the units of the options."""
+    found = {}
+    for name, about in settings_of(type(settings)).items():
+        field, value = about.option or name, getattr(settings, name)
+        if value is not None and field in RunOptions.__dataclass_fields__:
+            value = value[0] if about.several else value
+            found[field] = value if about.per == 1 else value / about.per
+    return found
+
+
+def first(values: tuple[T, ...] | None) -> T | None:
+    """Return the number of the first point, or None."""
+    return values[0] if values else None
+
+
 def with_distinct_conversations(workload: Workload, options: RunOptions) -> RunOptions:
-    """The options, with a conversation for each slot where repeats are distinct and nothing says how many run.
+    """Return the options, with a conversation for each slot where repeats are distinct and nothing says how many run.
 
     Lengths without a file are as many conversations as were asked for; more only for agents.
     """
@@ -72,13 +89,18 @@ def with_distinct_conversations(workload: Workload, options: RunOptions) -> RunO
     return options if limited else replace(options, num_conversations=slots)
 
 
-def one_point(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with one number each: the first, where there are several."""
-    return {name: value[0] if name in SEVERAL and isinstance(value, tuple) else value for name, value in settings.items()}
+def shown_settings(settings: Any) -> dict[str, Any]:
+    """Return the settings as files of a run have them: those given, by name, with the number of the first point."""
+    found = {}
+    for name, about in settings_of(type(settings)).items():
+        value = getattr(settings, name)
+        if value not in (None, ()):
+            found[name] = value[0] if about.several else ",".join(value) if name == "url" else value
+    return found
 
 
 def _check_schedule(workload: Workload, options: RunOptions, spell: Callable[[str], str]) -> None:
-    """Raises ConfigError when a fixed schedule has not the conversations that are asked for."""
+    """Raise ConfigError when a fixed schedule has fewer conversations than asked for."""
     if not options.fixed_schedule:
         return
     roots, wanted = scheduled_roots(workload, options), options.num_conversations

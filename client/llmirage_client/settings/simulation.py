@@ -1,17 +1,21 @@
-"""Simulations of one cluster: how long, how, and what they print."""
+"""Settings of simulations, of sweeps over many, and of calibrations."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from llmirage_client.settings.places import cannot_be_file
-from llmirage_shared.settings import switch, under
+from llmirage_client.settings.places import cannot_be_file, cannot_be_folder
+from llmirage_shared.settings import again, switch, under
 
 SIMULATION = "Simulation"
 _simulation = under(SIMULATION)
 
 
+@dataclass(frozen=True, kw_only=True)
 class SimulationSettings:
+    """Settings of a simulation."""
+
     via: Literal["engine", "api"] = _simulation(
         "engine",
         "Simulate the engine alone, or the server's whole API in this process: slower, with the same times.",
@@ -26,6 +30,9 @@ class SimulationSettings:
         "know of each other; needs a request rate or a concurrency, and requests in token counts.",
         study=True,
     )
+
+
+class SimulationOutput:
     trace: str | None = _simulation(
         None,
         "Write every step and request as a Chrome trace for https://ui.perfetto.dev.",
@@ -38,3 +45,78 @@ class SimulationSettings:
         unset="of up to 10,000 requests",
     )
     json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.", usual=True)
+
+
+WORK, OUTPUT = "Execution", "Output"
+_work, _output = under(WORK), under(OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """Settings of the execution of a study."""
+
+    workers: int | None = _work(None, "Number of worker processes.", least=1, unset="one per core")
+    executor: Literal["processes", "ray"] = _work(
+        "processes", "Where points run: processes on this machine, or tasks of a Ray cluster (pip install 'llmirage[ray]')."
+    )
+    ray_address: str | None = _work(
+        None, "Address of the Ray cluster.", metavar="ADDRESS", unset="a running cluster, else a local one"
+    )
+    max_time: float | None = again(
+        SimulationSettings,
+        "max_time",
+        None,
+        "Stop a point after S seconds of cluster time.",
+        group=WORK,
+        unset="no limit, or the study's max_time",
+    )
+    fresh: bool = switch(WORK, "Recompute every point, even those already in the results.")
+    artifact_dir: str | None = _output(
+        None,
+        "Folder for results.",
+        aliases=("output",),
+        metavar="DIR",
+        check=cannot_be_folder,
+        unset="artifacts/sweep-NAME-OF-THE-FILE",
+    )
+    keep_runs: bool = switch(OUTPUT, "Write the files of every point's run, for `llmirage report`.")
+
+
+class SweepOutput:
+    open: bool = switch(OUTPUT, "Open the page of the results in the browser.")
+    json: bool = switch(OUTPUT, "Print only the results, as JSON lines.")
+
+
+CALIBRATION = "Calibration"
+_calibration = under(CALIBRATION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """Settings of a fit to measured runs."""
+
+    engine_log: str | None = _calibration(
+        None,
+        "Take flags and the size of the KV cache from the log that vLLM or SGLang wrote at its start.",
+        metavar="FILE",
+        usual=True,
+    )
+    fit: tuple[str, ...] = _calibration(
+        (),
+        "Fit this factor; may be repeated.",
+        choices=("decode", "prefill", "host", "front-end"),
+        unset="all that the runs determine",
+        usual=True,
+    )
+
+
+class CalibrationOutput:
+    output: str = _calibration(
+        "calibrated.yaml",
+        "Engine file to write, to be given as --engine.",
+        short="o",
+        metavar="FILE",
+        check=cannot_be_file,
+        usual=True,
+    )
+    json: bool = switch(CALIBRATION, "Print a JSON object instead of tables.", usual=True)

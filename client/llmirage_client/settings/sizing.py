@@ -1,20 +1,22 @@
-"""`llmirage size`: which deployments may be, under which traffic, and what counts."""
+"""Settings of `llmirage size`: the objective, the candidate deployments, the traffic."""
+
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any, Literal
 
 from llmirage_client.choices import ArrivalPattern
-from llmirage_client.load.load_options import LoadOptions
+from llmirage_client.settings.load import LoadSettings
 from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.settings import again, at_call, switch, under
 
 GOAL, SHAPES, TRAFFIC, OUTPUT = "Objective", "Candidate deployments", "Traffic", "Output"
 _goal, _shapes, _output = under(GOAL), under(SHAPES), under(OUTPUT)
-_traffic = partial(again, LoadOptions, group=TRAFFIC)
+_traffic = partial(again, LoadSettings, group=TRAFFIC)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -29,8 +31,9 @@ _several_names = partial(_shapes, None, read=_names, metavar="NAME[,NAME...]")
 _sizes = partial(_shapes, None, several=True, least=1, metavar="N[,N...]")
 
 
+@dataclass(frozen=True, kw_only=True)
 class SizingSettings:
-    """gpus, engines, weights: words between commas, as a tuple."""
+    """Settings of the objective, the candidate deployments and the traffic."""
 
     slo: str = _goal(
         MISSING, 'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True, usual=True
@@ -68,19 +71,19 @@ class SizingSettings:
         metavar="FORMAT[,FORMAT...]",
         usual=True,
     )
-    tps: int | None = _sizes(
+    tps: tuple[int, ...] | None = _sizes(
         "Tensor-parallel sizes.",
         aliases=("tp", "tensor_parallel_size"),
         unset="1, 2, 4 and 8, as far as they fit",
         usual=True,
     )
-    pps: int | None = _sizes(
+    pps: tuple[int, ...] | None = _sizes(
         "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits"
     )
-    dps: int | None = _sizes(
+    dps: tuple[int, ...] | None = _sizes(
         "Attention data-parallel sizes, for mixture-of-experts models.", aliases=("dp", "data_parallel_size")
     )
-    eps: int | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"))
+    eps: tuple[int, ...] | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"))
     instances: int | None = _shapes(
         None,
         "Number of instances, with --max-rate.",
@@ -89,8 +92,8 @@ class SizingSettings:
     )
     max_gpus: int = _shapes(1024, "Most GPUs of an answer.", least=1)
     runners_up: int = _shapes(2, "Number of further deployments to show beside the answer.", least=0)
-    request_rate_per_s: float | None = _traffic(
-        "request_rate_per_s", None, "Turns of root conversations per second.", usual=True
+    request_rate: float | None = _traffic(
+        "request_rate", None, "Turns of root conversations per second.", metavar="R", usual=True
     )
     concurrency: int | None = _traffic(
         "concurrency", None, "Root conversations in progress at a time, instead of a rate.", usual=True
@@ -107,7 +110,11 @@ class SizingSettings:
         "Shape of the gamma distribution: below 1 bursty, 1 is poisson, above 1 more regular.",
         aliases=("burstiness",),
     )
-    random_seed: int = _traffic("seed", 0, "Seed of the simulations.")
+    random_seed: int = _traffic("random_seed", 0, "Seed of the simulations.")
+
+    max_time: float | None = again(
+        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
+    )
 
 
 class SizingOutput:
@@ -115,7 +122,4 @@ class SizingOutput:
     html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file, usual=True)
     open: bool = switch(
         OUTPUT, "Write the page, by default into a folder of artifacts, and open it in the browser.", usual=True
-    )
-    max_time: float | None = again(
-        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )

@@ -9,13 +9,13 @@ from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any
 
-from llmirage_client.load.request_options import WORKLOAD
 from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.command_line import OPTIONS
 from llmirage_shared.settings import setting, under
 
-LENGTHS = "Load without a file"
+WORKLOAD, LENGTHS = "Workload", "Load without a file"
 _workload, _lengths = under(WORKLOAD), under(LENGTHS)
+_length = partial(_lengths, read=lambda value: value)
 _batch = partial(_workload, None, least=0, unset="1")
 
 
@@ -63,7 +63,7 @@ class WorkloadSettings(FileSettings):
 class LengthSettings:
     """A load of lengths alone. isl, osl, turns, think_time: a number, or the text of a distribution."""
 
-    isl: Any = _lengths(
+    isl: float | str | None = _length(
         None,
         "Input tokens per request: 1000, 800:1200 or 'lognormal(p50=900, p95=4000)'.",
         aliases=("synthetic_input_tokens_mean",),
@@ -71,7 +71,7 @@ class LengthSettings:
         study=True,
         usual=True,
     )
-    osl: Any = _lengths(
+    osl: float | str | None = _length(
         None,
         "Output tokens per request, in the same forms.",
         aliases=("output_tokens_mean",),
@@ -86,14 +86,16 @@ class LengthSettings:
     requests: int | None = _lengths(
         None, "Number of requests; of a sweep, of each load.", least=1, study=True, unset="1000", usual=True
     )
-    turns: Any = _lengths(
+    turns: float | str = _length(
         "1",
         "Requests per session; each continues the previous one with --isl new tokens.",
         aliases=("session_turns_mean",),
         metavar="N|DIST",
         study=True,
     )
-    think_time: Any = _lengths("0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True)
+    think_time: float | str = _length(
+        "0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True
+    )
     shared_prefix: int = _lengths(
         0,
         "Tokens that every session starts with, before those of --isl.",

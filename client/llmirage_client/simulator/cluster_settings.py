@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_client.simulator.cluster_flags import NOT_HERE
@@ -18,9 +19,14 @@ from llmirage_server.config.file import (
 )
 
 __all__ = [
-    "alone", "canonical_name", "check_effect", "cluster_config", "cluster_configs", "cluster_path", "combined",
-    "did_you_mean", "is_setting", "read_cluster_file", "read_settings", "setting_names", "without_effect",
+    "SIMULATED", "ClusterSettings", "alone", "canonical_name", "check_effect", "cluster_config",
+    "cluster_configs", "cluster_path", "combined", "did_you_mean", "is_setting", "read_cluster_file",
+    "read_settings", "setting_names", "without_effect",
 ]  # fmt: skip
+
+
+SIMULATED = tuple(name for name in SETTINGS if name not in NOT_HERE)
+"""Names of the settings of a cluster that matter to a simulation."""
 
 
 def setting_names() -> list[str]:
@@ -38,18 +44,30 @@ def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
     return effect.without_effect(configs, simulated=True)
 
 
-def cluster_config(settings: Mapping[str, Any], seed: int) -> ClusterConfig:
-    """The cluster that was asked for; `seed` is that of the simulation.
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """A cluster file, and settings by name that override it. They are checked when the cluster is made."""
+
+    cluster_file: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], but: Sequence[str] = ()) -> ClusterSettings:
+        """Pick the cluster's settings from the options of a command; None stands for not given."""
+        names = (name for name in SIMULATED if name not in but and given.get(name) is not None)
+        return cls(cluster_file=given.get("cluster_file"), overrides={name: given[name] for name in names})
+
+
+def cluster_config(settings: ClusterSettings, seed: int, tokenizer: str | None = None) -> ClusterConfig:
+    """Make the cluster; `seed` and `tokenizer` are those of the simulation.
 
     Raises ConfigError with all problems, settings without effect among them.
     """
-    configs = cluster_configs(settings, seed)
+    configs = cluster_configs(settings, seed, tokenizer)
     check_effect(configs)
     return configs[0]
 
 
-def cluster_configs(settings: Mapping[str, Any], seed: int) -> tuple[ClusterConfig, ...]:
-    """That cluster, and what its file says by itself: for those who look for settings without effect in more clusters."""
-    flags = {name: settings.get(name) for name in SETTINGS if name not in NOT_HERE}
-    flags["tokenizer"] = settings.get("tokenizer")
-    return make_configs(settings["cluster_file"], flags | {"seed": seed})
+def cluster_configs(settings: ClusterSettings, seed: int, tokenizer: str | None = None) -> tuple[ClusterConfig, ...]:
+    """Make the cluster, and that of its file alone, in both of which settings may be without effect."""
+    return make_configs(settings.cluster_file, {**settings.overrides, "tokenizer": tokenizer, "seed": seed})

@@ -29,7 +29,12 @@ from llmirage_client.size.wording import (
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 
 
-def size_page(report: SizeReport) -> str:
+def page_of(report: SizeReport | MaxRateReport) -> str:
+    """Return the report as HTML."""
+    return _size_page(report) if isinstance(report, SizeReport) else _max_rate_page(report)
+
+
+def _size_page(report: SizeReport) -> str:
     question, sizing, answer = report.question, report.sizing, report.sizing.answer
     facts = {
         "Model": question.base.model,
@@ -89,7 +94,7 @@ def _cost(found: Sequence[Priced]) -> Iterator[str]:
         yield pareto(points, title=title, x=x, y=y, better_x=better, better_y="less", groups_of="GPU", size=SMALL)
 
 
-def max_rate_page(report: MaxRateReport) -> str:
+def _max_rate_page(report: MaxRateReport) -> str:
     points, rows = [], []
     for one, trial in report.carried:
         figures, tpot = trial.figures, trial.figures["tpot_ms"]

@@ -29,7 +29,7 @@ from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, ste
 from llmirage_client.size.traffic import file_source, synthetic_source
 from llmirage_client.sweep.file import Study, StudyPoint
 from llmirage_client.sweep.gradual_start import gradual_start_s
-from llmirage_client.sweep.load_settings import by_name
+from llmirage_client.sweep.load_settings import load_settings
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -213,7 +213,7 @@ def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
 
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
     """Raises ConfigError."""
-    return with_distinct_conversations(workload, run_options(workload, {"random_seed": 0} | by_name(load), as_key))
+    return with_distinct_conversations(workload, run_options(workload, load_settings(load), as_key))
 
 
 def _write_run(simulation: Simulation, folder: Path) -> None:

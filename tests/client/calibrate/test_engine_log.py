@@ -8,6 +8,7 @@ import pytest
 
 from llmirage_client.calibrate.engine_log import engine_log_settings, with_log
 from llmirage_client.calibrate.measured_deployment import with_measured
+from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.settings import ConfigError
 
 VLLM = """(APIServer pid=1) INFO 06-01 09:20:16 [utils.py:278] non-default args: {'model': '/models/Llama-3.1-8B-Instruct', \
@@ -122,10 +123,11 @@ def test_what_changes_the_times_of_sglang_is_taken_or_asked_for(tmp_path: Path) 
     found = engine_log_settings(file(tmp_path, text))
     assert (found["enable_prefix_caching"], found["enable_mixed_chunk"], found["schedule_policy"]) == (False, True, "lpm")
     assert found["num_speculative_tokens"] == 3
-    settings = {"cluster_file": None, "gpu": "h100_sxm", "acceptance_rate": None, **found}
+    settings = {"gpu": "h100_sxm", **found}
     with pytest.raises(ConfigError, match="the engine drafted 3 tokens a step: give --acceptance-rate"):
-        with_measured(settings, [])
-    assert with_measured(settings | {"acceptance_rate": 0.8}, [])["num_speculative_tokens"] == 3
+        with_measured(ClusterSettings(overrides=settings), [])
+    accepted = ClusterSettings(overrides=settings | {"acceptance_rate": 0.8})
+    assert with_measured(accepted, []).overrides["num_speculative_tokens"] == 3
     half = SGLANG_0_5_9.replace("disaggregation_mode='null'", "disaggregation_mode='prefill'")
     with pytest.raises(ConfigError, match="the engine did prefill only: describe both pools in a --cluster FILE"):
         engine_log_settings(file(tmp_path, half))
@@ -140,8 +142,8 @@ def test_attention_data_parallelism_of_sglang_shares_the_gpus_of_tensor_parallel
 
 def test_flags_that_say_something_else_are_refused(tmp_path: Path) -> None:
     log = file(tmp_path, VLLM)
-    assert with_log({"tensor_parallel_size": None, "engine": "mine.yaml"}, log)["engine"] == "mine.yaml"
+    assert with_log(ClusterSettings(overrides={"engine": "mine.yaml"}), log).overrides["engine"] == "mine.yaml"
     with pytest.raises(ConfigError, match="--tensor-parallel-size 4: the engine's log says 2"):
-        with_log({"tensor_parallel_size": 4}, log)
+        with_log(ClusterSettings(overrides={"tensor_parallel_size": 4}), log)
     with pytest.raises(ConfigError, match="there is no start-up message of vLLM or SGLang in it"):
         engine_log_settings(file(tmp_path, "hello"))

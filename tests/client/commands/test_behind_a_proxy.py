@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from proxies import HttpProxy, SocksProxy, http2_server
 
-from llmirage_client.commands.actions.endpoint import endpoint_of
 from llmirage_client.commands.demo import run_demo
 from llmirage_client.commands.run import run
+from llmirage_client.operations.endpoint import endpoint_of
+from llmirage_client.settings.contradictions import RunSettings
+from llmirage_shared.settings import instance_of
 
 MakeServer = Callable[..., Any]
 REPLY = {"choices": [{"message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}], "usage": {}}
@@ -152,7 +154,7 @@ def test_a_key_of_the_environment_does_not_go_to_a_proxy_in_the_clear(monkeypatc
 
     def key(url: str) -> str | None:
         with run.make_context("run", ["file", "--url", url]) as context:
-            return endpoint_of(context.params).api_key
+            return endpoint_of(instance_of(RunSettings, context.params)).api_key
 
     assert key("localhost:1") == "mine"
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_client.cli import main
-from llmirage_client.commands.actions.output import new_folder
 from llmirage_client.measure.run_folder import find_runs
+from llmirage_client.report.whole_files import new_folder
 
 LOAD = ["--isl", "40", "--osl", "4", "--requests", "3", "--ttft", "10", "--itl", "1"]
 KILLED_WHILE_WRITING = """

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.commands.actions.endpoint import endpoint_of
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
-from llmirage_client.settings.contradictions import contradictions
+from llmirage_client.operations.endpoint import endpoint_of
+from llmirage_client.settings.contradictions import RunSettings, contradictions
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.servers import ServersTarget, worth_retrying
 from llmirage_client.targets.target import Call
 from llmirage_shared import virtual_time
+from llmirage_shared.settings import instance_of
 
 JSON = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(JSON), JSON)
@@ -170,9 +171,9 @@ def test_files_that_do_not_fit_are_refused(authority: Path) -> None:
     assert Tls().context() is None
 
 
-def settings(*arguments: str) -> dict[str, Any]:
+def settings(*arguments: str) -> RunSettings:
     with run.make_context("run", ["file", *arguments]) as context:
-        return context.params
+        return instance_of(RunSettings, context.params)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_the_table_is_there_after_every_point(
             raise SystemExit(9)
         return ""
 
-    monkeypatch.setattr("llmirage_client.commands.actions.execute_points.one_line", killed_at_the_third)
+    monkeypatch.setattr("llmirage_client.operations.execute_points.one_line", killed_at_the_third)
     result = invoke(workload, endpoint, "--find-max", "error_rate<=0", "--number", 4, "--artifact-dir", tmp_path / "out")
     assert result.exit_code == 9
     content = json.loads((tmp_path / "out" / "sweep.json").read_text())
@@ -156,7 +156,7 @@ def test_ctrl_c_between_points_leaves_the_table(
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("llmirage_client.commands.actions.execute_points.time", SimpleNamespace(sleep=interrupted))
+    monkeypatch.setattr("llmirage_client.operations.execute_points.time", SimpleNamespace(sleep=interrupted))
     arguments = ("--number", 2, "--sleep-interval", 60, "--artifact-dir", tmp_path / "out")
     result = invoke(workload, endpoint, "--concurrency", "1,2", *arguments)
     assert result.exit_code == 130

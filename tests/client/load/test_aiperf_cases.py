@@ -25,11 +25,13 @@ from llmirage_client.commands.run import run as run_command
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import run_workload
 from llmirage_client.measure.record import Exchange, RequestError, RunResult
+from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.run import run_options
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.registry import load
 from llmirage_shared import virtual_time
+from llmirage_shared.settings import instance_of
 
 CASES = {
     case["name"]: case
@@ -135,8 +137,8 @@ def events(message: dict[str, Any]) -> Iterator[bytes]:
 def replay(case: dict[str, Any], tmp_path: Path) -> tuple[RunResult, list[Seen]]:
     file = tmp_path / f"input{case['suffix']}"
     file.write_bytes(case["input"].encode())
-    settings = run_command.make_context("run", [str(file), *case["args"]]).params
-    workload = load(settings.pop("file"), settings["format"])
+    settings = instance_of(RunSettings, run_command.make_context("run", [str(file), *case["args"]]).params)
+    workload = load(str(file), settings.format)
     options: RunOptions = dataclasses.replace(run_options(workload, settings), fail_fast=case.get("fail_fast", False))
     server = RecordedServer()
     return virtual_time.run(run_workload(workload, options, server)), server.seen

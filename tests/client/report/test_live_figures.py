@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from terminals import Clock, drawn, screen, terminal
 
-from llmirage._commands import parsed
-from llmirage_client.commands.actions.simulate import simulated
 from llmirage_client.measure.record import Exchange, Record, RequestError
+from llmirage_client.operations.simulate import SimulateSettings, simulate
 from llmirage_client.report.live_figures import LiveFigures, sparkline
 from llmirage_client.report.progress import Progress
 from llmirage_client.simulate.progress import SimulationProgress
@@ -161,10 +160,10 @@ def test_a_simulation_shows_what_its_requests_say() -> None:
             clock.now += 1.0
             super().update(done, reached_s, rows)
 
-    load = {"isl": 500, "osl": 50, "requests": 400, "request_rate": 8.0, "random_seed": 1}
+    load = SimulateSettings(isl=500, osl=50, requests=400, request_rate=(8.0,), random_seed=1)
     stream = Tty()
     made = Slow(stream=stream, clock=clock)
-    simulation = simulated(None, parsed("simulate", (), load) | {"workload": None}, progress=lambda *_: made)
+    simulation = simulate(None, load, progress=lambda *_: made)
     seen = stream.getvalue().replace("\n", "\r\n")  # as a terminal has it
     assert screen(seen, 80) == [""]
     rates = re.findall(r"([\d.]+) requests/s, ([\d,]+) output tok/s  ([▁-█]+)", seen)

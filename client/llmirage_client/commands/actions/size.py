@@ -1,352 +1,44 @@
-"""What `llmirage size` does: the cheapest deployment that meets objectives, or what a deployment carries."""
+"""The action of `llmirage size`: print or write what an operation of sizing finds."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable
+from json import dumps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from llmirage_client.commands.actions.open_page import open_page
-from llmirage_client.commands.actions.output import unused_folder
-from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.measure.slo import Objective, SloError, parse_slo
-from llmirage_client.operations.workload import load_workload, without_file_problem
+from llmirage_client.operations import size as operation
+from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.settings.run import run_options
-from llmirage_client.settings.workload import WorkloadSettings
+from llmirage_client.report.whole_files import unused_folder
 from llmirage_client.simulate.garbage import own_process
-from llmirage_client.simulate.in_step import in_step
-from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
-from llmirage_client.simulate.progress import SimulationProgress
-from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
-from llmirage_client.simulator.cluster_settings import check_effect, cluster_configs
-from llmirage_client.simulator.deployments import (
-    InstanceShape,
-    Refused,
-    assumed,
-    gpus_of,
-    has_fixed_times,
-    longest_request,
-    shapes,
-    steady,
-)
-from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.max_rate import max_rates
-from llmirage_client.size.max_rate_report import MaxRateReport
-from llmirage_client.size.page import max_rate_page, size_page
-from llmirage_client.size.report import SizeReport
-from llmirage_client.size.sizing import Goal
-from llmirage_client.size.sizing import size as sized
-from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
-from llmirage_client.size.trial import REQUESTS, Trials
-from llmirage_client.size.wording import Question, shape_name
-from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_shared.settings import ConfigError, instance_of
+from llmirage_client.simulator.cluster_settings import ClusterSettings
+from llmirage_client.size.page import page_of
+from llmirage_shared.settings import InputRefused, instance_of
 
 
-def size(workload: str | None, **settings: Any) -> None:
+def size(workload: str | None, json: bool, html: str | None, open: bool, **given: Any) -> None:
     own_process()
-    report = answer(workload, settings)
-    _write(report, settings)
-    sys.exit(0 if report.answered else 1)
-
-
-def answer(
-    workload: str | Workload | None,
-    settings: dict[str, Any],
-    *,
-    progress: Callable[[], SimulationProgress] = SimulationProgress,
-) -> SizeReport | MaxRateReport:
-    """What the command reports; nothing is written. progress: makes the progress that is shown. Raises ConfigError."""
-    try:
-        if settings["max_rate"]:
-            return _max_rate(workload, settings, progress())
-        return _size(workload, settings, progress())
-    except SimulationError as error:
-        _refuse(str(error))
-
-
-def page_of(report: SizeReport | MaxRateReport) -> str:
-    """The report as HTML."""
-    return size_page(report) if isinstance(report, SizeReport) else max_rate_page(report)
-
-
-def _size(file: str | Workload | None, settings: dict[str, Any], progress: SimulationProgress) -> SizeReport:
-    objectives, base, possible, refused, notes = _asked(settings)
-    source = _source(file, settings)
-    shapes = _with_room(base, possible, refused, source, objectives)
-    traffic = _traffic(source, settings)
-    if problems := _decided_by_the_load(objectives, source, settings):
-        _refuse("\n".join(problems))
-    notes += _of_workload(source, settings["concurrency"])
-    prices, price_source = _prices([shape.gpu for shape in shapes], settings)
-    goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
-    if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
-        _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _on_trial(progress))
-    with progress:
-        sizing = sized(
-            base,
-            shapes,
-            refused,
-            trials,
-            prices,
-            goal=goal,
-            max_gpus=settings["max_gpus"],
-            runners_up=settings["runners_up"],
-            progress=progress.begin,
-        )
-    return SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
-
-
-_OF_THE_RATE = (
-    "request_throughput",
-    "output_token_throughput",
-    "total_token_throughput",
-    "benchmark_duration",
-    "request_count",
-)
-_OF_LENGTHS = ("input_sequence_length", "output_sequence_length", "total_isl", "total_osl")
-_BETWEEN_TOKENS = ("inter_token_latency", "inter_chunk_latency", "time_to_second_token")
-_MANY = 2  # users, or more: --max-rate looks for their number
-_LOOKED_AT = 50  # requests of the workload
-
-
-def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSource, settings: dict[str, Any]) -> list[str]:
-    """What is wrong with objectives that no deployment changes: one would be as good as any other, or none good enough."""
-    specs = [turn.tokens for session in source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
-    single = all(spec is not None and spec.output_tokens == 1 for spec in specs)
-    problems = []
-    for one in objectives:
-        tag = one.metric.tag
-        if tag in _OF_LENGTHS or (tag in _OF_THE_RATE and settings["concurrency"] is None):
-            problems.append(f"--slo: {one.text}: the load decides this, not the deployment")
-        elif tag in _BETWEEN_TOKENS and single:
-            problems.append(f"--slo: {one.text}: replies have one token, so that there is no time between tokens")
-    return problems
-
-
-def _max_rate(file: str | Workload | None, settings: dict[str, Any], progress: SimulationProgress) -> MaxRateReport:
-    objectives, base, shapes, refused, notes = _asked(settings)
-    if settings["request_rate"] is not None:
-        _refuse(
-            "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
-        )
-    if (users := settings["concurrency"]) is not None and users > 1:
-        notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
-    source = _source(file, settings)
-    shapes = _with_room(base, shapes, refused, source, objectives)
-    notes += _of_workload(source, settings["concurrency"] and _MANY)
-    settings["request_rate"] = None if settings["concurrency"] else 1.0
-    traffic = _traffic(source, settings)
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _on_trial(progress))
-    gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
-    prices, price_source = _prices(gpus, settings)
-    with progress:
-        found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
-    return MaxRateReport(Question(base, traffic, objectives, price_source, notes), found, prices)
-
-
-def _asked(
-    settings: dict[str, Any],
-) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
-    """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
-
-    Clusters of several pools have no shapes. Exits where something is wrong with any of that.
-    """
-    problems: list[str] = []
-    objectives: tuple[Objective, ...] = ()
-    try:
-        objectives = parse_slo(settings["slo"])
-    except SloError as error:
-        problems += [f"--slo: {problem}" for problem in error.problems]
-    asked = cluster_configs(settings | dict.fromkeys(SHAPE_SETTINGS), settings["random_seed"])
-    base, notes = steady(asked[0])
-    if has_fixed_times(base):
-        problems.append("fixed times (ttft_ms, itl_ms) are the same on any number of any GPU: leave them out to find a size")
-    possible: list[InstanceShape] = []
-    refused: list[Refused] = []
-    if base.pools:
-        problems += _of_pools(base, settings)
-    try:
-        if not base.pools:
-            possible, refused = shapes(
-                base,
-                settings["gpus"] or (base.gpu,),
-                settings["engines"] or (base.engine,),
-                settings["weights"] or (base.weights,),
-                *(settings[name] or () for name in ("tps", "pps", "dps", "eps")),
-            )
-    except ConfigError as error:
-        problems += error.problems
-    if not problems and not possible and not base.pools:
-        problems = _none_possible(refused)
-    if problems:
-        _refuse("\n".join(problems))
-    plans = [shape.config(base, base.instances) for shape in possible] or [base]
-    several = (settings["instances"] or base.instances) if settings["max_rate"] else 2  # size looks for their number
-    check_effect([*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)])
-    varied = () if base.pools else ("tensor_parallel_size", *([] if settings["max_rate"] else ["instances"]))
-    given = [name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if settings[flag]]
-    notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
-    return objectives, base, possible, refused, notes
-
-
-def _with_room(
-    base: ClusterConfig,
-    possible: list[InstanceShape],
-    refused: list[Refused],
-    source: RequestSource,
-    objectives: Iterable[Objective],
-) -> list[InstanceShape]:
-    """The shapes that have room for each request; the others join the refused, unless requests may fail."""
-    sizes = source.sizes
-    if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
-        return possible
-    longest, fit = int((sizes.prompt + sizes.reply).max()), []
-    for shape in possible:
-        room = longest_request(shape.config(base, 1))
-        if longest <= room:
-            fit.append(shape)
-            continue
-        reason = f"a request of {longest:,} tokens can never finish: an instance has room for {room:,}"
-        refused.append(Refused(shape, reason))
-    if possible and not fit:
-        _refuse("\n".join(_none_possible(refused)))
-    return fit
-
-
-def _none_possible(refused: Iterable[Refused]) -> list[str]:
-    return [
-        "no deployment is possible:",
-        *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
-    ]
-
-
-def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
-    """The names of the shapes that cannot be, by why."""
-    found: dict[str, list[str]] = {}
-    for one in refused:
-        found.setdefault(one.reason, []).append(shape_name(one.shape))
-    return found
-
-
-_OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
-
-
-def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
-    """What is wrong with asking this of a cluster of several pools."""
-    names = [pool.name for pool in base.pools]
-    if not settings["max_rate"]:
-        varied = f"`llmirage sweep` with `slo:` and a grid over {names[0]}.instances and {names[1]}.instances"
-        return [
-            f"size looks for the number of one kind of instance, and the cluster has the pools {', '.join(names)}: "
-            f"{varied} compares their numbers, and --max-rate says what the cluster carries as it is"
-        ]
-    given = [f"--{name}" for name in _OF_SHAPES if settings[name]]
-    if given:
-        return [
-            f"{', '.join(given)}: the cluster has the pools {', '.join(names)}, and --max-rate takes it as it is; "
-            "`llmirage sweep` varies single pools"
-        ]
-    if len({pool.model for pool in base.pools}) > 1:
-        return [
-            "the pools serve several models, and this traffic would go to the first alone: give --max-rate a cluster of "
-            "that model, or use `llmirage simulate` with a workload that names its models"
-        ]
-    return []
-
-
-def _of_workload(source: RequestSource, users: int | None) -> list[str]:
-    """Notes where the workload's own times are not used, and where its users are all alike."""
-    alike = in_step(source.workload(1), users)
-    notes = [] if alike is None else [alike]
-    if source.workload(1).timed:
-        notes.append(
-            "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
-            "with `slo:` judges clusters under the file's own times."
-        )
-    return notes
-
-
-def _source(file: str | Workload | None, settings: dict[str, Any]) -> RequestSource:
-    if problem := without_file_problem(file, settings | {"requests": None}):  # here those of a simulation, files' too
-        _refuse(problem)
-    try:
-        if file is not None:
-            of_file = instance_of(WorkloadSettings, settings)
-            workload = load_workload(file, of_file, tokenizer=settings["tokenizer"], seed=settings["random_seed"])
-            source = file_source(workload)
-        else:
-            source = synthetic_source(
-                settings["isl"],
-                settings["osl"],
-                settings["turns"],
-                settings["think_time"],
-                settings["shared_prefix"],
-                settings["random_seed"],
-            )
-        source.workload(1)
-    except WorkloadError as error:
-        _refuse(str(error))
-    return source
-
-
-def _traffic(source: RequestSource, settings: dict[str, Any]) -> Traffic:
-    rate, users = settings["request_rate"], settings["concurrency"]
-    if (rate is None) == (users is None):
-        timed = rate is None and source.workload(1).timed
-        _refuse(
-            "set the traffic with --request-rate or --concurrency"
-            + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
-        )
-    options = run_options(source.workload(1), settings, model="")  # --model is the cluster's
-    if rate is not None:
-        return Traffic(source, "request_rate", float(rate), options)
-    return Traffic(source, "concurrency", float(users), options)
-
-
-def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
-    """USD per hour of each GPU whose price is known, and where the prices come from."""
-    gpus = list(dict.fromkeys(of))
-    if settings["price"] is None:
-        return catalogue_prices(gpus)
-    try:
-        return read_prices(settings["price"], gpus)
-    except PriceError as error:
-        _refuse(str(error))
-
-
-def _on_trial(progress: SimulationProgress) -> Callable[[int, int, float], None]:
-    """What tells it how far the simulation of a deployment is."""
-
-    def on_trial(over: int, planned: int, reached_s: float) -> None:
-        progress.plan(planned)
-        progress.update(over, reached_s)
-
-    return on_trial
-
-
-def _write(report: SizeReport | MaxRateReport, settings: dict[str, Any]) -> None:
-    if settings["html"] or settings["open"]:
+    report = operation.size(
+        workload, instance_of(SizeSettings, given, cluster=ClusterSettings.of(given, but=SHAPE_SETTINGS))
+    )
+    if html is not None or open:
         try:
-            page = Path(settings["html"]) if settings["html"] else unused_folder("size") / "size.html"
+            page = Path(html) if html else unused_folder("size") / "size.html"
             page.write_text(page_of(report), encoding="utf-8")
         except OSError as error:
-            _refuse(f"--html {settings['html']}: {error.strerror}" if settings["html"] else f"artifacts: {error.strerror}")
-        if settings["open"]:
+            raise InputRefused(
+                [f"--html {html}: {error.strerror}" if html else f"artifacts: {error.strerror}"], "size"
+            ) from None
+        if open:
             click.echo(f"HTML report written to {page}.", err=True)
             open_page(page)
-    if settings["json"]:
-        click.echo(json.dumps(report.json()))
-        return
-    print_blocks(report.blocks())
-
-
-def _refuse(problem: str) -> NoReturn:
-    refuse([problem], "size")
+    if json:
+        click.echo(dumps(report.json()))
+    else:
+        print_blocks(report.blocks())
+    sys.exit(0 if report.answered else 1)

@@ -1,37 +1,35 @@
-"""What `llmirage sweep` does: many clusters and loads, simulated and compared."""
+"""The action of `llmirage sweep`: show the progress of a study, write its results, and print them."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from llmirage_client.commands.actions.open_page import open_page
-from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.operations import sweep as operation
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
+from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.garbage import own_process
-from llmirage_client.sweep.executors import executor_named
-from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
+from llmirage_client.sweep.file import Study, study_path
 from llmirage_client.sweep.page import page_of
-from llmirage_client.sweep.point import problems_of
-from llmirage_client.sweep.sweep import RESULTS_FILE, OnPoint, Row, Sweep
-from llmirage_client.sweep.sweep import sweep as work_out
+from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
 from llmirage_client.sweep.table import blocks, records, write_tables
-from llmirage_client.workers.job import CrewError
+from llmirage_shared.settings import InputRefused, instance_of
 
 
-def sweep(study: str, **settings: Any) -> None:
+def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
     own_process()
-    read = study_of(study)
+    settings = instance_of(SweepSettings, given)
+    read = operation.load_study(study)
     study = study_path(study)
-    folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
+    folder = Path(settings.artifact_dir or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
         _refuse(f"{problem}; choose another folder with --artifact-dir")
     others = {path.resolve() for path in folder.iterdir()} - {Path(study).resolve()} if folder.is_dir() else set()
@@ -42,46 +40,17 @@ def sweep(study: str, **settings: Any) -> None:
         files = _write(result, Path(study), folder)
     except OSError as error:
         _refuse(f"{folder}: {error.strerror or error}")
-    _show(result, folder, files, settings)
-    if settings["open"]:
+    _show(result, folder, files, json)
+    if open:
         open_page(folder / "study.html")
     statuses = {row.status for row in result.rows}
     sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
 
 
-def study_of(given: str | Mapping[str, Any]) -> Study:
-    """What the file says, or the same as data. Raises ConfigError."""
-    try:
-        read = read_study(study_path(given) if isinstance(given, str) else given)
-    except StudyError as error:
-        _refuse(str(error))
-    if problems := problems_of(read.points):
-        _refuse("\n".join(problems))
-    return read
-
-
-def worked_out(study: Study, folder: Path, settings: dict[str, Any], on_point: OnPoint) -> Sweep:
-    """All points, with the settings of the command; nothing is shown. Raises ConfigError, OSError."""
-    try:
-        executor = executor_named(settings["executor"], settings["workers"], settings["ray_address"])
-    except CrewError as error:
-        _refuse(str(error))
-    return work_out(
-        study,
-        executor,
-        folder,
-        version("llmirage"),
-        max_time_s=settings["max_time"],
-        fresh=settings["fresh"],
-        runs=settings["keep_runs"],
-        on_point=on_point,
-    )
-
-
-def _carried_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
+def _carried_out(study: Study, folder: Path, settings: SweepSettings) -> Sweep:
     on_point, done = _progress(len(study.points))
     try:
-        return worked_out(study, folder, settings, on_point)
+        return operation.sweep(study, folder, settings, on_point)
     except KeyboardInterrupt:
         done()
         click.echo(f"Interrupted. Finished points are in {folder}; the same command continues from there.", err=True)
@@ -122,13 +91,13 @@ def _write(result: Sweep, study: Path, folder: Path) -> list[str]:
     return files
 
 
-def _show(result: Sweep, folder: Path, files: list[str], settings: dict[str, Any]) -> None:
-    if settings["json"]:
+def _show(result: Sweep, folder: Path, files: list[str], json: bool) -> None:
+    if json:
         for record in records(result):
-            click.echo(json.dumps(record))
+            click.echo(dumps(record))
         return
     print_blocks(blocks(result, folder, files))
 
 
 def _refuse(problem: str) -> NoReturn:
-    refuse([problem], "sweep")
+    raise InputRefused([problem], "sweep")

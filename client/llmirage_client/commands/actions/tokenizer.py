@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from llmirage_client.commands.actions.output import write_output
-from llmirage_client.commands.actions.refusal import refuse
 from llmirage_shared import embedded_tokenizer
+from llmirage_shared.settings import InputRefused
 
 
 def tokenizer(folder: str, json: bool) -> None:
@@ -19,11 +19,11 @@ def tokenizer(folder: str, json: bool) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for path, data in files.items():
             if path.exists() and path.read_bytes() != data:
-                refuse([f"{path} is of another tokenizer; name another folder"], "tokenizer")
+                raise InputRefused([f"{path} is of another tokenizer; name another folder"], "tokenizer")
         for path, data in files.items():
             write_output(data, str(path))
     except OSError as error:
-        refuse([f"{folder}: cannot be written: {error.strerror}"], "tokenizer")
+        raise InputRefused([f"{folder}: cannot be written: {error.strerror}"], "tokenizer") from None
     if json:
         click.echo(dumps({"folder": folder, "files": [path.name for path in files]}))
         return

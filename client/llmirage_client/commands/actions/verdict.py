@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import click
 import httpx
 
-from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.table import print_table
 from llmirage_client.targets.address import normalise_url
+from llmirage_shared.settings import InputRefused
 
 BROKEN = 3  # exit status
 _WITHIN_S = 30.0
@@ -21,7 +21,7 @@ def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, j
     try:
         root = normalise_url(url)
     except ValueError as error:
-        refuse([str(error)], "verdict")
+        raise InputRefused([str(error)], "verdict") from None
     query = {"unused_s": unused_s} | ({} if since is None else {"since": since})
     try:
         answer = _asked(root.removesuffix("/v1"), query, api_key)

@@ -11,14 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from llmirage_client.choices import Variable
-from llmirage_client.commands.actions.one_run import INTERRUPTED, USERS_WATCH, OneRun, Outcome, RefusedError, RunWatch
-from llmirage_client.commands.actions.output import new_folder
-from llmirage_client.commands.actions.points import Search
-from llmirage_client.commands.actions.run_description import run_name
-from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, probe
@@ -26,8 +19,13 @@ from llmirage_client.load.saturation import falls_behind, gains_nothing, latency
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import MISSED, judge
+from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch
+from llmirage_client.operations.points import Search
+from llmirage_client.operations.run_description import run_name
+from llmirage_client.operations.spread import Spread
 from llmirage_client.report.points_files import forget_points, write_points
 from llmirage_client.report.points_table import one_line
+from llmirage_client.report.whole_files import new_folder
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
@@ -83,10 +81,6 @@ def carried_out(steps: Steps) -> LoadsRun:
         return done
 
 
-def _say_beside(text: str) -> None:
-    click.echo(text, err=True)
-
-
 @dataclass(slots=True)
 class Loads:
     """What the points of a sweep or a search have in common, and where their conversations begin.
@@ -100,15 +94,15 @@ class Loads:
     endpoint: EndpointSettings
     shown: Mapping[str, Any]
     artifact_dir: str | None
+    watch: RunWatch
+    tell: Callable[[str], None]
+    note: Callable[[str], None]
     pause_s: float = 0.0
     spread: Spread | None = None
     roots_taken: int = 0
     folder: Path | None = None
     title: str = ""
     problem: str | None = None
-    watch: RunWatch = USERS_WATCH
-    tell: Callable[[str], None] = click.echo
-    note: Callable[[str], None] = _say_beside
 
     def begin(self, point: Point, total: int | None) -> NextRun:
         """The run of one point, with conversations that none before had."""

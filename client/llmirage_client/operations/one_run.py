@@ -1,22 +1,14 @@
-"""One run against an endpoint: asks it what it is, sends the workload, keeps the records, writes the files."""
+"""One run against an endpoint: ask it for its models and kind, send the workload, keep the records, write the files."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
-from llmirage_client.commands.actions.preflight import preflight
-from llmirage_client.commands.actions.run_description import expected_requests, model_shown
-from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.load.calls import short_limits
 from llmirage_client.load.event_loop import spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
@@ -30,6 +22,9 @@ from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
+from llmirage_client.operations.preflight import preflight
+from llmirage_client.operations.run_description import expected_requests, model_shown
+from llmirage_client.operations.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
@@ -43,7 +38,7 @@ from llmirage_client.workers.job import CrewError, Job
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_shared.settings import InputRefused
 
-_CTRL_C = "Ctrl-C"
+CTRL_C = "Ctrl-C"
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -70,7 +65,7 @@ class Outcome:
 
     @property
     def interrupted(self) -> bool:
-        return self.result.cancel_reason == _CTRL_C
+        return self.result.cancel_reason == CTRL_C
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -340,26 +335,3 @@ class _Shown:
     def cancel(self, reason: str) -> None:
         self.progress.interrupt()
         self.run.cancel(reason)
-
-
-def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
-    """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
-    loop = asyncio.get_running_loop()
-    seen = 0
-
-    def stop() -> None:
-        nonlocal seen
-        seen += 1
-        if seen > 1:
-            os._exit(INTERRUPTED)  # every finished record is in its file already
-        click.echo("\nStopping; the report of what finished follows. Ctrl-C again ends at once.", err=True)
-        run.cancel(_CTRL_C)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
-    return lambda: [loop.remove_signal_handler(number) for number in numbers]
-
-
-USERS_WATCH = RunWatch(Progress, _cancel_on_signals, True)
-"""Of the commands: the terminal shows how far it is, signals end it, and the process is there for it."""

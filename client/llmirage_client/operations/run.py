@@ -1,0 +1,97 @@
+"""A workload against an endpoint: one run, a sweep over several loads, or the search for the highest load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.points import Point
+from llmirage_client.measure.slo import verdicts_json
+from llmirage_client.operations.endpoint import endpoint_of
+from llmirage_client.operations.execute_points import Loads, Steps, search_steps, sweep_steps
+from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
+from llmirage_client.operations.points import Search, conversations_wanted, search_of, sweep_points
+from llmirage_client.operations.spread import Spread
+from llmirage_client.operations.workload import for_api, load_of, readable
+from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import run_options, shown_settings, with_distinct_conversations
+from llmirage_client.settings.workload import LengthSettings
+from llmirage_client.simulate.summary import figures_of_run
+from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.workload.session import Workload
+from llmirage_client.workload.synthesis.generated import is_preset
+from llmirage_shared.settings import settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRun:
+    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for."""
+
+    workload: Workload
+    options: RunOptions
+    endpoint: EndpointSettings
+    shown: Mapping[str, Any]
+    spread: Spread | None
+    search: Search | None
+    points: list[Point]
+
+    def one_run(self, folder: Callable[[RunOptions], Path], watch: RunWatch) -> OneRun:
+        """Return the run of a single load."""
+        options = with_distinct_conversations(self.workload, self.options)
+        shown = {**self.shown, "concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
+        return OneRun(self.workload, options, self.endpoint, folder, shown, self.spread, watch)
+
+
+def requested_run(file: str | Workload | None, settings: RunSettings) -> RequestedRun:
+    """Work out the run, or the runs, that the settings ask for. Raises ConfigError."""
+    endpoint = endpoint_of(settings)
+    with readable():
+        if settings.random_seed is None and (settings.isl is not None or (isinstance(file, str) and is_preset(file))):
+            settings = replace(settings, random_seed=int.from_bytes(os.urandom(6)))
+        workload = load_of(file, settings, conversations_wanted(settings))
+    options = run_options(workload, settings)
+    workload = for_api(workload, settings)
+    spread = None
+    if settings.executor is not None:
+        spread = Spread(settings.executor, settings.workers, settings.ray_address)
+    search, points = search_of(settings), sweep_points(workload, settings)
+    if search:
+        if search.variable == "request_rate":
+            settings = replace(settings, request_rate=(search.start,), fixed_schedule=False)
+        else:
+            settings = replace(settings, concurrency=(int(search.start),), fixed_schedule=False)
+        options = run_options(workload, settings, seed=options.seed)
+    of_lengths = () if settings.isl else settings_of(LengthSettings)
+    shown = {name: value for name, value in shown_settings(settings).items() if name not in of_lengths}
+    return RequestedRun(workload, options, endpoint, shown, spread, search, points)
+
+
+def steps_of(
+    requested: RequestedRun, settings: RunSettings, watch: RunWatch, tell: Callable[[str], None], note: Callable[[str], None]
+) -> Steps:
+    """Return the steps of a run of several loads. tell: gets lines of what was found; note: of progress."""
+    whole = Loads(
+        requested.workload,
+        requested.options,
+        requested.endpoint,
+        requested.shown,
+        settings.artifact_dir,
+        watch,
+        tell,
+        note,
+        pause_s=settings.sleep_interval,
+        spread=requested.spread,
+    )
+    if requested.search:
+        return search_steps(whole, requested.search)
+    return sweep_steps(whole, requested.points, settings.stop_at_saturation)
+
+
+def run_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the figures of --json, by the names that simulations have, too."""
+    slo = {"slo": verdicts_json(outcome.verdicts)} if outcome.verdicts else {}
+    return slo | figures_of_run(outcome.metrics) | {"notes": list(outcome.result.notes)}

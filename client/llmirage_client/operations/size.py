@@ -1,0 +1,339 @@
+"""Sizing: the cheapest deployment that meets objectives, or the traffic that a deployment sustains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from llmirage_client.measure.slo import Objective, SloError, parse_slo
+from llmirage_client.operations.workload import load_workload, without_file_problem
+from llmirage_client.settings.endpoint import PromptSettings
+from llmirage_client.settings.load import LoadSettings
+from llmirage_client.settings.run import run_options
+from llmirage_client.settings.sizing import SizingSettings
+from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
+from llmirage_client.simulate.in_step import in_step
+from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
+from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.simulation import SimulationError
+from llmirage_client.simulator.cluster_settings import ClusterSettings, check_effect, cluster_configs
+from llmirage_client.simulator.deployments import (
+    InstanceShape,
+    Refused,
+    assumed,
+    gpus_of,
+    has_fixed_times,
+    longest_request,
+    shapes,
+    steady,
+)
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.max_rate import max_rates
+from llmirage_client.size.max_rate_report import MaxRateReport
+from llmirage_client.size.report import SizeReport
+from llmirage_client.size.sizing import Goal
+from llmirage_client.size.sizing import size as find_size
+from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
+from llmirage_client.size.trial import REQUESTS, Trials
+from llmirage_client.size.wording import Question, shape_name
+from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_shared.settings import ConfigError, InputRefused
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSettings(SizingSettings, LengthSettings, WorkloadSettings, PromptSettings):
+    """Settings of `llmirage size`. cluster: without the settings that are looked for."""
+
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+
+
+def size(
+    workload: str | Workload | None,
+    settings: SizeSettings,
+    *,
+    progress: Callable[[], SimulationProgress] = SimulationProgress,
+) -> SizeReport | MaxRateReport:
+    """Find the cheapest deployment under objectives, or with max_rate the traffic that deployments sustain.
+
+    progress: makes the progress that is shown. Raises ConfigError.
+    """
+    try:
+        if settings.max_rate:
+            return _max_rate(workload, settings, progress())
+        return _size(workload, settings, progress())
+    except SimulationError as error:
+        _refuse(str(error))
+
+
+def _size(file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress) -> SizeReport:
+    objectives, base, possible, refused, notes = _asked(settings)
+    source = _source(file, settings)
+    shapes = _with_room(base, possible, refused, source, objectives)
+    traffic = _traffic(source, settings)
+    if problems := _decided_by_the_load(objectives, source, settings):
+        _refuse("\n".join(problems))
+    notes += _of_workload(source, settings.concurrency)
+    prices, price_source = _prices([shape.gpu for shape in shapes], settings)
+    goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
+    if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
+        _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
+    with progress:
+        sizing = find_size(
+            base,
+            shapes,
+            refused,
+            trials,
+            prices,
+            goal=goal,
+            max_gpus=settings.max_gpus,
+            runners_up=settings.runners_up,
+            progress=progress.begin,
+        )
+    return SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
+
+
+_OF_THE_RATE = (
+    "request_throughput",
+    "output_token_throughput",
+    "total_token_throughput",
+    "benchmark_duration",
+    "request_count",
+)
+_OF_LENGTHS = ("input_sequence_length", "output_sequence_length", "total_isl", "total_osl")
+_BETWEEN_TOKENS = ("inter_token_latency", "inter_chunk_latency", "time_to_second_token")
+_MANY = 2  # users, or more: --max-rate looks for their number
+_LOOKED_AT = 50  # requests of the workload
+
+
+def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSource, settings: SizeSettings) -> list[str]:
+    """What is wrong with objectives that no deployment changes: one would be as good as any other, or none good enough."""
+    specs = [turn.tokens for session in source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
+    single = all(spec is not None and spec.output_tokens == 1 for spec in specs)
+    problems = []
+    for one in objectives:
+        tag = one.metric.tag
+        if tag in _OF_LENGTHS or (tag in _OF_THE_RATE and settings.concurrency is None):
+            problems.append(f"--slo: {one.text}: the load decides this, not the deployment")
+        elif tag in _BETWEEN_TOKENS and single:
+            problems.append(f"--slo: {one.text}: replies have one token, so that there is no time between tokens")
+    return problems
+
+
+def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress) -> MaxRateReport:
+    objectives, base, shapes, refused, notes = _asked(settings)
+    if settings.request_rate is not None:
+        _refuse(
+            "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
+        )
+    if (users := settings.concurrency) is not None and users > 1:
+        notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
+    source = _source(file, settings)
+    shapes = _with_room(base, shapes, refused, source, objectives)
+    notes += _of_workload(source, settings.concurrency and _MANY)
+    settings = replace(settings, request_rate=None if settings.concurrency else 1.0)
+    traffic = _traffic(source, settings)
+    trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
+    gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
+    prices, price_source = _prices(gpus, settings)
+    with progress:
+        found = max_rates(base, shapes, refused, trials, settings.instances or base.instances, progress.begin)
+    return MaxRateReport(Question(base, traffic, objectives, price_source, notes), found, prices)
+
+
+def _asked(
+    settings: SizeSettings,
+) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
+    """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
+
+    Clusters of several pools have no shapes. Exits where something is wrong with any of that.
+    """
+    problems: list[str] = []
+    objectives: tuple[Objective, ...] = ()
+    try:
+        objectives = parse_slo(settings.slo)
+    except SloError as error:
+        problems += [f"--slo: {problem}" for problem in error.problems]
+    asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
+    base, notes = steady(asked[0])
+    if has_fixed_times(base):
+        problems.append("fixed times (ttft_ms, itl_ms) are the same on any number of any GPU: leave them out to find a size")
+    possible: list[InstanceShape] = []
+    refused: list[Refused] = []
+    if base.pools:
+        problems += _of_pools(base, settings)
+    try:
+        if not base.pools:
+            possible, refused = shapes(
+                base,
+                settings.gpus or (base.gpu,),
+                settings.engines or (base.engine,),
+                settings.weights or (base.weights,),
+                *(sizes or () for sizes in (settings.tps, settings.pps, settings.dps, settings.eps)),
+            )
+    except ConfigError as error:
+        problems += error.problems
+    if not problems and not possible and not base.pools:
+        problems = _none_possible(refused)
+    if problems:
+        _refuse("\n".join(problems))
+    plans = [shape.config(base, base.instances) for shape in possible] or [base]
+    several = (settings.instances or base.instances) if settings.max_rate else 2  # size looks for their number
+    check_effect([*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)])
+    varied = () if base.pools else ("tensor_parallel_size", *([] if settings.max_rate else ["instances"]))
+    given = [
+        name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if getattr(settings, flag)
+    ]
+    notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
+    return objectives, base, possible, refused, notes
+
+
+def _with_room(
+    base: ClusterConfig,
+    possible: list[InstanceShape],
+    refused: list[Refused],
+    source: RequestSource,
+    objectives: Iterable[Objective],
+) -> list[InstanceShape]:
+    """The shapes that have room for each request; the others join the refused, unless requests may fail."""
+    sizes = source.sizes
+    if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
+        return possible
+    longest, fit = int((sizes.prompt + sizes.reply).max()), []
+    for shape in possible:
+        room = longest_request(shape.config(base, 1))
+        if longest <= room:
+            fit.append(shape)
+            continue
+        reason = f"a request of {longest:,} tokens can never finish: an instance has room for {room:,}"
+        refused.append(Refused(shape, reason))
+    if possible and not fit:
+        _refuse("\n".join(_none_possible(refused)))
+    return fit
+
+
+def _none_possible(refused: Iterable[Refused]) -> list[str]:
+    return [
+        "no deployment is possible:",
+        *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
+    ]
+
+
+def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
+    """The names of the shapes that cannot be, by why."""
+    found: dict[str, list[str]] = {}
+    for one in refused:
+        found.setdefault(one.reason, []).append(shape_name(one.shape))
+    return found
+
+
+_OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
+
+
+def _of_pools(base: ClusterConfig, settings: SizeSettings) -> list[str]:
+    """What is wrong with asking this of a cluster of several pools."""
+    names = [pool.name for pool in base.pools]
+    if not settings.max_rate:
+        varied = f"`llmirage sweep` with `slo:` and a grid over {names[0]}.instances and {names[1]}.instances"
+        return [
+            f"size looks for the number of one kind of instance, and the cluster has the pools {', '.join(names)}: "
+            f"{varied} compares their numbers, and --max-rate says what the cluster carries as it is"
+        ]
+    given = [f"--{name}" for name in _OF_SHAPES if getattr(settings, name)]
+    if given:
+        return [
+            f"{', '.join(given)}: the cluster has the pools {', '.join(names)}, and --max-rate takes it as it is; "
+            "`llmirage sweep` varies single pools"
+        ]
+    if len({pool.model for pool in base.pools}) > 1:
+        return [
+            "the pools serve several models, and this traffic would go to the first alone: give --max-rate a cluster of "
+            "that model, or use `llmirage simulate` with a workload that names its models"
+        ]
+    return []
+
+
+def _of_workload(source: RequestSource, users: int | None) -> list[str]:
+    """Notes where the workload's own times are not used, and where its users are all alike."""
+    alike = in_step(source.workload(1), users)
+    notes = [] if alike is None else [alike]
+    if source.workload(1).timed:
+        notes.append(
+            "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
+            "with `slo:` judges clusters under the file's own times."
+        )
+    return notes
+
+
+def _source(file: str | Workload | None, settings: SizeSettings) -> RequestSource:
+    if problem := without_file_problem(file, replace(settings, requests=None)):  # here those of a simulation, files' too
+        _refuse(problem)
+    try:
+        if file is not None:
+            workload = load_workload(file, settings, tokenizer=settings.tokenizer, seed=settings.random_seed)
+            source = file_source(workload)
+        else:
+            source = synthetic_source(
+                str(settings.isl),
+                str(settings.osl),
+                str(settings.turns),
+                str(settings.think_time),
+                settings.shared_prefix,
+                settings.random_seed,
+            )
+        source.workload(1)
+    except WorkloadError as error:
+        _refuse(str(error))
+    return source
+
+
+def _traffic(source: RequestSource, settings: SizeSettings) -> Traffic:
+    rate, users = settings.request_rate, settings.concurrency
+    if (rate is None) is (users is None):
+        timed = rate is None and source.workload(1).timed
+        _refuse(
+            "set the traffic with --request-rate or --concurrency"
+            + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
+        )
+    options = run_options(source.workload(1), _load(settings))
+    if rate is not None:
+        return Traffic(source, "request_rate", float(rate), options)
+    return Traffic(source, "concurrency", float(users or 0), options)
+
+
+def _load(settings: SizeSettings) -> LoadSettings:
+    return LoadSettings(
+        request_rate=None if settings.request_rate is None else (settings.request_rate,),
+        concurrency=None if settings.concurrency is None else (settings.concurrency,),
+        arrival_pattern=settings.arrival_pattern,
+        arrival_smoothness=settings.arrival_smoothness,
+        random_seed=settings.random_seed,
+        session_prefix=settings.session_prefix,
+        tokenizer=settings.tokenizer,
+    )
+
+
+def _prices(of: Iterable[str], settings: SizeSettings) -> tuple[dict[str, float], str]:
+    """USD per hour of each GPU whose price is known, and where the prices come from."""
+    gpus = list(dict.fromkeys(of))
+    if settings.price is None:
+        return catalogue_prices(gpus)
+    try:
+        return read_prices(settings.price, gpus)
+    except PriceError as error:
+        _refuse(str(error))
+
+
+def _on_trial(progress: SimulationProgress) -> Callable[[int, int, float], None]:
+    """What tells it how far the simulation of a deployment is."""
+
+    def on_trial(over: int, planned: int, reached_s: float) -> None:
+        progress.plan(planned)
+        progress.update(over, reached_s)
+
+    return on_trial
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise InputRefused([problem], "size")

@@ -1,0 +1,339 @@
+"""Settings of the load: which conversations start when, when the run ends, and its warm-up."""
+
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llmirage_client.choices import ArrivalPattern, RateOf, SamplingStrategy
+from llmirage_client.settings.endpoint import RequestSettings
+from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
+from llmirage_shared.settings import again, at_call, switch, under
+
+LOAD, STOP = "Load", "Stop conditions"
+WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
+_load, _stop = under(LOAD), under(STOP)
+_AT_A_RATE = "{} needs {request_rate} or {request_rate_series}"
+_SCHEDULED = "{} needs a {fixed_schedule:fixed schedule}"
+_THERE_IS_ONE = "{}: there is no warm-up; set {warmup_request_count}, {num_warmup_sessions} or {warmup_duration}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSettings(RequestSettings):
+    """Settings of the measured run. None: not given, what follows from the rest."""
+
+    concurrency: tuple[int, ...] | None = _load(
+        None,
+        "Root conversations in progress at a time, each with all its children; several numbers make a sweep.",
+        aliases=("parallel",),
+        least=1,
+        several=True,
+        study=True,
+        unset="1 without a rate or schedule",
+        usual=True,
+    )
+    agents: int | None = _load(
+        None,
+        "N distinct conversations in progress at a time: --concurrency N with --vary.",
+        least=1,
+        study=True,
+        usual="run",
+    )
+    concurrency_ramp_duration: float | None = _load(
+        None,
+        "Raise the concurrency from 1 to --concurrency over S seconds; 0 starts all at once.",
+        least=0,
+        study=True,
+        needs="{} needs {concurrency}, the end of the ramp",
+        option="concurrency_ramp_s",
+    )
+    request_rate: tuple[float, ...] | None = _load(
+        None,
+        "Turns of root conversations per second; several numbers make a sweep.",
+        aliases=("rate",),
+        above=0,
+        several=True,
+        study=True,
+        usual=True,
+        option="request_rate_per_s",
+    )
+    request_rate_ramp_duration: float | None = _load(
+        None,
+        "Raise the rate linearly from 0 to --request-rate over S seconds.",
+        above=0,
+        needs="{} needs {request_rate}, the end of the ramp",
+        option="request_rate_ramp_s",
+    )
+    request_rate_of: RateOf | None = _load(
+        None,
+        "What the rate counts: turns of root conversations, each of which waits for its turn; or new conversations, "
+        "whose further turns go out when they are ready.",
+        needs=_AT_A_RATE,
+        study=True,
+        unset="turns",
+    )
+    request_rate_series: str | None = _load(
+        None,
+        "Rate over time, linear between points such as 0:1,60:10,120:10, or a file of points; the last rate holds.",
+        metavar="S:R,...|FILE",
+        read=at_call("llmirage_client.load.rate_series:series_text"),
+    )
+    arrival_pattern: ArrivalPattern | None = _load(
+        None,
+        "Distribution of the gaps between arrivals at a rate.",
+        aliases=("request_rate_mode",),
+        needs=_AT_A_RATE,
+        study=True,
+        unset="poisson; gamma with --arrival-smoothness",
+    )
+    arrival_smoothness: float | None = _load(
+        None,
+        "Shape of the gamma distribution: below 1 bursty, 1 is poisson, above 1 more regular.",
+        aliases=("vllm_burstiness", "burstiness"),
+        metavar="K",
+        above=0,
+        needs=_AT_A_RATE,
+        study=True,
+    )
+    user_centric_rate: float | None = _load(
+        None,
+        "Turns per second of all --num-users together; each user sends one every num-users / R seconds.",
+        above=0,
+        needs="{} needs {num_users}, the number of users",
+        option="user_rate_per_s",
+    )
+    num_users: int | None = _load(
+        None,
+        "Number of users for --user-centric-rate.",
+        least=1,
+        needs="{} needs {user_centric_rate}, the rate of all users together",
+    )
+    fixed_schedule: bool | None = _load(
+        None,
+        "Start conversations at the arrival times of the file.",
+        study=True,
+        unset="on if the file has them and no other load is given",
+    )
+    fixed_schedule_speedup: float | None = _load(
+        None,
+        "Divide arrival times by N; think times and tool waits stay as they are.",
+        above=0,
+        needs=_SCHEDULED,
+        study=True,
+        option="schedule_speedup",
+    )
+    fixed_schedule_start_offset: float | None = _load(
+        None,
+        "Start the schedule at MS milliseconds; skip earlier arrivals.",
+        per=1000,
+        least=0,
+        needs=_SCHEDULED,
+        option="schedule_start_s",
+    )
+    fixed_schedule_end_offset: float | None = _load(
+        None,
+        "End the schedule at MS milliseconds; skip later arrivals.",
+        per=1000,
+        least=0,
+        infinite=True,
+        needs=_SCHEDULED,
+        option="schedule_end_s",
+    )
+    fixed_schedule_auto_offset: bool = switch(
+        LOAD, "Start the schedule at the first arrival; traces always do.", needs=_SCHEDULED, option="schedule_auto_offset"
+    )
+    conversation_turn_delay_mean: float | None = _load(
+        None,
+        "Replace the file's think times by normally distributed ones with this mean.",
+        aliases=("session_turn_delay_mean",),
+        per=1000,
+        least=0,
+        option="inter_turn_delay_mean_s",
+    )
+    conversation_turn_delay_stddev: float | None = _load(
+        None,
+        "Standard deviation of these think times.",
+        aliases=("session_turn_delay_stddev",),
+        per=1000,
+        least=0,
+        needs="{} needs {conversation_turn_delay_mean}, the mean of the think times",
+        unset="0",
+        option="inter_turn_delay_std_s",
+    )
+    inter_turn_delay_cap_seconds: float | None = _load(
+        None, "Longest think time or tool wait, after scaling.", least=0, infinite=True, option="inter_turn_delay_cap_s"
+    )
+    conversation_turn_delay_ratio: float = _load(
+        1.0,
+        "Multiply think times and tool waits by N.",
+        aliases=("session_delay_ratio",),
+        least=0,
+        option="inter_turn_delay_factor",
+    )
+    dataset_sampling_strategy: SamplingStrategy = _load(
+        "sequential",
+        "Order of conversations: as in the file, shuffled in each pass over the file, or drawn with replacement.",
+        option="sampling",
+    )
+    vary: bool | None = _load(
+        None,
+        "Give repeats of a conversation fresh user messages, tool results and replies, of as many tokens; system prompts, "
+        "tools and what several conversations share stay.",
+        study=True,
+        unset="on for bundled workloads and lengths; files are repeated as they are",
+    )
+    request_cancellation_rate: float | None = _load(
+        None,
+        "Cancel this share of the requests; they are recorded as cancelled and their conversations continue.",
+        per=100,
+        least=0,
+        most=100,
+        unset="0",
+        option="cancellation_share",
+    )
+    request_cancellation_delay: float | None = _load(
+        None,
+        "Cancel S seconds after the request was sent, unless the reply is complete.",
+        least=0,
+        needs="{} needs {request_cancellation_rate}, the share to cancel",
+        unset="0",
+        option="cancellation_delay_s",
+    )
+    speed: float = _load(
+        1.0,
+        "The server runs N times faster than real time (`llmirage serve --speed N`): waits are divided by N, "
+        "measured times multiplied.",
+        above=0,
+        usual="run",
+    )
+    random_seed: int | None = _load(
+        None, "Seed of ids, order, arrivals, cancellations and texts.", study="seed", unset="random", option="seed"
+    )
+    request_count: tuple[int, ...] | None = _stop(
+        None,
+        "Send at most N requests, including those of forks and spawns; branch_stats counts what is cut short.",
+        aliases=("num_requests",),
+        least=1,
+        several=True,
+        study=True,
+        usual="run",
+    )
+    num_conversations: tuple[int, ...] | None = _stop(
+        None,
+        "Run N root conversations with all their children; the file is repeated if it has fewer.",
+        aliases=("num_sessions", "number"),
+        least=1,
+        several=True,
+        study=True,
+        unset="each of the file once",
+        usual=True,
+    )
+    duration: float | None = _stop(
+        None,
+        "Start no conversation after S seconds; started ones send all their turns.",
+        above=0,
+        infinite=True,
+        study=True,
+        usual=True,
+        option="soft_duration_s",
+    )
+    benchmark_duration: float | None = _stop(
+        None,
+        "Send no request after S seconds, even within a conversation.",
+        above=0,
+        infinite=True,
+        option="benchmark_duration_s",
+    )
+    benchmark_grace_period: float | None = _stop(
+        None,
+        "Wait S seconds after --benchmark-duration for replies in progress; inf: for all of them.",
+        least=0,
+        infinite=True,
+        needs="{} needs {benchmark_duration} (--duration has no grace period)",
+        unset="30",
+        option="benchmark_grace_period_s",
+    )
+    fail_fast: bool = switch(STOP, "Stop at the first failed request, with exit status 1.")
+
+
+def _number_or_share(value: Any) -> float:
+    """Return a whole number, or a share below 1. Raises ValueError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be a number, not {value!r}") from None
+    if 1 < number < math.inf and number != int(number):
+        raise ValueError(f"{number:g} is neither a whole number nor a share below 1")
+    return number
+
+
+_again = partial(again, MeasuredSettings, prefix="warmup", group=WARM_UP, needs=_THERE_IS_ONE)
+_begins = partial(_again, needs="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(MeasuredSettings):
+    """Settings of a run's load, its warm-up included. load.options.RunOptions is what follows from them."""
+
+    warmup_request_count: int = _begins(
+        "request_count",
+        0,
+        "Warm up with N requests.",
+        aliases=("warmup_requests", "num_warmup_requests"),
+        least=0,
+        study=True,
+    )
+    num_warmup_sessions: float | None = _begins(
+        "num_conversations",
+        None,
+        "Warm up with N conversations, or, below 1, with this share of --num-conversations; the run continues after them.",
+        name="num_warmup_sessions",
+        aliases=("warmup_num",),
+        metavar="N|SHARE",
+        least=None,
+        above=0,
+        read=_number_or_share,
+        option="warmup_num_conversations",
+    )
+    warmup_duration: float | None = _begins(
+        "benchmark_duration", None, "Warm up for S seconds.", name="warmup_duration", option="warmup_duration_s"
+    )
+    warmup_grace_period: float | None = _again(
+        "benchmark_grace_period",
+        None,
+        "Wait S seconds after --warmup-duration for replies in progress.",
+        name="warmup_grace_period",
+        needs="{} needs {warmup_duration}",
+        unset="until all are complete",
+        option="warmup_grace_period_s",
+    )
+    warmup_concurrency: int | None = _again("concurrency", None, "Concurrency of the warm-up.", unset="that of the run")
+    warmup_concurrency_ramp_duration: float | None = _again(
+        "concurrency_ramp_duration",
+        None,
+        "Raise the warm-up concurrency from 1 to --warmup-concurrency over S seconds.",
+        needs="{} needs {warmup_concurrency}, the end of the ramp",
+        option="warmup_concurrency_ramp_s",
+    )
+    warmup_request_rate: float | None = _again(
+        "request_rate", None, "Request rate of the warm-up.", unset="that of the run", option="warmup_request_rate_per_s"
+    )
+    warmup_request_rate_ramp_duration: float | None = _again(
+        "request_rate_ramp_duration",
+        None,
+        "Raise the warm-up rate linearly from 0 to --warmup-request-rate over S seconds.",
+        needs="{} needs {warmup_request_rate}, the end of the ramp",
+        option="warmup_request_rate_ramp_s",
+    )
+    warmup_arrival_pattern: ArrivalPattern | None = _again(
+        "arrival_pattern", None, "Distribution of the gaps between arrivals in the warm-up.", unset="that of the run"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficSettings(LoadSettings, LengthSettings, WorkloadSettings):
+    """Settings of the workload, a file or lengths, and of its load."""
