@@ -266,12 +266,15 @@ def _evaluated(text: str, module: str) -> Any:
 
 
 def instance_of(kind: type[T], given: Mapping[str, Any], **fields: Any) -> T:
-    """Return an instance of a class of settings; given: values by name, None for those not given. `fields` win."""
+    """Make an instance of a class of settings. given: values by name, None for those not given. `fields` win.
+
+    Values are in the user's units; a field that `option` does not name another one for holds them divided by `per`.
+    """
     values = {}
     for name, about in settings_of(kind).items():
         value = given.get(name)
         if value is not None:
-            values[about.field] = value if about.per == 1 else value / about.per
+            values[about.field] = value if about.per == 1 or about.option else value / about.per
     return kind(**(values | fields))
 
 
