@@ -51,7 +51,7 @@ START: Mapping[str, Constants] = {
     "trtllm": (1000, 1500, 15, 1.4, 0.5, 4, 45, 0),
 }
 LEAST_GAIN = 0.002  # of the mean of the logarithmic errors: what the runs say nothing about stays as it was
-PUBLISHED_STEP_MS = 11.7  # what ROCm images of some versions add to a step on gfx942 comes from no run here (engines.yaml)
+PUBLISHED_STEP_MS = 11.7  # what ROCm images of some versions add to a step on gfx942 comes from no run here (perf/engines)
 WEIGHTS = {"ttft": 0.5, "tpot": 1.5, "latency": 1.0}  # of the errors
 ON_AMD = "eager_layer_us_rocm"  # launching a layer there; elsewhere "eager_layer_us"
 # TensorRT-LLM 1.0 saturates at 9,000 to 11,000 tokens a second; vLLM did, too, before its output path was mended
