@@ -115,7 +115,7 @@ def test_every_module_is_there_once(tool: ModuleType) -> None:
 
 def test_classes_that_others_inherit_from_are_open_and_what_they_inherit_from_too(tool: ModuleType) -> None:
     classes = tool.open_classes()
-    assert {"Instance", "InstanceBase", "Cluster", "Agenda", "InFlightRequest"} <= classes  # of tests, and what is above
+    assert {"Instance", "InstanceBase", "Cluster", "InFlightRequest"} <= classes  # of tests, and what is above
     assert "SummedBatch" not in classes
 
 
