@@ -50,7 +50,8 @@ def test_a_prompt_template_and_its_variables(sdk: Any) -> None:
 
 
 def test_a_cancelled_response(sdk: Any) -> None:
-    running = sdk.responses.create(model=MODEL, input="Count", background=True, max_output_tokens=3000, stream=True)
+    exact = {"max_output_tokens": 3000, "extra_body": {"ignore_eos": True}}
+    running = sdk.responses.create(model=MODEL, input="Count", background=True, stream=True, **exact)
     events = iter(running)
     created = next(events).response
     cancelled = sdk.responses.cancel(created.id)

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import replace
 
-from llmirage_client.load.conversation import Conversation, Tree
+from llmirage_client.load.conversation import Conversation, RequestTree
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.share import Share
 from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTime, Workload
@@ -31,7 +31,7 @@ class Family:
         self._next = number + self._step
         conversation = Conversation(session, number, self._identifiers, place)
         if self.awaited:
-            conversation.tree = Tree()
+            conversation.tree = RequestTree()
         return conversation
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
@@ -52,7 +52,7 @@ class Family:
             self._of_repeat(session_id, root), self._number(), self._identifiers, name, None, "spawn", depth=1
         )
 
-    def abandon(self, tree: Tree, session_id: str, now_s: float, turn: int = 0) -> None:
+    def abandon(self, tree: RequestTree, session_id: str, now_s: float, turn: int = 0) -> None:
         """Let nobody wait for the turns of a session from that one on, nor for sessions that they would have started."""
         left = [(session_id, turn)]
         while left:

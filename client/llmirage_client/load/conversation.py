@@ -90,7 +90,7 @@ class Group:
             conversation.cancel()
 
 
-class Tree:
+class RequestTree:
     """A root with its descendants: which of the requests that turns wait for have gone out or have their reply, and when.
 
     started: the sessions that have begun.
@@ -170,7 +170,7 @@ class Conversation:
     due_s: float
     over_s: float
     started_s: float
-    tree: Tree | None
+    tree: RequestTree | None
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from llmirage_client.load.conversation import (
     Cancelled,
     Conversation,
     Group,
-    Tree,
+    RequestTree,
     Until,
     Wait,
     Waits,
@@ -139,7 +139,7 @@ class Rules:
             self._count_end(conversation, whole)
 
     def _after(
-        self, conversation: Conversation, tree: Tree, after: Sequence[After], ready_s: float
+        self, conversation: Conversation, tree: RequestTree, after: Sequence[After], ready_s: float
     ) -> Generator[Wait, None, float]:
         """Wait for requests of the tree. Return when the turn may go out: `ready_s`, or later if one of them says so."""
         for each in after:

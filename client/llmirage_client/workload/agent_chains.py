@@ -32,7 +32,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class _Chain:
+class _CallChain:
     """tail: the last request with ids. depth: blocks shared with the request that it was forked from."""
 
     requests: list[Recorded]
@@ -49,9 +49,9 @@ def agents(requests: Sequence[Recorded]) -> list[list[Recorded]]:
     """The requests of each agent by time, the main one first, the others as they begin."""
     ordered = sorted(requests, key=lambda request: (request.start_s, request.place))
     title, rest = _without_title(ordered)
-    chains: list[_Chain] = []
-    forks: dict[int, list[_Chain]] = {}  # by place of the request that they share a beginning with
-    owners: dict[int, _Chain] = {}
+    chains: list[_CallChain] = []
+    forks: dict[int, list[_CallChain]] = {}  # by place of the request that they share a beginning with
+    owners: dict[int, _CallChain] = {}
     for request in rest:
         owners[request.place] = _place(request, chains, forks)
     _join_shortened(forks, owners)
@@ -86,10 +86,10 @@ def _without_title(ordered: Sequence[Recorded]) -> tuple[list[Recorded], Sequenc
     return [first], rest
 
 
-def _place(request: Recorded, chains: list[_Chain], forks: dict[int, list[_Chain]]) -> _Chain:
+def _place(request: Recorded, chains: list[_CallChain], forks: dict[int, list[_CallChain]]) -> _CallChain:
     """Adds the request to the chain that it continues, or begins one."""
     if not chains:
-        chains.append(_Chain([]))
+        chains.append(_CallChain([]))
     tails = [(chain, chain.tail) for chain in chains if chain.tail is not None]
     if not len(request.ids) or not tails:  # nothing tells: it is the main agent's
         chains[0].add(request)
@@ -105,7 +105,7 @@ def _place(request: Recorded, chains: list[_Chain], forks: dict[int, list[_Chain
         chain.add(request)
         return chain
     number = max(range(len(tails)), key=lambda n: (shared[n], len(tails[n][1].ids), -n))
-    chain = _Chain([], depth=shared[number])
+    chain = _CallChain([], depth=shared[number])
     chain.add(request)
     chains.append(chain)
     if chain.depth:
@@ -113,7 +113,7 @@ def _place(request: Recorded, chains: list[_Chain], forks: dict[int, list[_Chain
     return chain
 
 
-def _join_shortened(forks: dict[int, list[_Chain]], owners: dict[int, _Chain]) -> None:
+def _join_shortened(forks: dict[int, list[_CallChain]], owners: dict[int, _CallChain]) -> None:
     """Puts chains back that are an agent's own after it has shortened its context."""
     waiting = list(forks)
     heapq.heapify(waiting)
@@ -143,7 +143,7 @@ def _join_shortened(forks: dict[int, list[_Chain]], owners: dict[int, _Chain]) -
             heapq.heappush(waiting, owner.tail.place)
 
 
-def _may_go_on(chain: _Chain, tail: Recorded) -> bool:
+def _may_go_on(chain: _CallChain, tail: Recorded) -> bool:
     first = chain.requests[0]
     if tail.end_s > first.start_s + _TOUCH_S or first.model != tail.model:
         return False

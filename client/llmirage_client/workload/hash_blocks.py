@@ -141,7 +141,7 @@ class _Growing:
 
     def __init__(self, text: bytes, ids: npt.NDArray[np.int64], number: int) -> None:
         self._text = text
-        self._ids = _Ids(ids)
+        self._ids = _BlockIds(ids)
         self.number = number
 
     @property
@@ -166,7 +166,7 @@ class _Growing:
         return self._ids.extended(parsed(text[len(mine) + 1 :]))
 
 
-class _Ids:
+class _BlockIds:
     """Ids that grow at their end; arrays of the first ones share their memory."""
 
     def __init__(self, ids: npt.NDArray[np.int64]) -> None:
@@ -196,7 +196,7 @@ class GrowingPrompts:
     def __init__(self, block_tokens: int, *place: object) -> None:
         self._block_tokens = block_tokens
         self._place = place
-        self._ids = _Ids(NO_BLOCKS)
+        self._ids = _BlockIds(NO_BLOCKS)
         self._made = 0
         self._last_tokens = 0
 
@@ -206,7 +206,7 @@ class GrowingPrompts:
             shared_tokens = self._last_tokens if tokens >= self._last_tokens else 0
         kept = min(shared_tokens, tokens) // self._block_tokens
         if kept < self._ids.count:
-            self._ids = _Ids(self._ids.first(kept).copy())
+            self._ids = _BlockIds(self._ids.first(kept).copy())
         self._made += 1
         own = key_of(*self._place, self._made)
         more = tokens // self._block_tokens - self._ids.count

@@ -24,7 +24,7 @@ class Need:
 
 
 @dataclass(slots=True, frozen=True)
-class Request:
+class RecordedRequest:
     """turn: what is sent; its times, waits and branches are written here. start_s: when it was sent in the recording."""
 
     id: str
@@ -38,13 +38,13 @@ class Request:
 class GraphError(ValueError):
     """Requests that wait for one another, or for one that is not there. request: one of them."""
 
-    def __init__(self, message: str, request: Request) -> None:
+    def __init__(self, message: str, request: RecordedRequest) -> None:
         super().__init__(message)
         self.request = request
 
 
 def sessions_of_play(
-    requests: Sequence[Request],
+    requests: Sequence[RecordedRequest],
     names: set[str],
     arrival_s: float | None = None,
     *,
@@ -72,7 +72,7 @@ def sessions_of_play(
     ]
 
 
-def in_order(requests: Sequence[Request]) -> Iterator[Request]:
+def in_order(requests: Sequence[RecordedRequest]) -> Iterator[RecordedRequest]:
     """By recorded start, each after those it waits for. Raises GraphError where there is no such order."""
     by_id = {request.id: request for request in requests}
     place = {request.id: number for number, request in enumerate(requests)}
@@ -137,7 +137,7 @@ def free_name(name: str, names: set[str]) -> str:
     return free
 
 
-def plays_of(requests: Sequence[Request]) -> list[list[Request]]:
+def plays_of(requests: Sequence[RecordedRequest]) -> list[list[RecordedRequest]]:
     """Requests that wait for each other, directly or by way of others, in the order given."""
     leader = {request.id: request.id for request in requests}
 
@@ -151,7 +151,7 @@ def plays_of(requests: Sequence[Request]) -> list[list[Request]]:
             if need.request not in leader:
                 raise GraphError(f"waits for '{need.request}', which is not among the requests", request)
             leader[find(request.id)] = find(need.request)
-    plays: dict[str, list[Request]] = {}
+    plays: dict[str, list[RecordedRequest]] = {}
     for request in requests:
         plays.setdefault(find(request.id), []).append(request)
     return list(plays.values())
@@ -178,7 +178,7 @@ class _Play:
         self._root_request = ""
         self._places: dict[str, tuple[_Chain, int]] = {}
 
-    def add(self, request: Request) -> None:
+    def add(self, request: RecordedRequest) -> None:
         chain, before = self._continued(request)
         if chain is None:
             chain, before = self._begun(request)
@@ -205,7 +205,7 @@ class _Play:
         chain, index = self._places[request]
         return chain.name, index
 
-    def _continued(self, request: Request) -> tuple[_Chain | None, Need | None]:
+    def _continued(self, request: RecordedRequest) -> tuple[_Chain | None, Need | None]:
         """The chain of the request's stream whose last reply it waits for."""
         for need in request.needs:
             chain, _ = self._places[need.request]
@@ -213,7 +213,7 @@ class _Play:
                 return chain, need
         return None, None
 
-    def _begun(self, request: Request) -> tuple[_Chain, Need | None]:
+    def _begun(self, request: RecordedRequest) -> tuple[_Chain, Need | None]:
         """A new chain: the root, or one that a turn of another chain starts."""
         if not self.chains:
             self._origin_s = request.start_s

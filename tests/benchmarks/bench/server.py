@@ -79,7 +79,9 @@ class Connection(asyncio.Protocol):
 async def drive(port: int, requests: int, streams: bool, stagger_s: float = 0.0) -> Load:
     """Send so many requests. stagger_s: connections start over so long: streams that start together are due together."""
     message = {"role": "user", "content": "Tell me a story."}
-    body = json.dumps({"model": "m", "messages": [message], "max_tokens": TOKENS, "stream": streams}).encode()
+    body = json.dumps(
+        {"model": "m", "messages": [message], "max_tokens": TOKENS, "ignore_eos": True, "stream": streams}
+    ).encode()
     request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     load, loop, transports = Load(requests, asyncio.Event()), asyncio.get_running_loop(), []
     for _ in range(CONNECTIONS):

@@ -37,7 +37,7 @@ def test_each_test_has_a_server_of_its_own_as_its_marker_says(project: Project) 
             assert said(llmirage_server, "the weather?") == "It rains."
             llmirage_server.expect(1)
 
-        @pytest.mark.llmirage(ttft=1000, itl=1000)
+        @pytest.mark.llmirage(ttft=1000, itl=1000, exact_length=True)
         def test_ten_minutes(llmirage_server):
             began_s = time.monotonic()
             assert ask(llmirage_server, max_tokens=600).usage.completion_tokens == 600

@@ -47,7 +47,7 @@ def test_clients_of_both_libraries_ask_in_process(library: Any) -> None:
 
 def test_ten_minutes_of_the_cluster_take_a_moment() -> None:
     began_s = time.monotonic()
-    with fast(ttft=1000, itl=1000) as server:
+    with fast(ttft=1000, itl=1000, exact_length=True) as server:
         reply = server.openai(timeout=3600).chat.completions.create(model="m", messages=HELLO, max_tokens=600)
         [request] = server.requests
         assert server.now_s == pytest.approx(600, abs=5)
@@ -260,7 +260,7 @@ def test_metrics_by_their_names() -> None:
 
 def test_a_loop_of_virtual_time_is_exact() -> None:
     async def ask() -> tuple[float, float]:
-        with llmirage.Server(ttft=100, itl=10) as server:
+        with llmirage.Server(ttft=100, itl=10, exact_length=True) as server:
             client = server.async_openai()
             await asyncio.gather(
                 *[client.chat.completions.create(model="m", messages=HELLO, max_tokens=91) for _ in range(20)]

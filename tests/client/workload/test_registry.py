@@ -94,7 +94,8 @@ def test_a_file_that_cannot_be_read_gets_one_clear_line(content: str | bytes, pr
 def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> None:
     assert problems_of(str(tmp_path / "none.jsonl")) == ["no such file"]
     assert problems_of(str(tmp_path)) == [
-        "is a directory, and its files are not those of a format that may be one (random_pool, raw_payload)"
+        "is a directory, and its files are not those of a format that may be one "
+        "(dynamo_request_trace, otel_spans, weka_trace, tracelab, random_pool, raw_payload)"
     ]
     assert problems_of("nul\0byte") == ["cannot be read: embedded null byte"]
 

@@ -131,7 +131,7 @@ def unread(listening: Listening, **fields: Any) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(10)
     connection.connect(listening.address)
-    body = json.dumps(CHAT | {"max_tokens": 4000} | fields).encode()
+    body = json.dumps(CHAT | {"max_tokens": 4000, "ignore_eos": True} | fields).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     connection.sendall(head % len(body) + body)
     connection.recv(20)  # the response has begun

@@ -37,7 +37,7 @@ def test_what_was_answered_is_there_after_kill_9_and_a_response_in_progress_has_
         clients = [threading.Thread(target=ask_until_it_dies, args=(url, n, answered, kept)) for n in range(STREAMS)]
         for client in clients:
             client.start()
-        long = BODY | {"background": True, "max_output_tokens": 20_000}
+        long = BODY | {"background": True, "max_output_tokens": 20_000, "ignore_eos": True}
         background = httpx.post(f"{url}/v1/responses", json=long).json()
         deadline = time.monotonic() + 30
         while len(kept) < 30 and time.monotonic() < deadline:

@@ -109,7 +109,7 @@ def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:
 def test_a_client_that_closes_its_connection_frees_its_slot() -> None:
     """With room for one sequence, the second request is only answered because the first one's client has left."""
     with served("--instances", "1", "--max-num-seqs", "1") as server, httpx.Client(timeout=10) as client:
-        endless = BODY | {"max_tokens": 30_000}
+        endless = BODY | {"max_tokens": 30_000, "ignore_eos": True}
         with httpx.stream("POST", f"{server.url}/chat/completions", json=endless) as response:
             next(response.iter_lines())
         body = client.post(f"{server.url}/chat/completions", json=BODY | {"max_tokens": 3, "stream": False}).json()
@@ -140,7 +140,7 @@ def test_a_slow_reader_gets_everything() -> None:
 def open_stream(server: Served, max_tokens: int) -> socket.socket:
     """A request on a connection of which nothing was read yet, with a receive buffer that the reply overflows."""
     host, port = server.url.removeprefix("http://").removesuffix("/v1").split(":")
-    body = json.dumps(BODY | {"max_tokens": max_tokens}).encode()
+    body = json.dumps(BODY | {"max_tokens": max_tokens, "ignore_eos": True}).encode()
     head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", "Connection: close"]
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)

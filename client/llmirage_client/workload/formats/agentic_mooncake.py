@@ -17,7 +17,7 @@ from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import ids_within, key_of, read_prompt, recorded_turn, without_reply_note
-from llmirage_client.workload.request_graph import GraphError, Need, Request, plays_of, sessions_of_play
+from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
 
@@ -43,7 +43,7 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
     Raises WorkloadError with all problems, each with line and field.
     """
     problems: list[Problem] = []
-    reader = _Reader(block_size or _fitting_block_tokens(path))
+    reader = _MooncakeReader(block_size or _fitting_block_tokens(path))
     for row, check in read_rows(path, problems):
         if "schema" in row:
             reader.read_header(row, check)
@@ -62,7 +62,7 @@ def _fitting_block_tokens(path: str) -> int:
     return BLOCK_TOKENS if BLOCK_TOKENS in sizes or not sizes else sizes[0]
 
 
-class _Reader:
+class _MooncakeReader:
     """The plays of a file. newer: it has a header."""
 
     def __init__(self, block_tokens: int) -> None:
@@ -71,7 +71,7 @@ class _Reader:
         self._scoped = False
         self._stray = StrayKeys()
         self._lines: dict[tuple[str, str], int] = {}
-        self._plays: dict[str, list[Request]] = {}
+        self._plays: dict[str, list[RecordedRequest]] = {}
         self._without_reply = 0
 
     def read_header(self, row: Mapping[str, Any], check: Checker) -> None:
@@ -114,7 +114,7 @@ class _Reader:
         self._without_reply += output == 0
         turn = recorded_turn(prompt, output or 0)
         full_name = f"{play}/{stream}" if play else stream
-        self._plays.setdefault(play, []).append(Request(name, full_name, turn, start_s, needs, line))
+        self._plays.setdefault(play, []).append(RecordedRequest(name, full_name, turn, start_s, needs, line))
 
     def _needs(self, row: Mapping[str, Any], check: Checker) -> tuple[float, tuple[Need, ...]]:
         start_ms = check.number(check.required(row, "not_before_ms"), "not_before_ms") or 0.0

@@ -18,7 +18,7 @@ from llmirage_client.workload.first_keys import folder_begins_with
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import key_of, read_prompt, recorded_turn, unknown_prompt, without_reply_note
-from llmirage_client.workload.request_graph import GraphError, Need, Request, plays_of, sessions_of_play
+from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Workload, WorkloadError
 
@@ -53,7 +53,7 @@ class _Link:
 
 
 @dataclass(slots=True)
-class _Trace:
+class _DynamoTrace:
     requests: list[_Served] = field(default_factory=list)
     parents: dict[str, str] = field(default_factory=dict)
     links: dict[str, _Link] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
     Raises WorkloadError with all problems, each with file, line and field.
     """
     problems: list[Problem] = []
-    trace = _Trace()
+    trace = _DynamoTrace()
     for _, row, check in read_rows_below(path, _ENDINGS, problems):
         event = row
         if "event" in row and "schema" not in row:
@@ -93,7 +93,7 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
     return scheduled_trees(FORMAT.name, path, sessions, without_reply_note(without_reply))
 
 
-def _read(event: Mapping[str, Any], trace: _Trace, block_tokens: int | None, check: Checker) -> None:
+def _read(event: Mapping[str, Any], trace: _DynamoTrace, block_tokens: int | None, check: Checker) -> None:
     if event.get("schema") != SCHEMA:
         check.fail("schema", f"Input should be '{SCHEMA}'")
         return
@@ -161,7 +161,7 @@ def _prompt(row: Mapping[str, Any], name: str, block_tokens: int | None, check: 
     return read_prompt(tokens, replay.get("input_sequence_hashes"), size, key, check, f"{at}input_sequence_hashes")
 
 
-def _read_tool(event: Mapping[str, Any], trace: _Trace, check: Checker) -> None:
+def _read_tool(event: Mapping[str, Any], trace: _DynamoTrace, check: Checker) -> None:
     tool = check.mapping(event.get("tool"), "tool")
     claude = None if tool is None else check.given(tool, "claude", check.mapping, "tool.")
     if claude is None:
@@ -177,7 +177,7 @@ def _read_tool(event: Mapping[str, Any], trace: _Trace, check: Checker) -> None:
         trace.links[child] = _Link(source, consumer, mode == "background")
 
 
-def _requests(trace: _Trace) -> Iterator[Request]:
+def _requests(trace: _DynamoTrace) -> Iterator[RecordedRequest]:
     """The requests with what each waits for."""
     by_session: dict[str, list[_Served]] = {}
     by_id = {request.id: request for request in trace.requests}
@@ -207,7 +207,7 @@ def _requests(trace: _Trace) -> Iterator[Request]:
             elif request.id in starts:
                 needs = [starts[request.id], *needs]
             turn = recorded_turn(request.prompt, request.output_tokens)
-            yield Request(request.id, name, turn, request.start_s, tuple(needs), request.line)
+            yield RecordedRequest(request.id, name, turn, request.start_s, tuple(needs), request.line)
             previous = request
 
 

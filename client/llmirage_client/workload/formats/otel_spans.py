@@ -15,7 +15,7 @@ from llmirage_client.workload.conversation_lines import LeftOut
 from llmirage_client.workload.files import read_rows_below
 from llmirage_client.workload.first_keys import folder_begins_with
 from llmirage_client.workload.format import Format
-from llmirage_client.workload.request_graph import Need, Request, sessions_of_play
+from llmirage_client.workload.request_graph import Need, RecordedRequest, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.span_messages import input_messages, output_text, request_parameters, tool_definitions
@@ -160,7 +160,7 @@ def _time(span: Mapping[str, Any], which: str, at: str, check: Checker) -> float
     return None if value is ABSENT else check.moment(value, f"{at}{which}_time")
 
 
-def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | None]) -> Iterator[Request]:
+def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | None]) -> Iterator[RecordedRequest]:
     """The calls of a trace by start, each with those that it waits for."""
     replies: dict[str, list[_Call]] = {}
     for call in calls:
@@ -182,7 +182,7 @@ def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | No
         if follows:
             tails.discard(follows.id)
         tails.add(call.id)
-        yield Request(call.id, streams[call.id], call.turn, call.start_s, needs, call.line)
+        yield RecordedRequest(call.id, streams[call.id], call.turn, call.start_s, needs, call.line)
 
 
 def _heard(call: _Call, replies: Mapping[str, Sequence[_Call]]) -> list[_Call]:

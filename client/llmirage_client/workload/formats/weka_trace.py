@@ -21,7 +21,7 @@ from llmirage_client.workload.first_keys import folder_begins_with
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
-from llmirage_client.workload.request_graph import GraphError, Need, Request, finished_before, sessions_of_play
+from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, finished_before, sessions_of_play
 from llmirage_client.workload.session import Event, Problem, Session, SyntheticUser, Workload, WorkloadError
 
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
@@ -43,7 +43,7 @@ def load(path: str, *, max_context_length: int | None = None) -> Workload:
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _Reader(max_context_length)
+    reader = _WekaReader(max_context_length)
     for file in files_below(path, _ENDINGS):
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
     return reader.workload(path)
@@ -89,7 +89,7 @@ class _Stream:
 
 
 @dataclass(slots=True, frozen=True)
-class _Trace:
+class _WekaTrace:
     name: str
     block_tokens: int
     entries: _Entries
@@ -97,7 +97,7 @@ class _Trace:
     timed: frozenset[int]  # places of requests whose duration is known
 
 
-class _Reader:
+class _WekaReader:
     def __init__(self, max_context_length: int | None) -> None:
         self._most_context = max_context_length
         self._problems: list[Problem] = []
@@ -146,7 +146,7 @@ class _Reader:
 
     # --- what a trace says ---------------------------------------------------------------------------------------------
 
-    def _trace(self, value: Any, check: Checker, lists: BlockLists | None) -> _Trace | None:
+    def _trace(self, value: Any, check: Checker, lists: BlockLists | None) -> _WekaTrace | None:
         row = check.mapping(value, None)
         if row is None:
             return None
@@ -171,11 +171,11 @@ class _Reader:
         if self._most_context is not None and body.longest > self._most_context:
             self._too_long += 1
             return None
-        return _Trace(name, size, read, body.tokens, frozenset(body.timed))
+        return _WekaTrace(name, size, read, body.tokens, frozenset(body.timed))
 
     # --- what it comes to ----------------------------------------------------------------------------------------------
 
-    def _add(self, trace: _Trace, line: int, file: str | None) -> None:
+    def _add(self, trace: _WekaTrace, line: int, file: str | None) -> None:
         place = f"{file or ''} line {line}".strip()
         if self._first.setdefault(trace.name, place) != place:
             message = f"'{trace.name}' is also in {self._first[trace.name]}; ids must be unique"
@@ -193,7 +193,7 @@ class _Reader:
         self._roots.append(sessions[0].id)
         self._sessions += sessions
 
-    def _streams(self, name: str, entries: _Entries, trace: _Trace, started: _Stream | None) -> Iterator[_Stream]:
+    def _streams(self, name: str, entries: _Entries, trace: _WekaTrace, started: _Stream | None) -> Iterator[_Stream]:
         """The agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
         found = agents(entries.requests)
         if not found:
@@ -319,7 +319,7 @@ class _Body:
         return ids if self._scope is None else ids_within(ids, self._scope)
 
 
-def _requests(trace: _Trace, streams: Sequence[_Stream], line: int) -> Iterator[Request]:
+def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Iterator[RecordedRequest]:
     """The requests of a trace with what each waits for.
 
     A subagent starts as AIPerf starts it: after the dispatch of its parent's request if that was under way when it began,
@@ -358,7 +358,7 @@ def _requests(trace: _Trace, streams: Sequence[_Stream], line: int) -> Iterator[
             )
             waits = tuple(Need(str(place), delay_s, event) for (place, event), delay_s in needs.items())
             turn = recorded_turn(prompt, request.output_tokens)
-            yield Request(str(request.place), stream.name, turn, request.start_s, waits, line)
+            yield RecordedRequest(str(request.place), stream.name, turn, request.start_s, waits, line)
             previous = request
 
 
@@ -373,7 +373,7 @@ def _gate(main: Sequence[Recorded], place: int, end_s: float) -> Recorded | None
     return next((request for request in main if request.place > place and request.start_s + _TOUCH_S >= end_s), None)
 
 
-def _is_sidecar(own: Sequence[Recorded], main: Sequence[Recorded], trace: _Trace) -> bool:
+def _is_sidecar(own: Sequence[Recorded], main: Sequence[Recorded], trace: _WekaTrace) -> bool:
     """Whether it is a single call beside the agent, such as a summary: of another model, of little context, or a digest."""
     if len(own) > 1:
         return False

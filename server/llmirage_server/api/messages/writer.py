@@ -118,7 +118,7 @@ class MessageWriter:
         return {"stop_reason": reason, "stop_sequence": reply.stop_reason}
 
     def _usage(self) -> dict[str, Any]:
-        return {**self._usage_of(self._generation.usage()), **self._server.usage}
+        return {**self._usage_of(self._generation.usage(int)), **self._server.usage}
 
     def _block(self, part: Part, text: str, signature: str = "") -> dict[str, Any]:
         """Return the block with this much of its text."""
