@@ -64,7 +64,7 @@ class Load:
         draw = self.random
         text = " ".join(draw.choices(WORDS, k=draw.choice((10, 100, 1000)))) + f" {draw.random()}"
         tokens = draw.randrange(5, 120)
-        common = {"model": "any", "stream": draw.random() < 0.8}
+        common = {"model": "any", "stream": draw.random() < 0.8, "ignore_eos": True}
         messages = [{"role": "user", "content": text}]
         stored = draw.random() < 0.25
         kind = draw.randrange(5)
@@ -80,7 +80,11 @@ class Load:
             return "/v1/responses", {**common, "input": text, "max_output_tokens": max(16, tokens), "store": stored, **more}
         if kind == 3:
             return "/v1/messages", {**common, "messages": messages, "max_tokens": tokens}
-        return "/generate", {"text": text, "sampling_params": {"max_new_tokens": tokens}, "stream": common["stream"]}
+        return "/generate", {
+            "text": text,
+            "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True},
+            "stream": common["stream"],
+        }
 
     async def client(self, until_s: float) -> None:
         async with httpx.AsyncClient(base_url=self.url, timeout=120) as client:
