@@ -121,7 +121,7 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_client.load.variation": "tokenizer and prose take 15 ms to import, and few repeats have texts to be written",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
     "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
-    "llmirage_client.simulate.without_text": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
+    "llmirage_client.simulate.engine_run": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
     "llmirage_client.simulator.engine": "the API in process brings the server's app, which the cluster alone does not need",
     "llmirage_client.workers.ray_connection": "Ray is optional",
     "llmirage_server.api.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
@@ -132,8 +132,10 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_server.perf.catalogue.lookup": "few name a file of their own, and each kind of file has a reader",
     "llmirage_server.perf.deployment": "the module of measured tables brings logging, and few deployments ask for it",
     "llmirage_server.replies.structured.regex_syntax": "regex takes 8 ms to import, and few patterns name properties",
+    "llmirage_shared.command_line": "only a shell that completes a word needs click.shell_completion",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
+    "llmirage_shared.settings": "difflib takes 3 ms to import, and only a refusal of a name needs it",
     "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",
 }
 

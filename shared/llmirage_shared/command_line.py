@@ -89,18 +89,20 @@ class SettingOption(click.Option):
         return self.required or self.about.usual is True or self.about.usual == ctx.command.name
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        item = at_call("click.shell_completion:CompletionItem")
+        from click.shell_completion import CompletionItem
+
         if self.metavar in ("FILE", "DIR"):
             names = completed(self.about.names() if self.about.names else (), incomplete)
-            return names or [item(incomplete, type=self.metavar.lower())]
+            return names or [CompletionItem(incomplete, type=self.metavar.lower())]
         return completed(self.about.names() if self.about.names else self.about.choices, incomplete)
 
 
 def completed(names: Iterable[str], incomplete: str) -> list[Any]:
     """Return the names with that beginning, for a shell; of several between commas the last one is completed."""
-    item = at_call("click.shell_completion:CompletionItem")
+    from click.shell_completion import CompletionItem
+
     before, comma, last = incomplete.rpartition(",")
-    return [item(before + comma + name) for name in names if name.startswith(last)]
+    return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
 def shows_all(ctx: click.Context) -> bool:
@@ -307,8 +309,9 @@ def argument(
 
 def _or_file(names: Callable[[], Iterable[str]]) -> Callable[..., list[Any]]:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        item = at_call("click.shell_completion:CompletionItem")
-        return completed(names(), incomplete) or [item(incomplete, type="file")]
+        from click.shell_completion import CompletionItem
+
+        return completed(names(), incomplete) or [CompletionItem(incomplete, type="file")]
 
     return complete
 

@@ -308,7 +308,9 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
     choices = list(choices)
     if said := became(str(word)[:_MOST_COMPARED], choices):
         return said
-    near = at_call("difflib:get_close_matches")(str(word)[:_MOST_COMPARED], choices, n=1)
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(word)[:_MOST_COMPARED], choices, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -24,10 +24,9 @@ import pytest
 from play_engines import cluster_of, config_of, ids_of, play_engine
 from stored import Row, packed
 
-from llmirage_client.load.options import RunOptions
+from llmirage_client.load.options import RunOptions, Share
 from llmirage_client.load.rates import RateSeries
 from llmirage_client.load.runner import Runner
-from llmirage_client.load.share import Share
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
 from llmirage_client.simulate import engine_run
 from llmirage_client.simulate.simulation import SimulationError, Via, simulate

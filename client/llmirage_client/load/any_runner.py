@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Literal
 
-from llmirage_client.load.branches import Family
-from llmirage_client.load.identifiers import Identifiers
-from llmirage_client.load.interpreter import Interpreter
+from llmirage_client.load.conversation import Family, Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.phase import Phase
-from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.phase import Interpreter, Phase
+from llmirage_client.load.plan import Sampler
 from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.workload.session import Workload

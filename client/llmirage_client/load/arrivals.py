@@ -5,15 +5,86 @@ Each way to arrive is a generator, `steps`, that says when it wants to go on; lo
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Protocol
 
+from llmirage_client.load.options import Share
 from llmirage_client.load.rates import RateSeries
-from llmirage_client.load.slots import Slots
-from llmirage_client.load.stop import Stop
 from llmirage_client.workload.session import Session
+
+
+class Stop:
+    """Says whether one more request may go out, and tells who listens once none may.
+
+    request_count: the literal cap on requests, None for no cap; with 0 it has ended.
+    closed: no new conversation begins; those that began go on. ended: no request goes out any more.
+    """
+
+    def __init__(self, request_count: int | None, clock: Callable[[], float]) -> None:
+        self.closed = self.ended = request_count == 0
+        self._left = request_count
+        self.clock = clock
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """heard is called when the phase closes and when it ends."""
+        self._listeners.append(heard)
+
+    def permit(self) -> bool:
+        """Takes the permission for one request; False when the phase has ended."""
+        if self.ended:
+            return False
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.end()
+        return True
+
+    def close(self) -> None:
+        """No conversation begins from now on; those under way send all their turns. Idempotent."""
+        self.closed = True
+        for heard in self._listeners:
+            heard()
+
+    def end(self) -> None:
+        """No request goes out from now on; those in flight go on. Idempotent."""
+        self.ended = True
+        self.close()
+
+
+class Slots:
+    """`limit` places (None: as many as are wanted); with a ramp one at first, the others one by one, all after ramp_s.
+
+    share: has its own of these places.
+    """
+
+    def __init__(self, limit: int | None, ramp_s: float = 0.0, share: Share | None = None) -> None:
+        self.taken = 0
+        self._share = share or Share()
+        self._limit = math.inf if limit is None else self._share.part(limit)
+        self._step_s = ramp_s / (limit - 1) if limit is not None and limit > 1 and ramp_s else 0.0
+        self._opened_s = 0.0
+
+    def open(self, now_s: float) -> None:
+        """The ramp begins now."""
+        self._opened_s = now_s
+
+    def free(self, now_s: float) -> bool:
+        return self.taken < self._limit and (not self._step_s or self._opens_s(self.taken) <= now_s)
+
+    def next_s(self, now_s: float) -> float:
+        """When the ramp brings the place that is missing now; infinite when only a conversation's end does."""
+        waits_for_ramp = self._step_s and self.taken < self._limit
+        return max(self._opens_s(self.taken), now_s) if waits_for_ramp else math.inf
+
+    def _opens_s(self, place: int) -> float:
+        """When its own place of that number opens, from 0."""
+        return self._opened_s + (self._share.index + place * self._share.of) * self._step_s
+
 
 AT_ONCE = -math.inf  # what `steps` yields to go on as soon as what is ready now has had its turn
 _ROUNDS_TO_SEND = 3  # a conversation starts, its pre-session children go out, its first turn goes out
@@ -211,3 +282,67 @@ class AtRate(Arrivals):
 
 
 def _nobody() -> None: ...
+
+
+class Users(Arrivals):
+    """`users` seats; who sits in one sends a turn every users / rate seconds, so that all together keep the rate.
+
+    A turn goes out later than that when its reply or think time is: the pace then counts from there, and nothing is caught
+    up. When a conversation would have sent its last turn the next user takes the seat, whether or not replies were slow.
+    The users of the beginning are of all ages, as in a service that has run for long: seat i of n sends i / n of a
+    conversation of mean length, from its first turn on, and seat 0 a whole one. As AIPerf's --user-centric-rate has it.
+    """
+
+    def __init__(
+        self,
+        roots: Iterator[Session],
+        start: Start,
+        stop: Stop,
+        slots: Slots,
+        users: int,
+        rate_per_s: float,
+        mean_turns: float,
+        speed: float,
+        share: Share | None = None,
+    ) -> None:
+        """rate_per_s: of all users together, in the time of the cluster. mean_turns: of the workload's roots.
+
+        share: of the users.
+        """
+        super().__init__(roots, start, stop, slots)
+        self._users = users
+        self._share = share or Share()
+        self._stagger_s = 1 / (rate_per_s * speed)
+        self._gap_s = users / (rate_per_s * speed)
+        self._turns = max(round(mean_turns) - 1, 1)
+
+    def due_s(self, ready_s: float, previous_s: float) -> float | None:
+        return max(ready_s, previous_s + self._gap_s)
+
+    def steps(self) -> Steps:
+        origin_s = self.stop.clock()
+        self._slots.open(origin_s)
+        seats = [
+            (origin_s + place * self._stagger_s, turns)
+            for place, turns in first_users(self._users, self._turns)
+            if self._share.has(place)
+        ]
+        heapq.heapify(seats)
+        while seats:
+            due_s, turns = heapq.heappop(seats)
+            yield from self.until(due_s)
+            if not (yield from self.slot()) or (session := next(self.roots, None)) is None:
+                return
+            if turns is not None and turns < len(session.turns):
+                session = replace(session, turns=session.turns[:turns])
+            self.begin(session, due_s)
+            heapq.heappush(seats, (due_s + max(len(session.turns), 1) * self._gap_s, None))
+
+
+def first_users(users: int, turns: int) -> list[tuple[int, int | None]]:
+    """For every seat its place in the order of starts, from 0, and how many turns its first user has left (None: all).
+
+    Neighbours in the order differ in age, so that users leave at an even pace from the beginning.
+    """
+    step = next((step for step in (turns, *range(2, users)) if math.gcd(step, users) == 1), 1)
+    return [(seat * step % users, -(-seat * turns // users) if seat else None) for seat in range(users)]

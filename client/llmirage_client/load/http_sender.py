@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llmirage_client.load.calls import Planned, headers
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.measure.record import Exchange, Record, RequestError

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from llmirage_client.choices import (
     ArrivalPattern,
@@ -17,8 +18,34 @@ from llmirage_client.choices import (
     ToolResults,
 )
 from llmirage_client.load.rates import RateSeries
-from llmirage_client.load.share import Share
 from llmirage_shared.settings import make_plain
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, frozen=True)
+class Share:
+    """Places (of roots in their order, ticks of a rate, slots, seats of users) are dealt out in turn: worker `index` of `of`
+    has those that leave the remainder `index`. Alone, it has all.
+    """
+
+    index: int = 0
+    of: int = 1
+
+    def part(self, count: int, start: int = 0) -> int:
+        """How many of `count` places from `start` on are its own; over all shares the sum is `count`."""
+        return len(range(self.first(start), start + count, self.of))
+
+    def first(self, start: int) -> int:
+        """The first of its places from `start` on."""
+        return start + (self.index - start) % self.of
+
+    def has(self, place: int) -> bool:
+        return place % self.of == self.index
+
+    def pick(self, things: Iterable[_T]) -> Iterator[_T]:
+        """Its own of things that have the places 0, 1, 2, ..."""
+        return itertools.islice(things, self.index, None, self.of)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Protocol
 
-from llmirage_client.load.arrivals import AT_ONCE
-from llmirage_client.load.branches import Family
+from llmirage_client.load.arrivals import AT_ONCE, Stop
 from llmirage_client.load.conversation import (
     CHILD,
     EVENT,
@@ -24,19 +24,48 @@ from llmirage_client.load.conversation import (
     TREE,
     Cancelled,
     Conversation,
+    Family,
     Group,
     Timer,
     Until,
     Wait,
 )
-from llmirage_client.load.interpreter import Interpreter
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.plan import arrivals, conversations, moments, own_requests, places
+from llmirage_client.load.plan import Sampler, arrivals, conversations, moments, own_requests, places
 from llmirage_client.load.rules import Rules
-from llmirage_client.load.sampling import Sampler
-from llmirage_client.load.stop import Stop
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import Session, Workload
+
+
+class Interpreter(Protocol):
+    """load.asyncio_interpreter on an event loop, simulate.event_queue in virtual time.
+
+    Both run what is ready first come, first served, and send a conversation's request (REPLY) as soon as its rules say so.
+    """
+
+    def now(self) -> float:
+        """Seconds on the run's clock."""
+        ...
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Calls it after everything that is ready now."""
+        ...
+
+    def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
+        """Calls it at that time, after what is ready then."""
+        ...
+
+    def play(self, conversation: Conversation) -> object:
+        """Lets the conversation go on (`Phase.resume`) after everything that is ready now."""
+        ...
+
+    def send(self, conversation: Conversation) -> bool:
+        """Sends the request of the conversation's present turn; False if that is over at once."""
+        ...
+
+    def end(self, conversation: Conversation, cut: bool) -> bool:
+        """The request in flight is over, or is to be (cut); False if it ends only when the conversation goes on again."""
+        ...
 
 
 class Phase:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from random import Random
 
-from llmirage_client.load.arrivals import Arrivals
-from llmirage_client.load.branches import Family, think_time_s
+from llmirage_client.load.arrivals import Arrivals, Stop
 from llmirage_client.load.conversation import (
     CHILD,
     EVENT,
@@ -20,14 +19,15 @@ from llmirage_client.load.conversation import (
     TICK,
     Cancelled,
     Conversation,
+    Family,
     Group,
     RequestTree,
     Until,
     Wait,
     Waits,
+    think_time_s,
 )
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.stop import Stop
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import After, Event, Turn
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import CANCELLED, RequestError
 

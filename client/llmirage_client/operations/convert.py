@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_client.load.written_out import written_out
+from llmirage_client.load.turn_calls import written_out
 from llmirage_client.workload.convert import WRITERS, ConversionError, Converted
 from llmirage_client.workload.convert import convert as in_format
 from llmirage_client.workload.registry import ALIASES

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from llmirage_client.load.context_modes import ON_SERVER
+from llmirage_client.load.history import ON_SERVER
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.endpoint import EndpointSettings, Tls

@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.load.calls import short_limits
-from llmirage_client.load.event_loop import spare_the_collector
-from llmirage_client.load.heartbeat import Heartbeat
+from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
+from llmirage_client.load.event_loop import Heartbeat, spare_the_collector
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.repeated import repeats_in_run
 from llmirage_client.load.runner import Runner
-from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
+from llmirage_client.load.saturation import repeats_in_run
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute

@@ -13,9 +13,9 @@ from llmirage_client.settings.load import LoadSettings
 from llmirage_client.settings.run import run_options
 from llmirage_client.settings.sizing import SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulate.in_step import in_step
-from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
+from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.saturation import in_step
 from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_settings import ClusterSettings, check_effect, cluster_configs
 from llmirage_client.simulator.deployments import (

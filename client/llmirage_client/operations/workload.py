@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmirage_client.load.context_modes import in_context_mode
+from llmirage_client.load.history import in_context_mode
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.workload import FileSettings, LengthSettings, WorkloadSettings

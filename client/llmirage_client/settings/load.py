@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from llmirage_client.choices import ArrivalPattern, RateOf, SamplingStrategy
+from llmirage_client.load.rates import series_text
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_shared.settings import again, at_call, switch, under
+from llmirage_shared.settings import again, switch, under
 
 LOAD, STOP = "Load", "Stop conditions"
 WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
@@ -80,7 +81,7 @@ class MeasuredSettings(RequestSettings):
         None,
         "Rate over time, linear between points such as 0:1,60:10,120:10, or a file of points; the last rate holds.",
         metavar="S:R,...|FILE",
-        read=at_call("llmirage_client.load.rate_series:series_text"),
+        read=series_text,
     )
     arrival_pattern: ArrivalPattern | None = _load(
         None,

@@ -12,8 +12,8 @@ import numpy as np
 from llmirage_client.load.calls import Planned
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.planner import CallPlanner
 from llmirage_client.load.runner import Runner
+from llmirage_client.load.turn_calls import CallPlanner
 from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.measure.record import Exchange, RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler

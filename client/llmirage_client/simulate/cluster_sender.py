@@ -6,8 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from llmirage_client.load.conversation import NOTHING, REPLY, Conversation
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender

@@ -13,6 +13,7 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import ServedPool
+from llmirage_client.workload.session import Workload
 
 LONG_WAIT_S = 5.0  # see Request.waited_s; the same limit as the server's own warning (drivers/saturation.py)
 _LAST_SHARE = 0.1  # of the requests: those that tell whether many wait in the end
@@ -99,3 +100,18 @@ def _p99(values: Floats) -> float:
 def _median(values: Floats) -> float:
     known = np.sort(values)  # np.median would load numpy.ma
     return float(known[(known.size - 1) // 2] + known[known.size // 2]) / 2
+
+
+def in_step(workload: Workload, users: int | None) -> str | None:
+    """What to know of users at once whose think times and replies are all the same; None for others."""
+    if not users or users < 2:
+        return None
+    waits = {turn.delay_s for session in workload.sessions.values() for turn in session.turns[1:]}
+    replies = {turn.tokens and turn.tokens.output_tokens for session in workload.sessions.values() for turn in session.turns}
+    if len(waits) != 1 or len(replies) != 1 or None in replies or not (wait_s := waits.pop()):
+        return None
+    return (
+        f"All think times are {wait_s:g} s and all replies {replies.pop():,} tokens long: users who once waited for each "
+        "other stay in step and come as bursts; TTFT and TPOT may be several times those of users who differ (such as "
+        f'--think-time "{wait_s / 2:g}:{wait_s * 1.5:g}").'
+    )

@@ -16,24 +16,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.repeated import repeats_in_run
+from llmirage_client.load.saturation import repeats_in_run
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import verdicts_of
 from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
-from llmirage_client.simulate.engine_run import EngineRun
+from llmirage_client.simulate.engine_run import EngineRun, engine_run
 from llmirage_client.simulate.garbage import few_collections
-from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
-from llmirage_client.simulate.saturation import idle_models, saturation, start_burst
+from llmirage_client.simulate.saturation import idle_models, in_step, saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
-from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
-from llmirage_client.simulate.token_times import TokenTimes
+from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
 from llmirage_client.simulate.window import WINDOW_OVER, Window
-from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
 from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, described, plan_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.simulator.engine import InFlightRequest, Request, RouterError

@@ -19,9 +19,8 @@ from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options, with_distinct_conversations
-from llmirage_client.simulate.in_step import in_step
 from llmirage_client.simulate.report import write_series
-from llmirage_client.simulate.saturation import idle_models, start_burst
+from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of

@@ -9,10 +9,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
-from llmirage_client.load.heartbeat import Heartbeat
+from llmirage_client.load.calls import CONTENT_ERRORS, short_prompts
+from llmirage_client.load.event_loop import Heartbeat, run_on_best_loop, spare_the_collector
 from llmirage_client.load.runner import Runner
-from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.records_file import RunClock, record_line
 from llmirage_client.targets.target import TransportUse

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from json_endpoint import JsonEndpoint, JsonHandler
 
 from llmirage_client.commands.run import run
-from llmirage_client.load.token_calls import PromptTooShortError, TokenCalls
+from llmirage_client.load.calls import PromptTooShortError, TokenCalls
 
 OK = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"par"}}]}\n\n'

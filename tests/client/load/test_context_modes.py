@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from llmirage_client.commands.run import run
-from llmirage_client.load.branches import Family
-from llmirage_client.load.context_modes import CONTEXT_MODES, in_context_mode
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.history import Message
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Conversation, Family, Identifiers
+from llmirage_client.load.history import CONTEXT_MODES, Message, in_context_mode
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.planner import CallPlanner
+from llmirage_client.load.turn_calls import CallPlanner
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.rate_series import RateSeriesError, read_rate_series
-from llmirage_client.load.rates import ArrivalPattern, RateSeries, unit_gaps
+from llmirage_client.load.rates import ArrivalPattern, RateSeries, RateSeriesError, read_rate_series, unit_gaps
 
 
 def ticks(series: RateSeries, count: int) -> list[float]:

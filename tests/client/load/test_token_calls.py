@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.branches import Family
-from llmirage_client.load.calls import thread_of
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.calls import TokenCalls, short_prompts, thread_of
+from llmirage_client.load.conversation import Family, Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.token_calls import TokenCalls, short_prompts
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
 from llmirage_shared.chat_template import EmbeddedTemplate

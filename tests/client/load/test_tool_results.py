@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.load.history import Message
-from llmirage_client.load.tool_results import ToolResults, fit_results
+from llmirage_client.load.history import Message, ToolResults, fit_results
 
 
 def said(*ids: str, live: bool = True) -> Message:

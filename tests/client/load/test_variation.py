@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmirage_client.load.options import RunOptions
-from llmirage_client.load.sampling import Sampler
-from llmirage_client.load.share import Share
+from llmirage_client.load.options import RunOptions, Share
+from llmirage_client.load.plan import Sampler
 from llmirage_client.load.variation import Variation
 from llmirage_client.workload import registry
 from llmirage_client.workload.common_beginnings import common_shares, common_tokens

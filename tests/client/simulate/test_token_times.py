@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulator.engine import Request

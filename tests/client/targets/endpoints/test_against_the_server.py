@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from served import serving
 
 from llmirage_client.commands.run import run
-from llmirage_client.load.context_modes import in_context_mode
+from llmirage_client.load.history import in_context_mode
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.simulator.memory import MemoryTransport

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_client.load.branches import Family
 from llmirage_client.load.calls import thread_of
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.conversation import Family, Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.planner import CallPlanner
+from llmirage_client.load.turn_calls import CallPlanner
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.wire_json import encode, encode_body
 from llmirage_client.workload.session import Session, Turn, Workload

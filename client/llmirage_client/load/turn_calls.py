@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
-from llmirage_client.load.calls import Planned, message_call, verbatim_call
+from llmirage_client.load.calls import Planned, TokenCalls, message_call, verbatim_call
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import forget
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.synthetic_turns import SyntheticTurns
-from llmirage_client.load.token_calls import TokenCalls
 from llmirage_client.load.variation import Variation
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import endpoint_named
-from llmirage_client.workload.session import Turn
+from llmirage_client.workload.hash_blocks import block_content
+from llmirage_client.workload.session import SyntheticUser, Turn, Workload
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokenizer_loader import load
 
 
 class CallPlanner:
@@ -61,3 +63,50 @@ class CallPlanner:
     @cached_property
     def _token_calls(self) -> TokenCalls:
         return TokenCalls(self._options)
+
+
+_PREFIX_KEY = 0x7072_6566_6978
+_ROUNDS_TO_MEET_A_COUNT = 8
+
+
+class SyntheticTurns:
+    """Loads the tokenizer when it is made. Raises TokenizerError when that fails."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._tokenizer = load(options.tokenizer)[0]
+        self._text = SyntheticText(self._tokenizer, options.seed or 0)
+
+    def written(self, turn: Turn, message: SyntheticUser) -> Turn:
+        """The turn with its synthetic message as text. Raises TokenizerError for a vocabulary one cannot write in."""
+        return replace(turn, messages=(*turn.messages, {"role": "user", "content": self._content(message)}))
+
+    def _content(self, message: SyntheticUser) -> str:
+        if message.block_ids is not None:
+            ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
+            return self._text.text_for_ids(ids)
+        if not message.prefix_tokens:
+            return self._text.text(message.key, message.tokens)
+        prefix = self._text.text(_PREFIX_KEY, message.prefix_tokens)
+        total = message.prefix_tokens + message.tokens
+        room = message.tokens
+        text = prefix
+        for _ in range(_ROUNDS_TO_MEET_A_COUNT):  # a token may be one with its neighbour where the two texts meet
+            text = f"{prefix} {self._text.text(message.key, room)}"
+            missing = total - len(self._tokenizer.encode(text))
+            if not missing:
+                break
+            room = max(room + missing, 0)
+        return text
+
+
+def written_out(workload: Workload, tokenizer: str | None, seed: int) -> Workload:
+    """tokenizer: folder or hub name, None for the one in the package. Raises TokenizerError when it cannot be used."""
+    texts = SyntheticTurns(RunOptions(tokenizer=tokenizer, seed=seed))
+
+    def with_text(turn: Turn) -> Turn:
+        return turn if turn.synthetic is None else replace(texts.written(turn, turn.synthetic), synthetic=None)
+
+    sessions = {
+        name: replace(session, turns=tuple(map(with_text, session.turns))) for name, session in workload.sessions.items()
+    }
+    return replace(workload, sessions=sessions)
