@@ -1,4 +1,4 @@
-"""What all runs have in common, with either interpreter: which phases there are, and what came of them."""
+"""The part of a run that both interpreters share: its phases, and its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PhaseName = Literal["warmup", "profiling"]
 
 
 class AnyRunner:
-    """load.runner.Runner on an event loop, simulate.engine_run in virtual time."""
+    """The base of load.runner.Runner (an event loop) and simulate.engine_run (virtual time)."""
 
     def __init__(self, workload: Workload, options: RunOptions) -> None:
         self._branching = workload.branching
@@ -32,18 +32,18 @@ class AnyRunner:
         self._cancel_reason: str | None = None
 
     def cancel(self, reason: str) -> None:
-        """Nothing more goes out; what is in flight is cancelled and recorded as that. Idempotent."""
+        """Send no further request; cancel those in flight and record them as cancelled. Idempotent."""
         self._cancel_reason = self._cancel_reason or reason
         if self._phase is not None:
             self._phase.cancel()
 
     @property
     def roots_taken(self) -> int:
-        """How far the order of roots has been followed: where a run after this one finds conversations that are new."""
+        """Number of roots taken in their order, from which a following run finds new conversations."""
         return self._sampler.taken
 
     def _phases(self) -> Iterator[tuple[PhaseName, RunOptions, Random]]:
-        """The phases to run one after the other, with their options and their chance."""
+        """Yield the phases to run one after the other, with their options and their random generator."""
         seed = self._options.seed
         warm_up = self._options.of_warm_up()
         if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
@@ -52,7 +52,7 @@ class AnyRunner:
         yield "profiling", self._options, Random(seed)
 
     def _begin(self, name: PhaseName, options: RunOptions, rng: Random, interpreter: Interpreter) -> Phase:
-        """The phase that runs now; in a run that was cancelled before it sends nothing."""
+        """Return the phase that runs now; in a run that was cancelled before, it sends nothing."""
         self._phase = Phase(name, self._workload, options, self._sampler, self._family, interpreter, rng)
         if self._cancel_reason is not None:
             self._phase.cancel()
@@ -66,7 +66,7 @@ class AnyRunner:
         apis: set[str],
         inputs: list[dict[str, Any]],
     ) -> RunResult:
-        """times: when the last phase began, by the run's clock and in Unix time, and when it was over."""
+        """Return the result. times: when the last phase began, by the run's clock and in Unix time, and when it ended."""
         if phase.failed_fast is not None:
             self._cancel_reason = f"a request of conversation {phase.failed_fast!r} failed, and --fail-fast is set"
         options = self._options

@@ -1,6 +1,6 @@
-"""When root conversations start: as slots come free, at a rate, or when the file says. Users at a pace are in users.py.
+"""Arrival processes of root conversations: as slots come free, at a rate, at the file's times, or users at a pace.
 
-Each way to arrive is a generator, `steps`, that says when it wants to go on; load.phase plays it.
+Each process is a generator, `steps`, that yields when to resume it; load.phase plays it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from llmirage_client.workload.session import Session
 
 
 class Stop:
-    """Says whether one more request may go out, and tells who listens once none may.
+    """The end of a phase: at its request cap, when its time is over, or when it is stopped.
 
     request_count: the literal cap on requests, None for no cap; with 0 it has ended.
-    closed: no new conversation begins; those that began go on. ended: no request goes out any more.
+    closed: no new conversation begins; started ones continue.
+    ended: no further request is sent.
     """
 
     def __init__(self, request_count: int | None, clock: Callable[[], float]) -> None:
@@ -31,11 +32,11 @@ class Stop:
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, heard: Callable[[], None]) -> None:
-        """heard is called when the phase closes and when it ends."""
+        """Call `heard` when the phase closes and when it ends."""
         self._listeners.append(heard)
 
     def permit(self) -> bool:
-        """Takes the permission for one request; False when the phase has ended."""
+        """Take the permission for one request; return False if the phase has ended."""
         if self.ended:
             return False
         if self._left is not None:
@@ -45,21 +46,22 @@ class Stop:
         return True
 
     def close(self) -> None:
-        """No conversation begins from now on; those under way send all their turns. Idempotent."""
+        """Begin no further conversation; started ones send all their turns. Idempotent."""
         self.closed = True
         for heard in self._listeners:
             heard()
 
     def end(self) -> None:
-        """No request goes out from now on; those in flight go on. Idempotent."""
+        """Send no further request; those in flight continue. Idempotent."""
         self.ended = True
         self.close()
 
 
 class Slots:
-    """`limit` places (None: as many as are wanted); with a ramp one at first, the others one by one, all after ramp_s.
+    """Slots for root conversations that run at the same time.
 
-    share: has its own of these places.
+    There are `limit` slots (None: no limit); with a ramp, one at first and the others one by one, all after ramp_s. share:
+    has its own part of these slots.
     """
 
     def __init__(self, limit: int | None, ramp_s: float = 0.0, share: Share | None = None) -> None:
@@ -70,23 +72,23 @@ class Slots:
         self._opened_s = 0.0
 
     def open(self, now_s: float) -> None:
-        """The ramp begins now."""
+        """Start the ramp now."""
         self._opened_s = now_s
 
     def free(self, now_s: float) -> bool:
         return self.taken < self._limit and (not self._step_s or self._opens_s(self.taken) <= now_s)
 
     def next_s(self, now_s: float) -> float:
-        """When the ramp brings the place that is missing now; infinite when only a conversation's end does."""
+        """Return when the ramp opens the next missing slot; infinite when only a conversation's end does."""
         waits_for_ramp = self._step_s and self.taken < self._limit
         return max(self._opens_s(self.taken), now_s) if waits_for_ramp else math.inf
 
     def _opens_s(self, place: int) -> float:
-        """When its own place of that number opens, from 0."""
+        """Return when its own slot of that number opens, from 0."""
         return self._opened_s + (self._share.index + place * self._share.of) * self._step_s
 
 
-AT_ONCE = -math.inf  # what `steps` yields to go on as soon as what is ready now has had its turn
+AT_ONCE = -math.inf  # yielded by `steps` to be resumed after everything that is ready now
 _ROUNDS_TO_SEND = 3  # a conversation starts, its pre-session children go out, its first turn goes out
 
 Steps = Generator[float, None, None]
@@ -99,14 +101,14 @@ class PacedTurn(Protocol):
     """A further turn of a root that waits for a tick."""
 
     def go(self, due_s: float) -> None:
-        """It may go out; it was due at that time."""
+        """Send the turn, which was due at that time."""
         ...
 
 
 class Arrivals:
-    """A closed loop: a new root as soon as a slot is free. Also the base of the other ways to arrive.
+    """A closed loop: a new root as soon as a slot is free. Also the base of the other arrival processes.
 
-    changed: what is to be called when a tree is done, a turn has become ready, or the phase closes or ends.
+    changed: called when a tree is finished, a turn has become ready, or the phase closes or ends.
     """
 
     def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, slots: Slots) -> None:
@@ -119,9 +121,9 @@ class Arrivals:
         stop.listen(lambda: self.changed())
 
     def steps(self) -> Steps:
-        """Starts roots until there are no more, or no more may start.
+        """Start roots until there are no more, or no more may start.
 
-        Yields the time at which it is to go on, or earlier when `changed` is called from then on; or AT_ONCE.
+        Yields the time at which to resume, or earlier when `changed` is called after it; or AT_ONCE.
         """
         self._slots.open(self.stop.clock())
         while (yield from self.slot()) and (session := next(self.roots, None)) is not None:
@@ -129,14 +131,15 @@ class Arrivals:
             yield AT_ONCE  # let it go out before the next is prepared
 
     def due_s(self, ready_s: float, previous_s: float) -> float | None:
-        """When a further turn of a root that waits for no children is due; None: at the tick that `queue` gives it.
+        """Return when a further turn of a root that waits for no children is due; None: at its tick, see `queue`.
 
-        ready_s: when the conversation itself is ready for it; previous_s: when its previous turn was due.
+        ready_s: when the conversation itself is ready for it.
+        previous_s: when its previous turn was due.
         """
         return ready_s
 
     def queue(self, turn: PacedTurn) -> None:
-        """The turn is ready for a tick."""
+        """Queue a turn that is ready for a tick."""
         raise NotImplementedError
 
     def tree_done(self) -> None:
@@ -145,18 +148,18 @@ class Arrivals:
 
     @property
     def idle(self) -> bool:
-        """Whether no conversation is under way."""
+        """True if no conversation is in progress."""
         return self._slots.taken == 0
 
     def slot(self) -> Generator[float, None, bool]:
-        """Waits for a free slot; False when no conversation may begin any more instead."""
+        """Wait for a free slot; return False once no conversation may begin any more."""
         stop, slots = self.stop, self._slots
         while not stop.closed and not slots.free(stop.clock()):
             yield slots.next_s(stop.clock())
         return not stop.closed
 
     def until(self, due_s: float) -> Steps:
-        """Wait until that time or until the phase closes. Trees and turns that end meanwhile do not end this wait."""
+        """Wait until `due_s` or until the phase closes. Finished conversations do not wake this wait."""
         while self.stop.clock() < due_s and not self.stop.closed:
             self._only_time = True
             yield due_s
@@ -172,7 +175,7 @@ class Arrivals:
 
 
 class Schedule(Arrivals):
-    """Roots start at their own arrival times, counted from now; a limit of slots may hold them back further."""
+    """Roots at their own arrival times, counted from now; a limit of slots may delay them further."""
 
     def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, slots: Slots, speed: float) -> None:
         super().__init__(roots, start, stop, slots)
@@ -192,9 +195,9 @@ class Schedule(Arrivals):
 class AtRate(Arrivals):
     """One turn of a root conversation per tick: a further turn of a running one if any is ready, else a new root.
 
-    Ticks are absolute: a late one does not move those after it. A tick that finds nothing to send waits for something, and
-    the ticks after it count from there: a backlog of missed ticks would come out as a burst. With `of_roots` ticks are for
-    new roots alone, and further turns go out when they are ready.
+    Ticks are absolute: a late one does not move those after it. A tick that finds nothing to send waits, and the ticks after
+    it count from there: a backlog of missed ticks would come out as a burst. With `of_roots` ticks are for new roots alone,
+    and further turns are sent when they are ready.
     """
 
     def __init__(
@@ -209,8 +212,10 @@ class AtRate(Arrivals):
         first_gap: float = 0.0,
         of_roots: bool = False,
     ) -> None:
-        """first_gap, gaps: from the start to the first tick and between ticks, at one tick a second. Rates and gaps count
-        time at the speed of the cluster.
+        """Create the process.
+
+        first_gap, gaps: from the start to the first tick and between ticks, at one tick a second. Rates and gaps count time
+            at the speed of the cluster.
         """
         super().__init__(roots, start, stop, slots)
         self._rates = rates
@@ -260,7 +265,7 @@ class AtRate(Arrivals):
             time_s = after(time_s, next(gaps))
 
     def _never_again(self) -> Steps:
-        """The rate has come to nothing for good: what had the last tick goes out, and nothing more."""
+        """Send what had the last tick, and nothing more: the rate stays 0."""
         for _ in range(_ROUNDS_TO_SEND):
             yield AT_ONCE
         self.stop.end()
@@ -271,11 +276,11 @@ class AtRate(Arrivals):
         return self._upcoming is not None or self._more()
 
     def _over(self) -> bool:
-        """Whether nothing will ever be sent again."""
+        """Return whether nothing will be sent any more."""
         return self.stop.ended or (self._slots.taken == 0 and (self.stop.closed or not self._more()))
 
     def _more(self) -> bool:
-        """Whether there is another root to begin; it is taken only when it is asked for."""
+        """Return whether there is another root to begin; it is taken on demand."""
         if self._upcoming is None:
             self._upcoming = next(self.roots, None)
         return self._upcoming is not None
@@ -285,12 +290,12 @@ def _nobody() -> None: ...
 
 
 class Users(Arrivals):
-    """`users` seats; who sits in one sends a turn every users / rate seconds, so that all together keep the rate.
+    """`users` seats, each of which sends a turn every users / rate seconds, so that all together keep the rate.
 
-    A turn goes out later than that when its reply or think time is: the pace then counts from there, and nothing is caught
-    up. When a conversation would have sent its last turn the next user takes the seat, whether or not replies were slow.
-    The users of the beginning are of all ages, as in a service that has run for long: seat i of n sends i / n of a
-    conversation of mean length, from its first turn on, and seat 0 a whole one. As AIPerf's --user-centric-rate has it.
+    A turn is later than that if its reply or think time is: the pace then counts from there, and nothing is caught up. When
+    a conversation would have sent its last turn the next user takes the seat, whether or not replies were slow. The first
+    users are at all stages of a conversation, as in a service that has run for long: seat i of n sends i / n of a
+    conversation of mean length, from its first turn on, and seat 0 a whole one. As AIPerf's --user-centric-rate does.
     """
 
     def __init__(
@@ -305,8 +310,10 @@ class Users(Arrivals):
         speed: float,
         share: Share | None = None,
     ) -> None:
-        """rate_per_s: of all users together, in the time of the cluster. mean_turns: of the workload's roots.
+        """Create the process.
 
+        rate_per_s: of all users together, in the time of the cluster.
+        mean_turns: of the workload's roots.
         share: of the users.
         """
         super().__init__(roots, start, stop, slots)
@@ -340,9 +347,9 @@ class Users(Arrivals):
 
 
 def first_users(users: int, turns: int) -> list[tuple[int, int | None]]:
-    """For every seat its place in the order of starts, from 0, and how many turns its first user has left (None: all).
+    """Return for every seat its place in the order of starts, from 0, and the turns its first user has left (None: all).
 
-    Neighbours in the order differ in age, so that users leave at an even pace from the beginning.
+    Neighbours in the order differ in age, so that users finish at an even pace from the beginning.
     """
     step = next((step for step in (turns, *range(2, users)) if math.gcd(step, users) == 1), 1)
     return [(seat * step % users, -(-seat * turns // users) if seat else None) for seat in range(users)]

@@ -1,4 +1,17 @@
-"""The request that a turn of a conversation becomes: its body and its headers."""
+"""Requests that turns of conversations become: bodies and headers.
+
+Turns given in tokens: their ids are sent as they are to /completions where the endpoint takes them. Elsewhere one word
+stands for each id, so that equal prefixes stay equal. Without ids the text is synthetic; in a session each call then extends
+the one before:
+
+- previous messages, the live reply, and a new user message that fills up to the next count, where that fits;
+- else the reply is dropped and the last user message grows or shrinks to the count (1472 in and 133 out, then 1582 in: the
+first prompt stays and gets 110 tokens longer);
+- else the conversation is cut back, message by message, until the count can be met.
+
+So the shared prefix is as long as the counts allow and the count is always exact: it is the server's own prompt_tokens, chat
+template included, when the tokenizer here is the server's.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +39,7 @@ _EXACT_FIELDS = ("min_tokens", "ignore_eos")
 
 @dataclass(slots=True, frozen=True)
 class Planned:
-    """A turn's request and how many tokens it has and asks for, where the workload or our own count says so."""
+    """A turn's request, with its prompt tokens and requested tokens where the workload or our own count gives them."""
 
     call: Call
     input_tokens: int | None = None
@@ -34,14 +47,14 @@ class Planned:
 
 
 def thread_of(conversation: Conversation) -> Thread:
-    """What the conversation has said so far; of a new one, nothing."""
+    """Return the conversation's history; an empty one for a new conversation."""
     if conversation.thread is None:
         conversation.thread = Thread()
     return conversation.thread
 
 
 def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:
-    """The request of a turn that has messages; they stay in the conversation's thread."""
+    """Return the request of a turn that has messages; they stay in the conversation's thread."""
     mode, thread = conversation.session.mode, thread_of(conversation)
     new: Sequence[Mapping[str, Any]] = turn.messages
     items: list[Mapping[str, Any]]
@@ -73,7 +86,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
 
 
 def limit_of(turn: Turn, endpoint: Endpoint, options: RunOptions) -> int | None:
-    """The limit of a turn's reply that goes out: what the API takes at least, where no field of an engine goes beside it."""
+    """Return the limit of a turn's reply to send: at least the API's minimum, unless a field of an engine is sent, too."""
     limit = turn.limit
     if limit is None or options.knows_ignore_eos or _is_for_engine(turn, options):
         return limit
@@ -81,7 +94,7 @@ def limit_of(turn: Turn, endpoint: Endpoint, options: RunOptions) -> int | None:
 
 
 def engine_fields(turn: Turn, endpoint: Endpoint, options: RunOptions, exactly: int | None) -> dict[str, int | bool]:
-    """Fields of engines for a reply of `exactly` so many tokens, or for a limit that the API alone would refuse."""
+    """Return fields of engines for a reply of `exactly` that many tokens, or for a limit below the API's minimum."""
     if options.endpoint_kind not in endpoint.exact_kinds:
         return {}
     if exactly is not None:
@@ -90,7 +103,7 @@ def engine_fields(turn: Turn, endpoint: Endpoint, options: RunOptions, exactly: 
 
 
 def short_limits(workload: Workload, options: RunOptions) -> tuple[int, int]:
-    """How many turns have a limit that the API alone refuses, and the least that it takes."""
+    """Return how many turns have a limit below the API's minimum, and that minimum."""
     least = endpoint_named(options.endpoint_type or "chat").least_max_tokens
     turns = [turn for session in workload.sessions.values() for turn in session.turns]
     return sum(1 for turn in turns if (turn.limit or least) < least and not _is_for_engine(turn, options)), least
@@ -106,14 +119,14 @@ def _only_request(conversation: Conversation) -> bool:
 
 
 def verbatim_call(turn: Turn, options: RunOptions) -> Call:
-    """The turn's payload as the file has it. Where it goes is seen from its keys unless the endpoint type is given."""
+    """Return the turn's payload as a call. Its keys give its API unless the endpoint type is given."""
     assert turn.payload is not None
     endpoint = endpoint_named(options.endpoint_type or _endpoint_of(turn.payload))
     return _call(endpoint, turn.payload, turn.payload.get("stream") is True, options)
 
 
 def finished_call(endpoint: Endpoint, body: dict[str, Any], turn: Turn, options: RunOptions) -> Call:
-    """Adds what the command line and then the turn say on top, and asks a stream for its usage."""
+    """Add the command line's and then the turn's extra fields, and ask a stream for its usage."""
     body.update(options.extra_inputs)
     body.update(endpoint.extra(turn.extra))
     if options.endpoint_kind in endpoint.exact_kinds:
@@ -144,6 +157,7 @@ def _endpoint_of(payload: Mapping[str, Any]) -> EndpointName:
 
 
 def headers(conversation: Conversation, request_id: str, call: Call, options: RunOptions) -> dict[str, str]:
+    """Return the headers of a request."""
     return {
         "X-Request-ID": request_id,
         options.session_header or "X-Correlation-ID": conversation.correlation_id,
@@ -161,11 +175,11 @@ class PromptTooShortError(ValueError):
 
 
 CONTENT_ERRORS = (TokenizerError, ChatTemplateError, PromptTooShortError)
-"""What a request may not be possible for, whatever the endpoint; their messages are for the user."""
+"""Errors of requests that are impossible with any endpoint; their messages are for the user."""
 
 
 class TokenCalls:
-    """Loads the tokenizer when it is made. Raises TokenizerError when that fails."""
+    """The writer of turns given in tokens. Loads the tokenizer when created. Raises TokenizerError if that fails."""
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
@@ -178,7 +192,7 @@ class TokenCalls:
         self.overhead_tokens = self._count([_user("")])
 
     def plan(self, conversation: Conversation, turn: Turn) -> Planned:
-        """Raises PromptTooShortError."""
+        """Return the request of a turn. Raises PromptTooShortError."""
         spec, options = turn.tokens, self._options
         assert spec is not None
         as_prompt = options.endpoint_type == "completions" or prompt_as_ids(spec, options)
@@ -219,7 +233,7 @@ class TokenCalls:
         return list(history)
 
     def _extend(self, conversation: Conversation, spec: TokenSpec) -> None:
-        """Makes the history a prompt of exactly spec.input_tokens tokens that shares what it can with what it was."""
+        """Make the history a prompt of exactly spec.input_tokens tokens that shares its longest possible prefix."""
         history = thread_of(conversation).history
         while True:
             if history and history[-1]["role"] == "user":
@@ -240,7 +254,10 @@ class TokenCalls:
             room = max(room + missing, 1)
 
     def _key(self, conversation: Conversation) -> int:
-        """Of the next user message: the same place in the same session has the same text, unless nothing is to be shared."""
+        """Return the key of the next user message's text.
+
+        The same place in the same session has the same text, unless nothing is to be shared.
+        """
         thread = thread_of(conversation)
         session = conversation.session
         own = (session.id, session.repeat) if session.repeat else (session.id,)
@@ -263,12 +280,12 @@ class TokenCalls:
 
 
 def prompt_as_ids(spec: TokenSpec, options: RunOptions) -> bool:
-    """Whether the turn's token ids go on the wire as they are."""
+    """Return whether the turn's token ids are sent as they are."""
     return spec.input_ids is not None and options.takes_token_ids and options.endpoint_type in (None, "completions")
 
 
 def short_prompts(workload: Workload, options: RunOptions) -> list[Problem]:
-    """Every turn whose prompt would be shorter than the chat template; loads a tokenizer only where one might be."""
+    """Return every turn with a prompt shorter than the chat template; loads a tokenizer only where one might be."""
     if options.endpoint_type == "completions":
         return []
     as_chat = [

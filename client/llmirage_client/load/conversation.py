@@ -1,4 +1,4 @@
-"""A running conversation: who it is, where it stands, and what it waits for."""
+"""A running conversation: its identity, its position, and the event it waits for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class Identifiers:
-    """Names conversations and requests: UUIDs that depend on the seed and on their place in the run, not on its timing."""
+    """Names of conversations and requests: UUIDs that depend on the seed and on their place in the run, not on timing."""
 
     def __init__(self, seed: int | None) -> None:
         self._seed = os.urandom(16).hex() if seed is None else f"seed {seed}"
 
     def make(self, *place: object) -> str:
+        """Return the name of a place."""
         name = "/".join(map(str, (self._seed, *place)))
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         variant = "89ab"[int(digest[16], 16) & 3]  # RFC 9562; put together by hand at a third of uuid.UUID's cost
@@ -62,26 +63,29 @@ Waits = Generator[Wait, None, None]
 
 
 class Cancelled(Exception):
-    """Raised in the rules of a conversation where they wait, if it is cancelled."""
+    """The cancellation of a conversation, raised in its rules where they wait."""
 
 
 class Timer(Protocol):
+    """A scheduled callback."""
+
     def cancel(self) -> object: ...
 
 
 class InFlight(Protocol):
-    """A request under way."""
+    """A request in flight."""
 
     def cancel(self) -> object:
-        """Lets it end soon, as cancelled."""
+        """End the request soon, as cancelled."""
         ...
 
 
 class Group:
-    """Conversations that are not over, in the order in which they started, and who waits until all of them are.
+    """Unfinished conversations in the order in which they started, and a callback for when all have finished.
 
-    leaving: how often the last one left and that was not told yet. gates: of the children of a conversation, those for
-    which its turns will wait, by turn; joined: the places of those for which they have waited.
+    leaving: how often the last one finished without being reported yet.
+    gates: the children of a conversation for which its turns will wait, by turn.
+    joined: the places of those for which they have waited.
     """
 
     __slots__ = ("gates", "joined", "leaving", "running", "when_over")
@@ -95,10 +99,11 @@ class Group:
 
     @property
     def busy(self) -> bool:
+        """True if a conversation is running or its end is not reported yet."""
         return bool(self.running) or self.leaving > 0
 
     def open_gate(self, turn_index: int) -> list[Conversation] | None:
-        """The children for which that turn has to wait, where there is a gate."""
+        """Return the children for which that turn has to wait, None without a gate."""
         children = self.gates.pop(turn_index, None)
         if children is not None:
             self.joined[turn_index] = [child.place for child in children]
@@ -110,7 +115,7 @@ class Group:
 
 
 class RequestTree:
-    """A root with its descendants: which of the requests that turns wait for have gone out or have their reply, and when.
+    """A root with its descendants: the dispatch and reply times of the requests that turns of other sessions wait for.
 
     started: the sessions that have begun.
     """
@@ -126,7 +131,7 @@ class RequestTree:
         return self._happened_s.get((session, turn, event))
 
     def note(self, session: str, turn: int, event: Event, now_s: float) -> None:
-        """The first time counts."""
+        """Record the first time of an event, and wake the conversations that wait for it."""
         key = (session, turn, event)
         if key not in self._happened_s:
             self._happened_s[key] = now_s
@@ -141,12 +146,16 @@ class RequestTree:
 class Conversation:
     """An instance of a session: the same session runs as several when roots repeat or parents share a child.
 
-    Its place: number counts those of the run; branch_mode says how it began; group is what it runs in; children are those
-    it has started. thread: what was said, where that is text.
+    number: counts the conversations of the run.
+    branch_mode: how it began.
+    group: the group it runs in.
+    children: those it has started.
+    thread: its history, where that is text.
+    started_s: when the root of its tree was due.
+    tree: None where no turn waits for requests of others.
 
     The rules write what they wait for: awaited, and of a request turn_index (from then on the last turn that was sent) and
     due_s. The sender of the request writes its outcome: failed (unless it was cancelled), and over_s, its end.
-    started_s: when the root of its tree was due. tree: None where no turn waits for requests of others.
     """
 
     __slots__ = (
@@ -177,7 +186,7 @@ class Conversation:
         "waits",
     )
 
-    play: Callable[[Conversation], object]  # lets it go on after everything that is ready now
+    play: Callable[[Conversation], object]  # resumes it after everything that is ready now
     rules: Waits | None  # None: its own turns are over
     group: Group
     children: Group | None
@@ -201,7 +210,7 @@ class Conversation:
         branch_mode: BranchMode = "root",
         depth: int = 0,
     ) -> None:
-        """place: what makes its name different from all others of its parent, whatever the run's timing."""
+        """Create a conversation. place: distinguishes its name from all others of its parent, whatever the run's timing."""
         self.session = session
         self.number = number
         self.parent = parent
@@ -224,7 +233,7 @@ class Conversation:
 
     @property
     def correlation_id(self) -> str:
-        """Its own name; made when it is asked for: in simulations few routers do, and reports do it after the run."""
+        """Its own name, made on demand: in simulations few routers need it, and reports do after the run."""
         if not self._own_id:
             place = self.place if self.parent is None else (self.parent, *self.place)
             self._own_id = self._identifiers.make("conversation", *place)
@@ -232,7 +241,7 @@ class Conversation:
 
     @property
     def affinity_id(self) -> str:
-        """What a sticky router goes by: a fork child has its parent's."""
+        """The key of sticky routers: a fork child has its parent's."""
         if self.branch_mode == "fork" and self.parent is not None:
             return self.parent.affinity_id
         return self.correlation_id
@@ -247,29 +256,29 @@ class Conversation:
         return None if self.parent is None else self._started_by_turn
 
     def joined(self, turn_index: int) -> tuple[str, ...]:
-        """The correlation ids of the children that a turn waited for."""
+        """Return the correlation ids of the children that a turn waited for."""
         places = () if self.children is None else self.children.joined.get(turn_index, ())
         return tuple([self._identifiers.make("conversation", self, *place) for place in places])
 
     def wake(self) -> None:
-        """What it waits for has come."""
+        """Resume it: the event that it waits for has come."""
         if self.waits is not NOTHING:
             self.waits = NOTHING
             self.play(self)
 
     def wake_early(self) -> None:
-        """Nothing comes any more of what it waits for."""
+        """Resume it before the event that it waits for."""
         if isinstance(self.waits, Until):
             self.timer.cancel()
         self.wake()
 
     def go(self, due_s: float) -> None:
-        """Its turn has got a tick, which was due at that time."""
+        """Resume its turn, which has got a tick that was due at that time."""
         self.due_s = due_s
         self.wake()
 
     def cancel(self) -> None:
-        """Ends it where it waits, with its request and its descendants."""
+        """End it where it waits, with its request and its descendants."""
         if self.cancelled:
             return
         self.cancelled = True
@@ -280,7 +289,7 @@ class Conversation:
 
 
 class Family:
-    """The conversations of a run: no two have a number in common, nor do those of several shares.
+    """The conversations of a run, all with distinct numbers, across the workers of a run too.
 
     awaited: session and turn of the requests for which turns of other sessions wait.
     """
@@ -302,7 +311,7 @@ class Family:
         return conversation
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
-        """A fork continues its parent: history and tools so far, and its affinity. A spawn starts from nothing."""
+        """Return a child. A fork continues its parent (history, tools, affinity); a spawn starts from nothing."""
         session = self._of_repeat(session_id, parent)
         name = (kind, session_id, *place)
         child = Conversation(session, self._number(), self._identifiers, name, parent, kind, parent.depth + 1)
@@ -313,14 +322,14 @@ class Family:
         return child
 
     def pre_session_child(self, root: Conversation, session_id: str, *place: object) -> Conversation:
-        """Started before the first turn of `root`; nothing waits for it and it has no parent."""
+        """Return a child started before the first turn of `root`; nothing waits for it and it has no parent."""
         name = (root, "pre", session_id, *place)
         return Conversation(
             self._of_repeat(session_id, root), self._number(), self._identifiers, name, None, "spawn", depth=1
         )
 
     def abandon(self, tree: RequestTree, session_id: str, now_s: float, turn: int = 0) -> None:
-        """Let nobody wait for the turns of a session from that one on, nor for sessions that they would have started."""
+        """Release the waits for the turns of a session from that one on, and for the sessions they would have started."""
         left = [(session_id, turn)]
         while left:
             name, first = left.pop()
@@ -343,7 +352,10 @@ class Family:
 
 
 def think_time_s(round_: Round, think_time: ThinkTime | None, rng: random.Random) -> float:
-    """The pause before a round: its median with the session's lognormal spread around it, within the session's bounds."""
+    """Return the pause before a round.
+
+    It is the round's median with the session's lognormal spread around it, within the session's bounds.
+    """
     if think_time is None:
         return round_.think_time_s
     pause_s = round_.think_time_s * math.exp(rng.gauss(0.0, think_time.sigma))

@@ -1,4 +1,4 @@
-"""How a process runs a load: on which event loop, and with a garbage collector that keeps out of the way."""
+"""The event loop of a load, its garbage collection, and a watch on how late the loop is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def run_on_best_loop(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Runs the coroutine to its end: on uvloop where there is one."""
+    """Run the coroutine to its end, on uvloop where there is one."""
     try:
         import uvloop
     except ImportError:  # not made for every platform
@@ -30,7 +30,11 @@ BEAT_S = 0.1
 
 
 class Heartbeat:
-    """`async with` it. lag_s: how late each beat came, in seconds. cpu_s: CPU time of this process inside the block."""
+    """A watch on the client itself while it loads an endpoint, as an async context manager.
+
+    lag_s: lateness of each beat in seconds.
+    cpu_s: CPU time of this process inside the block.
+    """
 
     def __init__(self, on_beat: Callable[[], None]) -> None:
         self._on_beat = on_beat

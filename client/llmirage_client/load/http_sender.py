@@ -18,18 +18,20 @@ OnRecord = Callable[[Record], None]
 
 
 class ProgressSink(Protocol):
+    """A display of the run's progress."""
+
     def update(self, done: int, errors: int, in_flight: int) -> None: ...
 
 
 class Planner(Protocol):
-    """Says what requests are made of."""
+    """The writer of requests."""
 
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
-        """The request of a turn. Raises one of load.token_calls.CONTENT_ERRORS where there can be none."""
+        """Return the request of a turn. Raises one of load.calls.CONTENT_ERRORS where there can be none."""
         ...
 
     def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:
-        """The request is over: what it brought may be part of the next."""
+        """Note the outcome of the request, which may become part of the next."""
         ...
 
 
@@ -62,7 +64,7 @@ class HttpSender(Sender):
         self.apis: set[str] = set()  # the names of those that were used
 
     async def send(self, conversation: Conversation) -> None:
-        """Sends the request of the present turn and writes down what became of it, also when the task is cancelled."""
+        """Send the request of the present turn and record its outcome, also when the task is cancelled."""
         turn_index, phase = conversation.turn_index, self.phase
         assert turn_index is not None
         planned = self._planner.plan(conversation, turn_index)
@@ -116,7 +118,7 @@ class HttpSender(Sender):
         record.exchange.error = error
 
     def inputs(self) -> list[dict[str, Any]]:
-        """The content of inputs.json: every conversation's bodies as they were sent."""
+        """Return the content of inputs.json: every conversation's bodies as they were sent."""
         return self._inputs
 
     def _payloads_of(self, conversation: Conversation) -> list[Mapping[str, Any]]:
@@ -142,13 +144,13 @@ class HttpSender(Sender):
 
 
 class GaveUp(Exception):
-    """The request was cancelled on purpose before its reply was complete."""
+    """A cancellation on purpose before the reply was complete."""
 
 
 async def send_for_a_time(target: Target, call: Call, delay_s: float) -> Exchange:
-    """Sends the call; raises GaveUp when the reply was not complete in time.
+    """Send the call; raise GaveUp if the reply is not complete in time.
 
-    delay_s: after the whole request is out, on the run's clock.
+    delay_s: after the whole request was sent, on the run's clock.
     """
     loop = asyncio.get_running_loop()
     sending = loop.create_task(_to(target, call))

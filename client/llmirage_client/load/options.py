@@ -1,4 +1,4 @@
-"""Options of one run, complete and in seconds. A run at speed N divides all times by N."""
+"""The settings of a run. All times are of the cluster's own life: a run at speed N divides them by N."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, frozen=True)
 class Share:
-    """Places (of roots in their order, ticks of a rate, slots, seats of users) are dealt out in turn: worker `index` of `of`
-    has those that leave the remainder `index`. Alone, it has all.
+    """The part of a run that one of several workers does, such that all parts together are the run.
+
+    Places (of roots in their order, ticks of a rate, slots, seats of users) are dealt out in turn: worker `index` of `of`
+    has those that leave the remainder `index`. A single worker has all.
     """
 
     index: int = 0
     of: int = 1
 
     def part(self, count: int, start: int = 0) -> int:
-        """How many of `count` places from `start` on are its own; over all shares the sum is `count`."""
+        """Return how many of `count` places from `start` on are its own; over all shares the sum is `count`."""
         return len(range(self.first(start), start + count, self.of))
 
     def first(self, start: int) -> int:
-        """The first of its places from `start` on."""
+        """Return the first of its places from `start` on."""
         return start + (self.index - start) % self.of
 
     def has(self, place: int) -> bool:
         return place % self.of == self.index
 
     def pick(self, things: Iterable[_T]) -> Iterator[_T]:
-        """Its own of things that have the places 0, 1, 2, ..."""
+        """Return its own of things that have the places 0, 1, 2, ..."""
         return itertools.islice(things, self.index, None, self.of)
 
 
@@ -128,7 +130,7 @@ class RunOptions:
         make_plain(self)
 
     def of_warm_up(self) -> RunOptions | None:
-        """The options of the phase before; None when there is none."""
+        """Return the options of the warm-up phase; None if there is none."""
         if not self.warmup_request_count and self.warmup_num_conversations is None and self.warmup_duration_s is None:
             return None
         own: dict[str, Any] = {}
@@ -162,7 +164,7 @@ class RunOptions:
 
     @property
     def counts_prompts(self) -> bool:
-        """Whether the tokenizer here is, as far as anybody can know, the endpoint's."""
+        """True if the tokenizer here is the endpoint's, as far as can be known."""
         return self.endpoint_kind == "llmirage" or self.tokenizer is not None
 
     @property
@@ -172,7 +174,7 @@ class RunOptions:
 
     @property
     def rates(self) -> RateSeries | None:
-        """How many turns of roots per second, when; None when no rate rules."""
+        """Turns of roots per second over time; None without a rate."""
         if self.request_rate_per_s is not None:
             return RateSeries.constant(self.request_rate_per_s, self.request_rate_ramp_s)
         return self.request_rate_series

@@ -1,8 +1,9 @@
-"""One phase of a run, warm-up or profiling: starts conversations, lets them go on when what they wait for has come.
+"""One phase of a run, warm-up or profiling: it starts conversations and resumes them.
 
-What conversations do is in load.rules, when roots start in load.arrivals. A conversation is over when its own turns are and
-so are its descendants: a root's slot is taken until its whole tree is, however deep, and cancelling a root cancels its tree.
-Pre-session children belong to no tree: they hold no slot, and once every tree is over none of their turns goes out any more.
+The rules of conversations are in load.rules, the starts of roots in load.arrivals. A conversation has finished when its own
+turns and its descendants have: a root's slot is taken until its whole tree has finished, however deep, and cancelling a root
+cancels its tree. Pre-session children belong to no tree: they hold no slot, and once every tree has finished none of their
+turns is sent any more.
 """
 
 from __future__ import annotations
@@ -38,40 +39,41 @@ from llmirage_client.workload.session import Session, Workload
 
 
 class Interpreter(Protocol):
-    """load.asyncio_interpreter on an event loop, simulate.event_queue in virtual time.
+    """The interface of an interpreter of conversations: the order of ready callbacks, and time.
 
-    Both run what is ready first come, first served, and send a conversation's request (REPLY) as soon as its rules say so.
+    Implemented by load.runner on an event loop and simulate.event_queue in virtual time. Both run ready callbacks first
+    come, first served, and send a conversation's request (REPLY) as soon as its rules yield it.
     """
 
     def now(self) -> float:
-        """Seconds on the run's clock."""
+        """Return seconds on the run's clock."""
         ...
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Calls it after everything that is ready now."""
+        """Call it after everything that is ready now."""
         ...
 
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
-        """Calls it at that time, after what is ready then."""
+        """Call it at that time, after everything that is ready then."""
         ...
 
     def play(self, conversation: Conversation) -> object:
-        """Lets the conversation go on (`Phase.resume`) after everything that is ready now."""
+        """Resume the conversation (`Phase.resume`) after everything that is ready now."""
         ...
 
     def send(self, conversation: Conversation) -> bool:
-        """Sends the request of the conversation's present turn; False if that is over at once."""
+        """Send the request of the conversation's present turn; return False if it has ended at once."""
         ...
 
     def end(self, conversation: Conversation, cut: bool) -> bool:
-        """The request in flight is over, or is to be (cut); False if it ends only when the conversation goes on again."""
+        """End the request in flight (cut: before its reply); return False if that happens when the conversation resumes."""
         ...
 
 
 class Phase:
-    """A warm-up runs the turns of roots only.
+    """A phase of a run; a warm-up runs the turns of roots only.
 
-    left_unfinished: conversations that nothing waited for and that had turns left when everything else was over.
+    left_unfinished: conversations that nothing waited for and that had turns left when everything else had finished.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Phase:
         self._arrivals.changed = self._arrive_early
         self._stop.listen(self._wake_if_ended)
         self._steps = self._arrivals.steps()
-        self._next_step: Timer | None = None  # when the arrivals go on
+        self._next_step: Timer | None = None  # of the arrival process
         self._arrivals_wait = False
         self._places = places(sampler, options)
         self._send, self._end_request = interpreter.send, interpreter.end
@@ -115,7 +117,11 @@ class Phase:
         return self._rules.failed_fast
 
     def begin(self, when_over: Callable[[], object]) -> None:
-        """when_over: called when every root is over with its tree, and what pre-session children have in flight then."""
+        """Begin the phase.
+
+        when_over: called once every root conversation and its descendants have finished, and in-flight pre-session requests
+            with them.
+        """
         self._when_over = when_over
         todo = {"close": self._stop.close, "end": self._stop.end, "cancel": self.cancel}
         now_s = self._interpreter.now()
@@ -123,7 +129,7 @@ class Phase:
         self._arrive()
 
     def cancel(self) -> None:
-        """Nothing more goes out, and what is in flight is cancelled."""
+        """Send no further request, and cancel those in flight."""
         self._stop.end()
         for conversation in sorted([*self._roots.running, *self._unawaited.running], key=_number):
             conversation.cancel()
@@ -139,17 +145,17 @@ class Phase:
         self._when_all_over(self._unawaited, partial(self._finish, None if ended_before else truncated_before))
 
     def _finish(self, truncated_before: int | None) -> None:
-        """truncated_before: children cut short when all roots were over; None: the phase had ended already."""
+        """End the phase. truncated_before: children cut short when all roots had finished; None: it had ended before."""
         if truncated_before is not None:
             self.left_unfinished = self.stats.children_truncated - truncated_before
         for timer in self._timers:
             timer.cancel()
         self._when_over()
 
-    # --- who comes -------------------------------------------------------------------------------------------------------
+    # --- arrivals -------------------------------------------------------------------------------------------------------
 
     def _arrive(self) -> None:
-        """Follows the arrivals to where they wait next."""
+        """Follow the arrival process to its next wait."""
         until_s = next(self._steps, None)
         if until_s is None:
             self._when_all_over(self._roots, self._roots_over)
@@ -167,7 +173,7 @@ class Phase:
             self._interpreter.call_soon(self._arrive)
 
     def _arrive_early(self) -> None:
-        """Something has changed for the arrivals."""
+        """Resume the arrival process after a change."""
         if self._next_step is not None:
             self._next_step.cancel()
         self._arrive_in_time()
@@ -193,10 +199,13 @@ class Phase:
         conversation.play = self._interpreter.play
         conversation.play(conversation)
 
-    # --- how they go on --------------------------------------------------------------------------------------------------
+    # --- conversations --------------------------------------------------------------------------------------------------
 
     def resume(self, conversation: Conversation, cut: bool | None = None) -> None:
-        """Plays the rules of a conversation until they wait again. cut: it ends where it waits; None: if it is cancelled."""
+        """Play the rules of a conversation until they wait again.
+
+        cut: it ends where it waits; None: if it is cancelled.
+        """
         if cut is None:
             cut = conversation.cancelled
         if conversation.in_flight is not None and not self._end_request(conversation, cut):
@@ -222,7 +231,7 @@ class Phase:
             conversation.timer = self._interpreter.call_at(waits.when_s, conversation.wake)
 
     def _cut(self, conversation: Conversation) -> None:
-        """Ends a cancelled conversation where it waits, and then its children."""
+        """End a cancelled conversation where it waits, and then its children."""
         if conversation.rules is not None:
             try:
                 conversation.rules.throw(Cancelled())
@@ -232,7 +241,7 @@ class Phase:
             conversation.children.cancel()
 
     def _end(self, conversation: Conversation) -> None:
-        """Its own turns are over, and perhaps all its descendants."""
+        """Finish its own turns, and the conversation if all its descendants have finished."""
         if conversation.rules is not None:
             conversation.rules = None
             parent = conversation.parent
@@ -245,7 +254,7 @@ class Phase:
         conversation.waits = NOTHING
         group = conversation.group
         del group.running[conversation]
-        conversation.play = _nothing  # the other knows the run, and what is over is kept for longer
+        conversation.play = _nothing  # the interpreter refers to the run, and finished conversations are kept for longer
         if group is self._roots:
             self._arrivals.tree_done()
         if not group.running:
@@ -270,7 +279,7 @@ def _number(conversation: Conversation) -> int:
 
 
 def _wake_waiting(group: Group) -> None:
-    """Those that wait for a time, a tick or a request, and their descendants."""
+    """Wake conversations that wait for a time, a tick or a request, and their descendants."""
     for conversation in group.running:
         if conversation.waits in (TICK, EVENT) or isinstance(conversation.waits, Until):
             conversation.wake_early()

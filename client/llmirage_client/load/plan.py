@@ -1,4 +1,4 @@
-"""From options to a load: which roots a phase takes, the way in which they arrive, and when it ends."""
+"""From options to a load: the roots of a phase and their order, the arrival process, and the end of the phase."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmirage_client.workload.session import Session, Workload
 def conversations(
     sampler: Sampler, workload: Workload, options: RunOptions, with_children: bool = True
 ) -> Iterator[Session]:
-    """The roots to run, in order; without end when only a cap or a duration limits the run.
+    """Return the roots to run, in order; without end when only a cap or a duration limits the run.
 
     Without children, roots that send nothing themselves are passed over.
     """
@@ -36,9 +36,9 @@ def conversations(
 
 
 def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
-    """The places in the order of roots of those that a phase begins now, by which their conversations are named.
+    """Yield the places, in the order of roots, of those that a phase begins now; conversations are named by them.
 
-    They are the same whether one worker or several do the run, but after a warm-up that time or requests limit.
+    They are the same whether one worker or several do the run, except after a warm-up limited by time or requests.
     """
     share = options.share
     if not options.fixed_schedule:
@@ -49,7 +49,7 @@ def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
 
 
 def own_requests(options: RunOptions) -> int | None:
-    """The cap on requests for this worker; 0 when it has no slot in which to send any."""
+    """Return the cap on requests for this worker; 0 if it has no slot in which to send any."""
     share = options.share
     if options.concurrency is not None and not share.part(options.concurrency):
         return 0
@@ -57,7 +57,7 @@ def own_requests(options: RunOptions) -> int | None:
 
 
 def moments(options: RunOptions, start_s: float) -> list[tuple[float, Literal["close", "end", "cancel"]]]:
-    """When a phase that begins at start_s closes, ends and is cancelled."""
+    """Return when a phase that begins at start_s closes, ends and is cancelled."""
     hard_s, soft_s, grace_s = options.benchmark_duration_s, options.soft_duration_s, options.benchmark_grace_period_s
     after: list[tuple[float, Literal["close", "end", "cancel"]]] = []
     if soft_s is not None:
@@ -68,14 +68,14 @@ def moments(options: RunOptions, start_s: float) -> list[tuple[float, Literal["c
 
 
 def scheduled_roots(workload: Workload, options: RunOptions) -> int:
-    """How many roots a fixed schedule has within its bounds."""
+    """Return how many roots a fixed schedule has within its bounds."""
     return sum(1 for _ in _window(workload, options))
 
 
 def arrivals(
     workload: Workload, options: RunOptions, roots: Iterator[Session], start: Start, stop: Stop, rng: Random
 ) -> Arrivals:
-    """The way in which the options say that roots arrive."""
+    """Return the arrival process that the options ask for."""
     share = options.share
     slots = Slots(options.concurrency, options.concurrency_ramp_s / options.speed, share)
     if options.fixed_schedule:
@@ -101,7 +101,7 @@ def _window(workload: Workload, options: RunOptions) -> Iterator[Session]:
 
 
 def _scheduled(workload: Workload, options: RunOptions) -> Iterator[Session]:
-    """The roots within the schedule's bounds, by time, with the times at which they arrive in this run."""
+    """Yield the roots within the schedule's bounds, by time, with the times at which they arrive in this run."""
     roots = sorted(_window(workload, options), key=lambda session: session.arrival_s or 0.0)
     zero_s = options.schedule_start_s
     if options.schedule_auto_offset and roots:
@@ -112,7 +112,7 @@ def _scheduled(workload: Workload, options: RunOptions) -> Iterator[Session]:
 
 
 def _moved(session: Session, zero_s: float, options: RunOptions) -> Session:
-    """Its times counted from zero_s, at the schedule's speed-up, without the turns after the schedule's end."""
+    """Return it with times counted from zero_s, at the schedule's speed-up, without turns after the schedule's end."""
     turns = []
     for turn in session.turns:
         if turn.arrival_s is not None:
@@ -125,9 +125,9 @@ def _moved(session: Session, zero_s: float, options: RunOptions) -> Session:
 
 
 def own_gaps(gaps: Iterator[float], share: Share) -> tuple[float, Iterator[float]]:
-    """From the gaps between all ticks: how long the share's own first is after the very first, and the gaps between its own.
+    """Return how long the share's own first tick is after the very first, and the gaps between its own ticks.
 
-    The ticks of all shares together are those of the run: any process of arrivals stays what it is.
+    The ticks of all shares together are those of the run: any arrival process stays the same.
     """
     if share.of == 1:
         return 0.0, gaps
@@ -142,11 +142,14 @@ def _sums(gaps: Iterator[float], count: int) -> Iterator[float]:
 class Sampler:
     """The roots of a workload without end, in the order of a strategy; one sampler feeds all phases of a run.
 
-    sequential: file order, from the top again. shuffle: all of them in a random order, then all in another. random: drawn
-    with replacement. skip: so many of the order are passed over; runs that each begin where the one before stopped have
-    no conversation in common until the workload is used up. share: only those whose places, from there on, are its own.
-    vary: number the repeats of a root, so that each has fresh tokens. taken: how far the order has been followed, what was
-    passed over included.
+    sequential: file order, from the top again.
+    shuffle: all of them in a random order, then all in another.
+    random: drawn with replacement.
+    skip: number of roots of the order to pass over; runs that each begin where the one before stopped have no conversation
+        in common until the workload is used up.
+    share: only those whose places, from there on, are its own.
+    vary: number the repeats of a root, so that each has fresh tokens.
+    taken: number of roots of the order taken, including those passed over.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class Sampler:
 
     @property
     def used_up(self) -> bool:
-        """Whether more were taken than there are, so that some came again."""
+        """True if more were taken than there are, so that some were repeated."""
         return self.taken > len(self._roots)
 
     def __iter__(self) -> Iterator[Session]:
@@ -190,7 +193,7 @@ class Sampler:
             self.taken += 1
 
     def _follow(self, strategy: SamplingStrategy, rng: Random) -> Iterator[tuple[Session, int]]:
-        """Each root with the number of times that it came before."""
+        """Yield each root with the number of times that it came before."""
         roots = self._roots
         if not roots:
             return

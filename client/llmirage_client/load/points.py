@@ -1,4 +1,4 @@
-"""Points of load: what is varied in a sweep or a search, and how much each point runs."""
+"""Points of load in a sweep or a search: what varies, the size of each point, and the search for the highest load."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Point:
         return f"{self.variable}{self.load:g}"
 
     def options(self, base: RunOptions, first_root: int) -> RunOptions:
-        """The run's options at this point, with conversations from first_root on."""
+        """Return the run's options at this point, with conversations from first_root on."""
         options = replace(base, first_root=first_root)
         if self.variable == "concurrency":
             options = replace(options, concurrency=int(self.load))
@@ -52,8 +52,10 @@ class Point:
 
 
 def by_load(workload: Workload, loads: int) -> tuple[int, ...]:
-    """How many conversations of a workload that was made for so many loads belong to each: those of an equal share of its
-    requests (see synthetic_load)."""
+    """Return how many conversations of a workload made for this many loads belong to each.
+
+    Each load has those of an equal share of its requests (see synthetic_load).
+    """
     ends = itertools.accumulate(len(workload.sessions[root].turns) for root in workload.roots)
     each = sum(len(workload.sessions[root].turns) for root in workload.roots) // loads
     shares = Counter((end - 1) // each for end in ends)
@@ -61,9 +63,9 @@ def by_load(workload: Workload, loads: int) -> tuple[int, ...]:
 
 
 def shared_out(workload: Workload, loads: tuple[float, ...], variable: Variable) -> int:
-    """How many conversations each point of a sweep runs when nothing says: an equal share of the file.
+    """Return the default number of conversations of each point of a sweep: an equal share of the file.
 
-    When that is fewer than the largest concurrency needs, each point runs as many as that, and the file comes again.
+    If that is fewer than the largest concurrency needs, each point runs as many as that, and the file is repeated.
     """
     roots = len(workload.roots) - workload.skipped
     needed = max(loads) if variable == "concurrency" else 1
@@ -71,10 +73,10 @@ def shared_out(workload: Workload, loads: tuple[float, ...], variable: Variable)
 
 
 def probe(workload: Workload, variable: Variable, load: float, number: int) -> Point:
-    """A point of a search, of the size it has when nothing says.
+    """Return a point of a search, of default size.
 
-    At a concurrency: so many conversations that they send PROBE_REQUESTS requests and fill every slot twice. At a rate: so
-    long that PROBE_REQUESTS are due, and PROBE_S seconds at least; new conversations come all the while.
+    At a concurrency: as many conversations as send PROBE_REQUESTS requests and fill every slot twice. At a rate: long enough
+    that PROBE_REQUESTS are due, and PROBE_S seconds at least, with new conversations all the while.
     """
     if variable == "request_rate":
         return Point(variable, load, number, duration_s=max(PROBE_S, PROBE_REQUESTS / load))
@@ -85,11 +87,17 @@ def probe(workload: Workload, variable: Variable, load: float, number: int) -> P
 
 @dataclass(slots=True)
 class MaxSearch:
-    """Asks for loads (`next_load`) and is told whether each met the condition (`tell`), until next_load is None.
+    """A search for the highest load that meets a condition: doubling until it is missed, then bisection.
 
-    start: the first load tried. lower, upper: bounds, which may be tried themselves. whole: loads are whole numbers.
+    It asks for loads (`next_load`) and is given the outcome of each (`tell`), until next_load is None.
+
+    start: the first load tried.
+    lower, upper: bounds, which may be tried themselves.
+    whole: loads are whole numbers.
     precision: when the lowest miss is within this share above the highest hit, the search ends; whole loads also end when
-    they are neighbours. best: the highest load that met the condition. worst: the lowest that missed it.
+        they are neighbours.
+    best: the highest load that met the condition.
+    worst: the lowest that missed it.
     """
 
     start: float
@@ -121,5 +129,5 @@ class MaxSearch:
 
 
 def _rounded(load: float) -> float:
-    """To three digits, so that a rate can be read and typed again."""
+    """Return the load to three digits, so that a rate can be read and typed again."""
     return float(f"{load:.3g}")

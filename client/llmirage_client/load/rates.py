@@ -1,4 +1,4 @@
-"""How many arrivals a second, as a function of time: constant, growing over a ramp, or along a series of points."""
+"""Arrivals per second as a function of time: constant, growing over a ramp, or along a series of points."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class RateSeries:
 
     @classmethod
     def constant(cls, per_s: float, ramp_s: float = 0.0) -> RateSeries:
-        """The rate from the start, or growing to it from 0 within ramp_s."""
+        """Return the rate from the start, or growing to it from 0 within ramp_s."""
         return cls(((0.0, 0.0), (ramp_s, per_s)) if ramp_s else ((0.0, per_s),))
 
     def after(self, time_s: float, arrivals: float) -> float:
-        """When so many more arrivals are due, counted from time_s: where the area under the rate reaches them.
+        """Return when `arrivals` more arrivals are due, counted from time_s: where the area under the rate reaches them.
 
         With 0 arrivals, the first moment from which the rate is not zero. Infinite when that never comes.
         """
@@ -56,10 +56,10 @@ class RateSeries:
 
 
 def unit_gaps(pattern: ArrivalPattern, smoothness: float, rng: Random) -> Iterator[float]:
-    """Gaps between arrivals at one arrival a second, mean 1. At other rates, time runs that much faster.
+    """Return gaps between arrivals at one arrival a second, mean 1. At other rates, time runs that much faster.
 
     gamma: of shape `smoothness`, so with a coefficient of variation of 1 / sqrt(smoothness); poisson is shape 1, constant
-    its limit. vLLM's --burstiness is the same number.
+        its limit. vLLM's --burstiness is the same number.
     """
     match pattern:
         case "constant":
@@ -71,18 +71,18 @@ def unit_gaps(pattern: ArrivalPattern, smoothness: float, rng: Random) -> Iterat
 
 
 def _reach(area: float, rate: float, slope: float) -> float:
-    """x where rate * x + slope * x² / 2 is the area; in the form that loses no digits."""
+    """Return x where rate * x + slope * x² / 2 is the area; in the form that loses no digits."""
     if slope == 0.0:
         return area / rate if area else 0.0
     return 2 * area / (rate + math.sqrt(max(rate * rate + 2 * slope * area, 0.0))) if area else 0.0
 
 
 class RateSeriesError(ValueError):
-    """The text or file is no rate series; the message says where and why."""
+    """A text or file that is no rate series; the message gives the place and the reason."""
 
 
 def read_rate_series(text: str) -> RateSeries:
-    """Points `seconds:rate` between commas, or the path of a file of points. Raises RateSeriesError.
+    """Return a series from points `seconds:rate` between commas, or from a file of points. Raises RateSeriesError.
 
     The file is AIPerf's JSON, {"points": [{"time_s": 0, "qps": 5}, ...]}, a JSON array of such objects or of pairs, or text
     with `seconds,rate` on each line, a heading and # comments apart.
@@ -105,7 +105,7 @@ def read_rate_series(text: str) -> RateSeries:
 
 
 def series_text(text: str) -> str:
-    """As it is, once it was read: files show a series as it was given. Raises RateSeriesError."""
+    """Return the text once it was validated: files show a series as it was given. Raises RateSeriesError."""
     read_rate_series(text)
     return text
 

@@ -1,8 +1,8 @@
-"""What conversations do: their turns, the children that these start and wait for, rounds, and what is counted of it.
+"""The rules of conversations: their turns, the children that these start and wait for, rounds, and their statistics.
 
-The rules of a run, and the only place where they are. A conversation's rules are a generator: it yields what it waits for
-(see load.conversation) and goes on when that has come. It knows neither who plays it nor what time is: load.phase starts
-conversations and says what their waits mean, on the event loop of a live run or on the event queue of a simulation.
+They are written here and nowhere else. A conversation's rules are a generator: it yields what it waits for (see
+load.conversation) and is resumed when that has come. It knows neither its interpreter nor the clock: load.phase starts
+conversations and carries out their waits, on the event loop of a live run or on the event queue of a simulation.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from llmirage_client.workload.session import After, Event, Turn
 
 
 class Rules:
-    """Of one phase. start: begins a child of a conversation, or what it starts before its first turn.
+    """The rules of one phase.
 
+    start: begins a child of a conversation, or a child started before its first turn.
     failed_fast: the session whose failed request aborted the run; abort: does that.
     """
 
@@ -66,7 +67,10 @@ class Rules:
         )
 
     def turns(self, conversation: Conversation, ready_s: float) -> Waits:
-        """Send turn after turn, then start the children of each once its reply is there. ready_s: when the first may go."""
+        """Send turn after turn, then start the children of each once its reply is there.
+
+        ready_s: when the first may be sent.
+        """
         session, stop, arrivals, clock = conversation.session, self._stop, self._arrivals, self._stop.clock
         whole = False
         tree = conversation.tree if self._with_children else None
@@ -141,7 +145,10 @@ class Rules:
     def _after(
         self, conversation: Conversation, tree: RequestTree, after: Sequence[After], ready_s: float
     ) -> Generator[Wait, None, float]:
-        """Wait for requests of the tree. Return when the turn may go out: `ready_s`, or later if one of them says so."""
+        """Wait for requests of the tree.
+
+        Returns when the turn may be sent: `ready_s`, or later if one of them requires it.
+        """
         for each in after:
             while (happened_s := tree.happened_s(each.session, each.turn, each.event)) is None:
                 if self._stop.ended:
@@ -156,7 +163,7 @@ class Rules:
             yield Until(when_s)
 
     def rounds(self, conversation: Conversation) -> Waits:
-        """An orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
+        """Run an orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
         session, stop, clock = conversation.session, self._stop, self._stop.clock
         whole = False
         rng = Random(conversation.correlation_id)
@@ -200,7 +207,7 @@ class Rules:
                 conversation.children.gates.setdefault(branch.join_at, []).extend(children)
 
     def _started(self, children: list[Conversation]) -> list[Conversation]:
-        """Starts children at once, whatever the arrivals say; returns those it started: none when the phase has ended."""
+        """Start children at once, regardless of the arrivals; return those started: none when the phase has ended."""
         if self._stop.ended:
             self.stats.children_truncated += len(children)
             return []
@@ -209,7 +216,7 @@ class Rules:
         return children
 
     def _join(self, parent: Conversation, children: list[Conversation], count: bool = True) -> Generator[Wait, None, bool]:
-        """Waits for the last replies of children; False when they were all there already."""
+        """Wait for the last replies of children; return False if they were all there already."""
         waiting = [child for child in children if child.rules is not None]
         suspended = bool(waiting) and count
         self.stats.parents_suspended += suspended
@@ -221,7 +228,7 @@ class Rules:
         return suspended
 
     def _delay_s(self, conversation: Conversation, index: int) -> float:
-        """The pause before a turn on the run's clock, by the file or as drawn."""
+        """Return the pause before a turn on the run's clock, by the file or drawn."""
         options, delay_s = self._options, conversation.session.turns[index].delay_s
         if index and options.inter_turn_delay_mean_s is not None:
             rng = Random(f"delay {conversation.correlation_id} {index}")
@@ -229,14 +236,14 @@ class Rules:
         return self._paced(delay_s)
 
     def _paced(self, delay_s: float) -> float:
-        """A pause of the file on the run's clock."""
+        """Return a pause of the file on the run's clock."""
         options = self._options
         delay_s *= options.inter_turn_delay_factor
         cap_s = options.inter_turn_delay_cap_s
         return (delay_s if cap_s is None else min(delay_s, cap_s)) / self._speed
 
     def _count_end(self, conversation: Conversation, whole: bool) -> None:
-        """whole: it came to its end by its own rules."""
+        """Count the end of a child. whole: it came to its end by its own rules."""
         if self.failed_fast is not None:
             return
         if not whole:
@@ -247,7 +254,7 @@ class Rules:
             self.stats.children_completed += 1
 
     def _fail_fast(self, conversation: Conversation) -> None:
-        """Aborts the run, if that is wished: everything under way is cancelled, and siblings are not counted."""
+        """Abort the run, if requested: everything in flight is cancelled, and siblings are not counted."""
         child = conversation.depth > 0
         if not (self._options.fail_fast or (child and self._options.fail_fast_children)) or self.failed_fast is not None:
             return

@@ -20,9 +20,10 @@ from llmirage_shared.virtual_time import precise_clock
 
 
 class AsyncioInterpreter:
-    """A conversation that goes on is a task, which sends its requests; one that waits for something else is none.
+    """An interpreter of conversations on an asyncio event loop: real endpoints, or an API in this process.
 
-    Make it on the running loop.
+    A conversation that runs is a task, which sends its requests; one that waits for anything else is none. Create it on the
+    running loop.
     """
 
     def __init__(self, sender: HttpSender) -> None:
@@ -32,7 +33,7 @@ class AsyncioInterpreter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, phase: Phase) -> None:
-        """Returns when the phase is over. Raises what planning a request raises, after all requests have ended."""
+        """Run a phase to its end. Raises what planning a request raises, after all requests have ended."""
         self._phase = phase
         self._sender.begin(phase.name)
         self._over = over = self._loop.create_future()
@@ -57,12 +58,12 @@ class AsyncioInterpreter:
         task.add_done_callback(self._tasks.discard)
 
     def send(self, conversation: Conversation) -> bool:
-        """The task of the conversation does it, which has just played its rules."""
+        """Leave the request to the task of the conversation, which has just played its rules."""
         conversation.waits = REPLY
         return True
 
     def end(self, conversation: Conversation, cut: bool) -> bool:
-        """Requests have ended before their conversation goes on."""
+        """Return True: requests have ended before their conversation is resumed."""
         return True
 
     async def _play(self, conversation: Conversation) -> None:
@@ -111,9 +112,9 @@ async def run_workload(
     progress: ProgressSink | None = None,
     on_record: OnRecord | None = None,
 ) -> RunResult:
-    """Runs the workload to its end; on_record is called as each request ends.
+    """Run the workload to its end; on_record is called as each request ends.
 
-    Raises nothing for what the endpoint does, but one of load.token_calls.CONTENT_ERRORS for a request that cannot be.
+    Raises nothing for failures of the endpoint, but one of load.calls.CONTENT_ERRORS for a request that is impossible.
     """
     return await Runner(workload, options, target, progress, on_record).run()
 
@@ -132,7 +133,7 @@ class Runner(AnyRunner):
         planner: Planner | None = None,
         keep_bodies: bool = True,
     ) -> None:
-        """planner: None: requests are as the endpoint's API has them. keep_bodies: for `RunResult.inputs`."""
+        """Create a run. planner None: requests in the form of the endpoint's API. keep_bodies: for `RunResult.inputs`."""
         super().__init__(workload, options)
         self._target = target
         planner = planner or CallPlanner(options, variation_of(workload, options))
@@ -144,7 +145,7 @@ class Runner(AnyRunner):
         return len(self._sender.records)
 
     def show_progress(self) -> None:
-        """Draws the progress anew, so that its clock goes on while no request ends."""
+        """Draw the progress again, so that its clock advances while no request ends."""
         self._sender.show_progress()
 
     async def run(self) -> RunResult:

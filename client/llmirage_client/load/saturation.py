@@ -1,4 +1,4 @@
-"""Whether the load was what it should be, and whether the endpoint kept up with it: tests on what a run recorded."""
+"""Checks of a recorded run: whether it offered the load asked for, whether the endpoint kept up, and what repeated."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from llmirage_client.measure.repeats import NOTABLE, Repeats
 from llmirage_client.workload.common_beginnings import common_shares
 from llmirage_client.workload.session import Workload
 
-GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoint serves less than 91 % of what is offered
+GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoint serves less than 91 % of the offered load
 GAIN_LIMIT = 0.1  # doubling the concurrency must bring 7 % more output: 2 ** 0.1
 LATENCY_FACTOR = 10.0  # against the lightest load of a sweep
 _FEWEST_REQUESTS = 10
 
 
 def backlog_growth(records: Sequence[Record]) -> float | None:
-    """How many seconds of waiting are added in a second of load: the slope of latency over due time, by least squares.
+    """Return the seconds of waiting added in a second of load: the slope of latency over due time, by least squares.
 
-    About 0 while an endpoint keeps up; with a load of L times what it can serve, L - 1. Only the second half of the
-    requests counts, when the endpoint has warmed to the load. None with too few requests to tell.
+    About 0 while an endpoint keeps up; with a load of L times its capacity, L - 1. Only the second half of the requests
+    counts, when the endpoint has warmed to the load. None with too few requests to tell.
     """
     measured = sorted(
         (r.issued_s, r.exchange.end_s - r.issued_s)
@@ -42,13 +42,13 @@ def backlog_growth(records: Sequence[Record]) -> float | None:
 
 
 def falls_behind(records: Sequence[Record]) -> bool:
-    """Whether requests that come at a rate wait longer and longer."""
+    """Return whether requests that come at a rate wait longer and longer."""
     growth = backlog_growth(records)
     return growth is not None and growth > GROWTH_LIMIT
 
 
 def offered_per_s(records: Sequence[Record], speed: float = 1.0) -> float | None:
-    """How many turns of roots a second were due, over the whole run; None with too few to tell."""
+    """Return the turns of roots that were due per second, over the whole run; None with too few to tell."""
     due_s = [r.issued_s for r in records if r.phase == "profiling" and r.agent_depth == 0]
     if len(due_s) < _FEWEST_REQUESTS or max(due_s) == min(due_s):
         return None
@@ -56,7 +56,7 @@ def offered_per_s(records: Sequence[Record], speed: float = 1.0) -> float | None
 
 
 def rate_not_reached(records: Sequence[Record], per_s: float, speed: float = 1.0) -> float | None:
-    """What was offered, when that is clearly less than the rate: by a tenth, and by more than chance explains."""
+    """Return the offered rate if it is clearly below the rate: by a tenth, and by more than chance explains."""
     offered = offered_per_s(records, speed)
     if offered is None:
         return None
@@ -65,7 +65,7 @@ def rate_not_reached(records: Sequence[Record], per_s: float, speed: float = 1.0
 
 
 def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
-    """What to say of a whole run that offered less than the rate it was asked for."""
+    """Return a note on a whole run that offered less than the rate it was asked for."""
     rate = options.request_rate_per_s
     if rate is None or options.request_rate_ramp_s or options.request_rate_of == "conversations":
         return None
@@ -80,13 +80,13 @@ def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
 
 
 def output_per_s(metrics: Metrics) -> float:
-    """Output tokens per second, or requests where tokens are not counted."""
+    """Return output tokens per second, or requests where tokens are not counted."""
     values = metrics.whole_run
     return values.get("output_token_throughput") or values.get("request_throughput", 0.0)
 
 
 def gains_nothing(before: Metrics, after: Metrics, load_ratio: float) -> bool:
-    """Whether more concurrency brought next to no more output: its elasticity is below GAIN_LIMIT."""
+    """Return whether more concurrency brought almost no more output: its elasticity is below GAIN_LIMIT."""
     first, second = output_per_s(before), output_per_s(after)
     if load_ratio <= 1 or first <= 0:
         return False
@@ -94,7 +94,7 @@ def gains_nothing(before: Metrics, after: Metrics, load_ratio: float) -> bool:
 
 
 def latency_exploded(lightest: Metrics, now: Metrics) -> bool:
-    """Whether the median request takes ten times as long as under the lightest load."""
+    """Return whether the median request takes ten times as long as under the lightest load."""
     first, second = lightest.per_request.get("request_latency"), now.per_request.get("request_latency")
     return first is not None and second is not None and second.p50 > LATENCY_FACTOR * first.p50
 
@@ -110,7 +110,11 @@ def repeats_in_run(
     names: Callable[[], Sequence[str]],
     endpoint_new: bool = True,
 ) -> Repeats | None:
-    """names: of the sessions, one a row. endpoint_new: it cannot know prompts of an earlier run. None: nothing to tell."""
+    """Return the conversations of a run that repeat, or are fewer than its concurrency; None if there are none.
+
+    names: of the sessions, one a row.
+    endpoint_new: it cannot know prompts of an earlier run.
+    """
     closed = options.rates is None and options.user_rate_per_s is None and not options.fixed_schedule
     limited = options.open_ended or options.num_conversations is not None
     slots = options.concurrency if closed and not limited else None
@@ -129,8 +133,11 @@ def _repeats_of(
     shared: Mapping[str, float],
     endpoint_new: bool,
 ) -> Repeats | None:
-    """names: of the sessions, one a row. unfilled: see Repeats, if there are so few. shared: by name, the share of a first
-    prompt that other conversations begin with; without those that inherit a context. None if there is nothing to tell.
+    """Return the repeats; None if there are none.
+
+    names: of the sessions, one a row.
+    unfilled: see Repeats, if there are so few.
+    shared: by name, the share of a first prompt that other conversations begin with; without those that inherit a context.
     """
     numbers = columns.conversation.tolist()
     depths = columns.agent_depth
@@ -158,7 +165,10 @@ def _repeats_of(
 
 
 def _hit_share(names: Sequence[str], first: Mapping[str, int], columns: Columns, begun: Floats) -> float | None:
-    """begun: the share of its first prompt that other conversations of the workload begin with, a row."""
+    """Return the share of cached tokens that only repeats explain.
+
+    begun: the share of its first prompt that other conversations of the workload begin with, a row.
+    """
     prompt, cached, reply = (columns.usage.get(f"usage_{name}_tokens") for name in _COUNTS)
     if prompt is None or cached is None or reply is None:
         return None
@@ -177,7 +187,10 @@ def _hit_share(names: Sequence[str], first: Mapping[str, int], columns: Columns,
 
 
 def _known_share(columns: Columns, begun: Floats | float = 0.0, counted: Bools | bool = True) -> float | None:
-    """Of the tokens of first prompts, those found cached beyond what other conversations begin with. counted: which rows."""
+    """Return the share of first prompts cached beyond what other conversations begin with.
+
+    counted: the rows to count.
+    """
     prompt, cached, _ = (columns.usage.get(f"usage_{name}_tokens") for name in _COUNTS)
     if prompt is None or cached is None:
         return None

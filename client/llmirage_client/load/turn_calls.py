@@ -1,4 +1,4 @@
-"""From a turn to its request, by the session's mode."""
+"""The request of each turn, by its session's mode, with texts given by their length written out."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from llmirage_shared.tokenizer_loader import load
 
 
 class CallPlanner:
-    """As the endpoint's API has it. Token turns need a tokenizer, which is loaded when the first of them comes."""
+    """The planner for an endpoint's API. Token turns need a tokenizer, which is loaded when the first of them comes."""
 
     def __init__(self, options: RunOptions, variation: Variation | None = None) -> None:
-        """variation: of the tokens of repeats; None: there are no numbered ones."""
+        """Create a planner. variation: of the tokens of repeats; None: there are no numbered ones."""
         self._options = options
         self._variation = variation
         self._endpoint = endpoint_named(options.endpoint_type or "chat", options.tokenizer)
@@ -36,7 +36,7 @@ class CallPlanner:
         return planned
 
     def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:
-        """Threads the live reply into the history."""
+        """Append the live reply to the history."""
         thread, session = conversation.thread, conversation.session
         if thread is None:
             return
@@ -70,14 +70,14 @@ _ROUNDS_TO_MEET_A_COUNT = 8
 
 
 class SyntheticTurns:
-    """Loads the tokenizer when it is made. Raises TokenizerError when that fails."""
+    """The writer of texts given by their length. Loads the tokenizer when created. Raises TokenizerError if that fails."""
 
     def __init__(self, options: RunOptions) -> None:
         self._tokenizer = load(options.tokenizer)[0]
         self._text = SyntheticText(self._tokenizer, options.seed or 0)
 
     def written(self, turn: Turn, message: SyntheticUser) -> Turn:
-        """The turn with its synthetic message as text. Raises TokenizerError for a vocabulary one cannot write in."""
+        """Return the turn with its synthetic message as text. Raises TokenizerError for an unsuitable vocabulary."""
         return replace(turn, messages=(*turn.messages, {"role": "user", "content": self._content(message)}))
 
     def _content(self, message: SyntheticUser) -> str:
@@ -100,7 +100,10 @@ class SyntheticTurns:
 
 
 def written_out(workload: Workload, tokenizer: str | None, seed: int) -> Workload:
-    """tokenizer: folder or hub name, None for the one in the package. Raises TokenizerError when it cannot be used."""
+    """Return the workload with texts that are given by their length written out as a run would write them.
+
+    tokenizer: folder or hub name, None for the one in the package. Raises TokenizerError when it cannot be used.
+    """
     texts = SyntheticTurns(RunOptions(tokenizer=tokenizer, seed=seed))
 
     def with_text(turn: Turn) -> Turn:

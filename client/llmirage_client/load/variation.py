@@ -1,6 +1,6 @@
-"""Repeats of a conversation with fresh tokens where another one of its kind would have others.
+"""Repeats of a conversation with fresh tokens, as another conversation of its kind would have.
 
-System prompts and tools stay, and so does what several conversations of the workload begin with: token ids, the first
+System prompts and tools stay, and so do common beginnings of several conversations of the workload: token ids, the first
 paragraphs of their texts, blocks of their traces. Everything else, user messages, tool results and replies that the file
 holds, becomes other tokens, as many. Equal texts of one repeat stay equal, so that prompts of a conversation extend each
 other as they do in the file.
@@ -35,7 +35,7 @@ Message = Mapping[str, Any]
 
 
 class Variation:
-    """Of the repeats of one workload. What conversations have in common is looked for at the first repeat."""
+    """The repeats of one workload. Common beginnings are searched for at the first repeat."""
 
     def __init__(self, workload: Workload, options: RunOptions) -> None:
         self._workload = workload
@@ -43,7 +43,7 @@ class Variation:
         self._seed = options.seed or 0
 
     def turn(self, session: Session, index: int) -> Turn:
-        """The turn as this repeat of the session has it."""
+        """Return the turn as this repeat of the session has it."""
         turn, repeat = session.turns[index], session.repeat
         if not repeat:
             return turn
@@ -64,7 +64,7 @@ class Variation:
     # --- token ids -------------------------------------------------------------------------------------------------------
 
     def prompt_ids(self, session: Session, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """A prompt of the session: other ids of the file after what is common. Each depends on its place and what it was."""
+        """Return a prompt with other ids of the file after the common beginning, each by its place and its old value."""
         if not session.repeat:
             return ids
         kept = self._common_tokens.get(session.id, 0)
@@ -79,7 +79,7 @@ class Variation:
 
     @cached_property
     def _used_ids(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """The ids that prompts of the file have, all of which a vocabulary has too, and the rank of each id among them."""
+        """The ids in prompts of the file, which any vocabulary of it has too, and the rank of each id among them."""
         prompts = [
             turn.tokens.input_ids
             for session in self._workload.sessions.values()
@@ -121,7 +121,7 @@ class Variation:
         return {key: self._part(value, repeat) if key in _TEXTS_OF_BODIES else value for key, value in payload.items()}
 
     def _part(self, part: Any, repeat: int) -> Any:
-        """A text, a list of messages, or of parts of one."""
+        """Return a text, a list of messages, or of parts of one, varied."""
         if isinstance(part, str):
             return self._text(part, repeat)
         if not isinstance(part, list):
@@ -129,14 +129,14 @@ class Variation:
         return [self._message(each, repeat) if isinstance(each, Mapping) else each for each in part]
 
     def _message(self, message: Message, repeat: int) -> Message:
-        """A message or a part of its content."""
+        """Return a message or a part of its content, varied."""
         if message.get("role") in _KEPT_ROLES:
             return message
         changed = {key: self._part(message[key], repeat) for key in _TEXTS_OF_MESSAGES if key in message}
         return {**message, **changed}
 
     def _text(self, text: str, repeat: int) -> str:
-        """The words that stand between spaces in another order, which tokenizers that keep words apart count the same.
+        """Return the text with the words between spaces in another order; word-based tokenizers count them the same.
 
         A text of few such words is written anew, in the tokenizer of the run.
         """
@@ -172,7 +172,7 @@ class Variation:
 
     @cached_property
     def _common_beginnings(self) -> frozenset[int]:
-        """Hashes of what texts of several trees begin with, in whole paragraphs."""
+        """Hashes of the common beginnings of texts of several trees, in whole paragraphs."""
         by_root: dict[str, set[int]] = {}
         for root, turn in self._turns():
             texts = [text for message in (*turn.messages, turn.payload or {}) for text in _texts(message)]
@@ -181,18 +181,18 @@ class Variation:
         return frozenset(each for each, count in counts.items() if count > 1)
 
     def _turns(self) -> Iterator[tuple[str, Turn]]:
-        """Every turn with the root of its tree."""
+        """Yield every turn with the root of its tree."""
         for name, root in roots_of(self._workload).items():
             for turn in self._workload.sessions[name].turns:
                 yield root, turn
 
     def _number(self, *place: object) -> int:
-        """63 bits that depend on the seed and the place."""
+        """Return 63 bits that depend on the seed and the place."""
         return int.from_bytes(hashlib.blake2b(repr((self._seed, *place)).encode(), digest_size=8).digest()) >> 1
 
 
 def _beginnings(text: str) -> Iterator[int]:
-    """A hash of the first paragraph, of the first two, and so on."""
+    """Yield a hash of the first paragraph, of the first two, and so on."""
     seen = 0
     for paragraph in text.split(_PARAGRAPH):
         seen = hash((seen, paragraph))
@@ -213,5 +213,5 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def variation_of(workload: Workload, options: RunOptions) -> Variation | None:
-    """None where repeats are to be what the file says."""
+    """Return the variation of a run; None if repeats are as in the file."""
     return Variation(workload, options) if options.vary else None
