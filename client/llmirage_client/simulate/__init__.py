@@ -1,1 +1,1 @@
-"""`llmirage simulate`: a workload on a simulated cluster in virtual time."""
+"""Simulations: workloads on a simulated cluster in virtual time."""

@@ -28,16 +28,16 @@ from llmirage_shared.tokens import Tokenizer
 
 
 class ApiRun:
-    """streamed: by the whole protocol, as over a network.
+    """A run through the server's API. streamed: by the whole protocol, as over a network.
 
-    Else the server's endpoints are asked for whole replies, and the cluster says when their tokens came: for texts, which
-    the engine alone could not read.
+    Otherwise the server's endpoints are asked for whole replies, and the cluster gives the times of their tokens: for texts,
+    which the engine alone could not read.
     """
 
     rows = None
 
     def __init__(self, config: ClusterConfig, workload: Workload, options: RunOptions, streamed: bool) -> None:
-        """Raises ConfigError."""
+        """Create the server. Raises ConfigError."""
         self._workload, self._options = workload, options
         self._server = WholeProtocol(config) if streamed else WholeReplies(config)
         self.cluster = self._server.cluster
@@ -53,7 +53,7 @@ class ApiRun:
         return 0 if self._runner is None else self._runner.requests_over
 
     def cancel(self, reason: str) -> None:
-        """Nothing more goes out; what is in flight is cancelled."""
+        """Send no further request, and cancel those in flight."""
         self._cancel_reason = self._cancel_reason or reason
         if self._runner is not None:
             self._runner.cancel(reason)
@@ -62,11 +62,11 @@ class ApiRun:
 
     @property
     def waited_s(self) -> list[float]:
-        """Of requests that are over, in that order: from arrival to the first step."""
+        """Waits of finished requests, in that order: from arrival to the first step."""
         return self._server.waited_s
 
     def run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
-        """Raises VirtualDeadlockError and StandstillError. reason: why it is cancelled at max_time_s."""
+        """Run the workload. Raises VirtualDeadlockError and StandstillError. reason: of the cancellation at max_time_s."""
         return virtual_time.run(self._run(observer, max_time_s, reason))
 
     async def _run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
@@ -88,7 +88,7 @@ class ApiRun:
 
 
 class IdPlanner:
-    """Everything else is planned as for any endpoint."""
+    """A planner of turns in token counts as prompts of token ids; other turns are planned as for any endpoint."""
 
     def __init__(self, options: RunOptions, variation: Variation | None = None) -> None:
         self._options = options

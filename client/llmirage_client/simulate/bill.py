@@ -1,4 +1,4 @@
-"""What a simulated run costs: GPU hours, their price, and the energy of the GPUs."""
+"""The cost of a simulated run: GPU hours, their price, and the energy of the GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from llmirage_client.simulator.engine import ConfigError, Entry, ServedPool, rea
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Of all GPUs from the first measured request to the last reply, without the warm-up. None: not known for one of them.
+    """The cost of all GPUs from the first measured request to the last reply, without the warm-up. None: unknown for one.
 
-    gpu_hours: of instances while they are there, idle or not, start up or drain. usd: low and high, by the on-demand prices
-    of the catalogue (gpus.yaml there has their sources). energy_kwh: of the GPUs alone, at their TDP while a step is
-    under way; an upper bound of that part, to which hosts, networks, cooling and idle GPUs are to be added.
+    gpu_hours: of instances while they are there, idle or not, start up or drain.
+    usd: low and high, by the on-demand prices of the catalogue (gpus.yaml there has their sources).
+    energy_kwh: of the GPUs alone, at their TDP while a step is in flight; an upper bound of that part, to which hosts,
+        networks, cooling and idle GPUs are to be added.
     """
 
     gpus: int
@@ -32,7 +33,7 @@ class Bill:
 
 
 def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bill:
-    """totals: of the measured time."""
+    """Return the bill. totals: of the measured time."""
     tokens_m = metrics.whole_run.get("total_osl", 0.0) / 1e6
     hours = _gpu_hours(pools, totals)
     prices = [pool.deployment.gpu.price_usd_per_h for pool in pools]
@@ -52,7 +53,7 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bi
 
 
 def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
-    """Of each pool."""
+    """Return the GPU hours of each pool."""
     hours, first = [], 0
     for pool in pools:
         paid_s = totals.paid_s[first : first + pool.config.instances]
@@ -75,13 +76,13 @@ class PriceError(ValueError):
 
 
 def catalogue_prices(gpus: Sequence[str]) -> tuple[dict[str, float], str]:
-    """USD per hour of each of these GPUs that has one, and the source for people."""
+    """Return USD per hour of each of these GPUs that has a price, and the source for people."""
     prices = {gpu: price for gpu in gpus if (price := price_usd_per_h(gpu)) is not None}
     return prices, f"middle of the on-demand offers in the catalogue ({price_source()})"
 
 
 def read_prices(path: str, gpus: Sequence[str]) -> tuple[dict[str, float], str]:
-    """USD per hour from lines `name: price`; those GPUs that it does not name have none. Raises PriceError."""
+    """Return USD per hour from lines `name: price`; GPUs that are not named have none. Raises PriceError."""
     problems: list[str] = []
     prices: dict[str, float] = {}
     lines: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Prompts of hash blocks as the ids that the server's chat endpoint makes of them, without their text."""
+"""Prompts of hash blocks as the token ids that the server's chat endpoint makes of them, without their text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _TRIED_TOKENS = 64
 
 @dataclass(slots=True, frozen=True)
 class Frame:
-    """What the chat template puts around contents, as bytes of ids.
+    """The tokens that the chat template puts around contents, as bytes of ids.
 
-    head: before the first message of the user; tail: after the last one, up to where the reply begins. after_reply: between
-    a reply and the next message; after_message: between two messages, the first of which has no reply.
+    head: before the first message of the user.
+    tail: after the last one, up to where the reply begins.
+    after_reply: between a reply and the next message.
+    after_message: between two messages, the first of which has no reply.
     """
 
     head: bytes
@@ -35,14 +37,14 @@ class Frame:
 
 
 class BlockPrompts:
-    """Of turns that are hash blocks alone, in chat messages. Replies are ids that stand for nothing."""
+    """The prompts of turns that are hash blocks alone, in chat messages. Replies are arbitrary unique ids."""
 
     def __init__(self, text: SyntheticText, frame: Frame, variation: Variation | None) -> None:
         self._text = text
         self._frame = frame
         self._variation = variation
         self._replies = TokenStreams(shares=False)
-        # By conversation that goes on: all before the next message's content, with the last reply and without it.
+        # By unfinished conversation: all before the next message's content, with the last reply and without it.
         self._histories: dict[int, tuple[bytes, bytes]] = {}
 
     def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
@@ -60,7 +62,7 @@ class BlockPrompts:
         return key, len(prompt) // np.dtype(np.int32).itemsize
 
     def failed(self, conversation: Conversation) -> None:
-        """The last call had no reply."""
+        """Note that the last call had no reply."""
         if (known := self._histories.get(conversation.number)) is not None:
             _, without = known
             self._histories[conversation.number] = without, without
@@ -72,7 +74,7 @@ class BlockPrompts:
 
 
 def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | None:
-    """For a workload of hash blocks alone; None where it has something else, or the template does more than frame messages.
+    """Return the prompts of a workload of hash blocks alone; None if it has others, or the template does more than frame.
 
     Raises TokenizerError when the tokenizer cannot be loaded or nothing can be written in its vocabulary.
     """
@@ -93,7 +95,7 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
 
 
 def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:
-    """What the template puts around contents; None where a prompt is more than its frame and its contents."""
+    """Return the template's frame around contents; None where a prompt is more than its frame and its contents."""
 
     def said(*contents: tuple[str, str]) -> list[dict[str, str]]:
         return [{"role": role, "content": content} for role, content in contents]

@@ -55,7 +55,7 @@ def _step_event(process: int, span: StepSpan) -> dict[str, Any]:
 
 
 def _request_events(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Requests in as few lanes as there are at one time."""
+    """Yield requests in as few lanes as there are at one time."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     for record in sorted(records, key=lambda record: record.exchange.start_s):
@@ -81,7 +81,7 @@ def _request_events(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
 
 
 def _slice(name: str, process: int, lane: int, start_s: float, end_s: float, figures: dict[str, Any]) -> dict[str, Any]:
-    """Times in microseconds, to the nanosecond."""
+    """Return a slice with times in microseconds, to the nanosecond."""
     begin_us, length_us = round(start_s * 1e6, 3), round((end_s - start_s) * 1e6, 3)
     return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": begin_us, "dur": length_us, "args": figures}
 

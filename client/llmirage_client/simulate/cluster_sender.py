@@ -81,7 +81,7 @@ class ClusterSender(Sender):
         return True
 
     def _submit(self, row: TokenRow) -> bool:
-        """False if the cluster does not take it."""
+        """Submit the request; return False if the cluster does not take it."""
         request = row.request
         request.id = number = next(self._numbers)
         row.measured = self._counted is None or number in self._counted
@@ -100,7 +100,7 @@ class ClusterSender(Sender):
         return False
 
     def _submit_for_a_time(self, row: TokenRow) -> None:
-        """The request is cancelled on purpose if it takes too long."""
+        """Submit a request that is cancelled on purpose if it takes too long."""
         if not row.own_task:
             return
         if self._submit(row):
@@ -150,6 +150,6 @@ class ClusterSender(Sender):
 
 
 def _by_endpoint(row: TokenRow) -> bool:
-    """Whether the prompt is given as ids or as blocks, not as a count of tokens."""
+    """Return whether the prompt is given as ids or as blocks, not as a count of tokens."""
     spec = row.conversation.session.turns[row.turn_index].tokens
     return spec is None or spec.input_ids is not None

@@ -1,4 +1,4 @@
-"""The cluster's side of a simulation over time: batches, queues, KV memory, and what steps are made of, by instance."""
+"""The cluster of a simulation over time: batches, queues, KV memory, and the time of steps by kind, by instance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 MOST_SAMPLES = 256
 _FIRST_EVERY_S = 0.25
-_STEP_EVERY = 4  # samples, of which one looks into a step
+_STEP_EVERY = 4  # samples, one of which decomposes a step
 
 PHASES = ("down", "starting", "up", "draining")
 READY = PHASES.index("up")
@@ -25,18 +25,21 @@ _LEVELS = ("running", "waiting", "kv_used_tokens", "kv_total_tokens")  # of a re
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeries:
-    """time_s: shape (samples,), cluster time. The others: shape (instances, samples).
+    """Samples of the cluster's state.
 
-    running: sequences in the batch. waiting: in the queue or the front end. kv_used: share of the KV memory that running
-    sequences hold. cached: share that the prefix cache has, what is in use among it. hit_tokens, query_tokens, preemptions,
-    busy_s, paid_s: counters since the start; busy_s grows while a step is under way, paid_s while an instance is there,
-    starts up or drains.
+    time_s: shape (samples,), cluster time. The others: shape (instances, samples).
+    running: sequences in the batch. waiting: in the queue or the front end.
+    kv_used: share of the KV memory that running sequences hold.
+    cached: share held by the prefix cache, including the part in use.
+    hit_tokens, query_tokens, preemptions, busy_s, paid_s: counters since the start; busy_s grows while a step is in flight,
+        paid_s while an instance is there, starts up or drains.
     held: shape (3, instances, samples), integrals of running, waiting and kv_used over time, the last one of samples.
-    most: shape (3, instances, samples), the highest of them since the sample before, at the looks.
-    pool: the name of each instance's pool. gpus: of each instance.
-    phase: what each instance is, an index into PHASES.
-    shares: of the time of the step that was looked into at each of these times, by kind of operation.
-    kv_loaded: tokens of KV that came from each tier outside the GPUs, of all instances, from the start to the end.
+    most: shape (3, instances, samples), their maxima since the sample before, at the observations.
+    pool: the name of each instance's pool.
+    gpus: of each instance.
+    phase: of each instance, an index into PHASES.
+    shares: of the time of the step observed at each of these times, by kind of operation.
+    kv_loaded: tokens of KV loaded from each tier outside the GPUs, of all instances, from the start to the end.
     """
 
     time_s: Floats
@@ -63,15 +66,15 @@ class ClusterSeries:
 
     @property
     def changes(self) -> bool:
-        """Whether an instance came or went."""
+        """True if an instance came or went."""
         return bool((self.phase != READY).any())
 
     def ready(self) -> Floats:
-        """How many instances accept requests, at each sample."""
+        """Return the number of instances that accept requests, at each sample."""
         return np.asarray((self.phase == READY).sum(axis=0), dtype=np.float64)
 
     def between(self, start_s: float, end_s: float) -> Totals:
-        """What is counted from then to then. Counters grow evenly between two samples."""
+        """Return the totals from start_s to end_s. Counters grow evenly between two samples."""
         start_s, end_s = max(start_s, 0.0), max(end_s, start_s, 0.0)
         span_s = max(end_s - start_s, 1e-12)
         before = max(int(np.searchsorted(self.time_s, start_s, side="right")) - 1, 0)
@@ -103,11 +106,15 @@ class ClusterSeries:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of a stretch of time. Arrays by instance; means and most: shape (3, instances), of running, waiting and kv_used.
+    """Totals of a stretch of time.
 
-    span_s: how long it is. busy_s: while a step was under way. paid_s: while an instance was there, started up or drained.
+    Arrays by instance; means and most: shape (3, instances), of running, waiting and kv_used.
+    span_s: its length.
+    busy_s: while a step was in flight.
+    paid_s: while an instance was there, started up or drained.
     mean_ready, most_ready: instances that accept requests.
-    step_shares: of the time of steps, by kind of operation; the longest first. kv_loaded: as in ClusterSeries, of all of it.
+    step_shares: of the time of steps, by kind of operation; the longest first.
+    kv_loaded: as in ClusterSeries, of the whole run.
     """
 
     span_s: float
@@ -125,12 +132,12 @@ class Totals:
 
     @property
     def utilisation(self) -> Floats:
-        """Share of the time in which a step was under way, by instance."""
+        """Share of the time in which a step was in flight, by instance."""
         return self.busy_s / self.span_s
 
 
 def mean_shares(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of several steps, each of which counts the same; the largest first."""
+    """Return the mean of several steps, each of which counts the same; the largest first."""
     sums: dict[str, float] = {}
     for one in shares:
         for name, share in one.items():
@@ -139,19 +146,22 @@ def mean_shares(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _as_array(readings: Sequence[Sequence[Reading]]) -> Floats:
-    """Shape (readings, instances, fields of a reading). Flat numbers: numpy takes twice as long with what is nested."""
+    """Return shape (readings, instances, fields of a reading).
+
+    Flat numbers: numpy takes twice as long with nested ones.
+    """
     numbers = np.fromiter(chain.from_iterable(chain.from_iterable(readings)), dtype=np.float64)
     return numbers.reshape(len(readings), -1, len(Reading._fields))
 
 
 class _Between:
-    """What is between two samples, kept when those are thinned out: KV memory over time, and the highest levels.
+    """The state between two samples, kept when those are thinned out: KV memory over time, and maxima of levels.
 
     KV memory is held until the next reading. Readings are summed up many at a time.
     """
 
     def __init__(self, instances: int) -> None:
-        self._at_s = 0.0  # of what is summed up
+        self._at_s = 0.0  # end of the summed readings
         self._kv = self._kv_sum = np.zeros(instances)
         self._top = np.zeros((3, instances))  # since the last sample
         self._kv_sums: list[Floats] = []  # at each sample
@@ -167,19 +177,19 @@ class _Between:
         self._readings.append(readings)
 
     def thin_out(self) -> None:
-        """Every other sample goes."""
+        """Drop every other sample."""
         self._sum_up()
         self._kv_sums = self._kv_sums[::2]
         self._tops[2::2] = map(np.maximum, self._tops[1::2], self._tops[2::2])
         self._tops = self._tops[::2]
 
     def kv_used(self) -> Floats:
-        """Integrals of the share of KV memory that is held, shape (instances, samples)."""
+        """Return integrals of the share of KV memory that is held, shape (instances, samples)."""
         self._sum_up()
         return np.stack(self._kv_sums, axis=-1)
 
     def most(self) -> Floats:
-        """See ClusterSeries."""
+        """Return the maxima, see ClusterSeries."""
         self._sum_up()
         return np.stack(self._tops, axis=-1)
 
@@ -204,10 +214,10 @@ class _Between:
 
 
 class SeriesSampler:
-    """Looks at the cluster at equal distances, which double whenever there would be more than MOST_SAMPLES.
+    """An observer at equal intervals, which double whenever there would be more than MOST_SAMPLES samples.
 
-    next_s: when it wants to look next; the cluster must have reached that time. It changes nothing of what happens.
-    on_look: called with the time at each look, to show how far a simulation is.
+    next_s: time of the next observation; the cluster must have reached it. Observing changes no outcome.
+    on_observe: called with the time at each observation, to show the progress of a simulation.
     """
 
     def __init__(self, cluster: Cluster, pools: Sequence[ServedPool]) -> None:
@@ -221,8 +231,8 @@ class SeriesSampler:
         self._paid_s: list[list[float]] = []
         self._between = _Between(len(self._pools))
         self._shares: list[tuple[float, Mapping[str, float]]] = []
-        self._looked_into = 0
-        self.on_look: Callable[[float], None] = lambda now: None
+        self._next_instance = 0
+        self.on_observe: Callable[[float], None] = lambda now: None
 
     def observe(self, now: float) -> None:
         self._note(now)
@@ -232,21 +242,21 @@ class SeriesSampler:
             self._between.thin_out()
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
-        self.on_look(now)
+        self.on_observe(now)
 
     def skip(self, to: float) -> None:
-        """Nothing happens until then."""
+        """Note that nothing happens until `to`."""
         if self.next_s < to < math.inf:
             self._between.note(self.next_s, self._cluster.readings())  # idle from here on
             self.next_s = (to // self._every_s + 1) * self._every_s
 
     def finish(self, end_s: float) -> None:
-        """The state at the end; it looks no more."""
+        """Record the state at the end, and observe no more."""
         self._note(end_s)
         self.next_s = math.inf
 
     def series(self) -> ClusterSeries:
-        """All that was seen."""
+        """Return all observations."""
         seen = _as_array(self._samples)
         levels = {name: seen[:, :, i].T for i, name in enumerate(Reading._fields)}
         total = np.maximum(levels["kv_total_tokens"], 1.0)
@@ -289,13 +299,13 @@ class SeriesSampler:
         self._phases.append(self._cluster.phases())
         self._paid_s.append(self._cluster.paid_s(now))
         if len(self._times) % _STEP_EVERY == 1:
-            self._look_into_step(now)
+            self._sample_step(now)
 
-    def _look_into_step(self, now: float) -> None:
-        """Take the step under way on one instance apart, each time of another one."""
+    def _sample_step(self, now: float) -> None:
+        """Decompose the step in flight on one instance, each time of another one."""
         for _ in self._pools:
-            index = self._looked_into % len(self._pools)
-            self._looked_into += 1
+            index = self._next_instance % len(self._pools)
+            self._next_instance += 1
             shares = StepShares()
             if shares.look(self._pools[index].step_model, self._cluster.batches(index)):
                 self._shares.append((now, shares.shares()))

@@ -23,7 +23,7 @@ NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "
 
 
 class EngineRun(AnyRunner):
-    """rows: its requests."""
+    """A run on the cluster alone. rows: its requests."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class EngineRun(AnyRunner):
         prompts: TokenPrompts | None = None,
         by_endpoint: bool = False,
     ) -> None:
-        """prompts: None: of token counts. by_endpoint: see ClusterSender. Raises ConfigError."""
+        """Create the cluster. prompts None: of token counts. by_endpoint: see ClusterSender. Raises ConfigError."""
         super().__init__(workload, options)
         self.cluster = new_cluster(config)
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
@@ -49,14 +49,14 @@ class EngineRun(AnyRunner):
         return len(self.rows.rows)
 
     def interrupt(self, reason: str) -> None:
-        """As `cancel`, from a signal handler: as soon as what is being done is done."""
+        """Cancel from a signal handler: as soon as the present callback has returned."""
         if self._queue is None:
             self.cancel(reason)
         else:
             self._queue.interrupt(partial(self.cancel, reason))
 
     def run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
-        """Raises VirtualDeadlockError and StandstillError. reason: why it is cancelled at max_time_s."""
+        """Run the workload. Raises VirtualDeadlockError and StandstillError. reason: of the cancellation at max_time_s."""
         cluster = ClusterRun(self.cluster, observer)
         self.waited_s = cluster.waited_s
         self._queue = queue = EventQueue(cluster)
@@ -79,10 +79,11 @@ class EngineRun(AnyRunner):
 def engine_run(
     config: ClusterConfig, workload: Workload, options: RunOptions, pools: Sequence[ServedPool]
 ) -> EngineRun | None:
-    """For requests in token counts, in token ids, or in hash blocks; None: only the server's endpoints can read them.
+    """Return a run for requests in token counts, token ids or hash blocks; None: only the server's endpoints can read them.
 
-    Ids and blocks have to reach the cluster with nothing added, and any instance may serve them. Raises ConfigError, and
-    TokenizerError where blocks cannot be written in the vocabulary.
+    These workloads' prompts are known as token ids without writing their text. Ids and blocks have to reach the cluster with
+    nothing added, and any instance may serve them. Raises ConfigError, and TokenizerError where blocks cannot be written in
+    the vocabulary.
     """
     as_they_are = options.streaming and not options.extra_inputs and len({pool.model for pool in pools}) == 1
     kind = _kind(workload)
@@ -100,7 +101,10 @@ def engine_run(
 
 
 def _kind(workload: Workload) -> str:
-    """counts: of tokens alone; ids: also token ids; messages: none of either; mixed: what only the endpoints can read."""
+    """Return the kind of prompts.
+
+    counts: of tokens alone; ids: also token ids; messages: none of either; mixed: only the endpoints can read it.
+    """
     kind = "counts"
     for session in workload.sessions.values():
         if session.mode != "tokens":

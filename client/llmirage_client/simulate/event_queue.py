@@ -1,7 +1,7 @@
-"""Virtual time without an event loop: what is ready now, in order, then the next timer or the next request that is over.
+"""Virtual time without an event loop: ready callbacks in order, then the next timer or the next request to finish.
 
-Plays the conversations of a simulation. What happens at one instant happens in the order in which it would on
-llmirage_shared.virtual_time's loop by load.asyncio_interpreter: both give the same times to the last bit.
+It plays the conversations of a simulation. Events of one instant happen in the order of llmirage_shared.virtual_time's loop
+with load.runner's interpreter: both give the same times to the last bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Callback = Callable[[], object]
 
 
 class QueueTimer:
-    """callback: None once it has been called or cancelled."""
+    """A timer. callback: None once it has been called or cancelled."""
 
     __slots__ = ("callback",)
     callback: Callback | None
@@ -32,9 +32,12 @@ class QueueTimer:
 
 
 class EventQueue:
-    """ready: what happens now, first come, first served; a conversation goes on. time_s: now, from 0.
+    """The queue of one run.
 
-    send, end: see load.interpreter. resume: plays a conversation that goes on.
+    ready: callbacks to run now, first come, first served, and conversations to resume.
+    time_s: now, from 0.
+    send, end: see load.phase.Interpreter.
+    resume: plays a conversation.
     """
 
     send: Callable[[Conversation], bool]
@@ -64,16 +67,16 @@ class EventQueue:
         return timer
 
     def interrupt(self, callback: Callback) -> None:
-        """Calls it as soon as nothing is ready; for signal handlers, which may come at any point."""
+        """Call it as soon as nothing is ready; for signal handlers, which may come at any point."""
         self._interrupt = callback
         self._interrupted = True
 
     def stop(self) -> None:
-        """`run` returns when nothing is ready any more."""
+        """Let `run` return when nothing is ready any more."""
         self._stopped = self._interrupted = True
 
     def close(self) -> None:
-        """Forgets who plays conversations: no cycle keeps a run that is over."""
+        """Drop the callbacks that play conversations, so that no cycle keeps a finished run."""
         self.send = self.end = self.resume = _closed
 
     def run(self) -> None:
@@ -106,7 +109,7 @@ class EventQueue:
                 self.time_s = reached
             while reached == to:
                 heappop(timers)
-                callback, timer.callback = timer.callback, None  # which may know what knows the timer
+                callback, timer.callback = timer.callback, None  # which may refer back to the timer
                 if callback is not None:
                     ready.append(callback)
                 if not timers:
@@ -114,7 +117,7 @@ class EventQueue:
                 to, _, timer = timers[0]
 
     def _poll(self) -> bool:
-        """Does what was asked for meanwhile; True if it is to stop. A signal may come between any two lines."""
+        """Run a requested interruption; return True if the queue is to stop. A signal may come between any two lines."""
         self._interrupted = False
         callback, self._interrupt = self._interrupt, None
         if callback is not None:
@@ -127,7 +130,7 @@ class EventQueue:
         return False
 
     def took_no_time(self) -> None:
-        """A request was over the moment it went out. Raises StandstillError when that goes on for ever."""
+        """Note a request that ended the moment it was sent. Raises StandstillError when that repeats for ever."""
         self._timeless = self._timeless + 1 if self._timeless_at_s == self.time_s else 1
         self._timeless_at_s = self.time_s
         if self._timeless > standstill.TURNS_AT_ONE_TIME:

@@ -1,4 +1,4 @@
-"""When the cycle collector runs: not in the middle of a simulation, and between simulations only now and then."""
+"""Garbage collection of simulations: none in the middle of one, and between simulations only now and then."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import gc
 import threading
 from collections.abc import Iterator
 
-_MOST_LEFT = 150_000  # objects that may be left by simulations: 200 MB where prompts are long
-_left = 0  # at most so many are
+_MOST_LEFT = 150_000  # objects that simulations may leave: 200 MB where prompts are long
+_left = 0  # an upper bound of those present
 _owned = False
 _spares_the_end = False
 _lock = threading.Lock()
 _running = 0  # simulations, in as many threads
 _usual = (700, 10, 10)
-_known: int | None = None  # objects put aside that are none of them; None: not counted yet, which takes milliseconds
+_known: int | None = None  # other frozen objects; None: not counted yet, which takes milliseconds
 
 
 def own_process() -> None:
-    """The process is there for simulations alone."""
+    """Declare that the process is there for simulations alone."""
     global _owned
     _owned = True
 
 
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Most of what a run makes stays until its end: the collector would walk it again and again in vain."""
+    """Suspend most collections: most objects of a run stay until its end, and walking them again and again is in vain."""
     global _running, _spares_the_end, _usual
     with _lock:
         if not _spares_the_end:
@@ -45,19 +45,19 @@ def few_collections() -> Iterator[None]:
             _running -= 1
             if _running == 0:
                 if _owned:
-                    _put_aside()
+                    _freeze()
                 gc.set_threshold(*_usual)
 
 
-def _put_aside() -> None:
-    """Otherwise the next collection, or that at the end of the process, would walk all of it once more."""
+def _freeze() -> None:
+    """Freeze the objects left, which the next collection, or that at the end of the process, would walk once more."""
     global _left
     _left += gc.get_count()[0]
     gc.freeze()
 
 
 def _collect_if_many() -> None:
-    """The clusters of earlier runs, which were put aside."""
+    """Collect the clusters of earlier runs, which were frozen."""
     global _left, _known
     if _left > _MOST_LEFT and _known is not None:
         _left = gc.get_freeze_count() - _known  # the others are gone without a collection

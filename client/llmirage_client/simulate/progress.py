@@ -1,4 +1,4 @@
-"""Progress of simulations: nothing for the first two seconds, which most of them do not need; then how far they are."""
+"""Progress of simulations: nothing for the first two seconds, in which most of them end; then their progress."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from llmirage_shared.log_histogram import LogHistogram
 if TYPE_CHECKING:
     from llmirage_client.simulate.token_rows import TokenRow
 
-SAMPLE = 32  # requests of those that are over since the last look: all of them would slow the simulation down
-_RATE_OVER = 5  # looks
+SAMPLE = 32  # finished requests since the last sample: all of them would slow the simulation down
+_RATE_OVER = 5  # samples
 
 
 class LiveSample:
-    """Give it a look at the simulation a few times a second."""
+    """Figures of a simulation in progress, from a sample of its requests, taken a few times a second."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int, float]] = deque([(0.0, 0, 0.0)], SPARK_CELLS + 1)  # time, requests, tokens
+        self._samples: deque[tuple[float, int, float]] = deque([(0.0, 0, 0.0)], SPARK_CELLS + 1)  # time, requests, tokens
         self._ttft, self._tpot = LogHistogram(), LogHistogram()
 
-    def look(self, reached_s: float, done: int, rows: Sequence[TokenRow]) -> None:
-        """reached_s: of the cluster's time. rows: those of the requests that are over."""
-        last_s, before, tokens = self._looks[-1]
+    def sample(self, reached_s: float, done: int, rows: Sequence[TokenRow]) -> None:
+        """Take a sample. reached_s: of the cluster's time. rows: the finished requests."""
+        last_s, before, tokens = self._samples[-1]
         if reached_s <= last_s:
             return
         every = max((done - before) // SAMPLE, 1)
@@ -38,7 +38,7 @@ class LiveSample:
             self._time(row)
         if seen:
             tokens += sum([row.request.produced for row in seen]) / len(seen) * (done - before)
-        self._looks.append((reached_s, done, tokens))
+        self._samples.append((reached_s, done, tokens))
 
     def _time(self, row: TokenRow) -> None:
         times = row.times
@@ -49,25 +49,25 @@ class LiveSample:
             self._tpot.add(float(times[-1] - times[0]) / (len(times) - 1))
 
     def lines(self, *, sparks: bool) -> list[str]:
-        looks = list(self._looks)
-        if len(looks) < 2:
+        samples = list(self._samples)
+        if len(samples) < 2:
             return []
-        tokens_per_s = [(b[2] - a[2]) / (b[0] - a[0]) for a, b in pairwise(looks)]
-        first, last = looks[max(len(looks) - 1 - _RATE_OVER, 0)], looks[-1]
+        tokens_per_s = [(b[2] - a[2]) / (b[0] - a[0]) for a, b in pairwise(samples)]
+        first, last = samples[max(len(samples) - 1 - _RATE_OVER, 0)], samples[-1]
         over_s = last[0] - first[0]
         rates = rate_line((last[1] - first[1]) / over_s, (last[2] - first[2]) / over_s, tokens_per_s if sparks else [])
         return [rates, *latency_line(self._ttft, self._tpot)]
 
 
 QUIET_S = 2.0
-LOOK_S = 0.5  # between two looks at the requests that are over
+SAMPLE_EVERY_S = 0.5  # between two samples of the finished requests
 
 
 class SimulationProgress(StatusLine):
-    """Tell it how far the simulation is as often as you like; it begins when it is made.
+    """A display of progress that begins when it is created; update it as often as you like.
 
-    total: requests that will be over in the end, None if not known; asked when there is something to say, as counting
-    them takes time. until_s: of the cluster's time, where it stops at last.
+    total: requests that will have finished in the end, None if unknown; called on demand, as counting takes time.
+    until_s: cluster time at which it stops at the latest.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SimulationProgress(StatusLine):
         self._done, self._reached_s = 0, 0.0
         self._rows: Sequence[TokenRow] = ()
         self._live = LiveSample()
-        self._next_look_s = 0.0
+        self._next_sample_s = 0.0
         self._started_s = clock()
         self._next_s = self._started_s + QUIET_S
 
@@ -95,7 +95,11 @@ class SimulationProgress(StatusLine):
         self.stop()
 
     def begin(self, of: str, place: int = 0, count: int = 1) -> None:
-        """The next of several simulations. of: what it is about. place, count: of parts of many, which begin with a line."""
+        """Begin the next of several simulations.
+
+        of: its subject.
+        place, count: of parts of many, which begin with a line.
+        """
         self._of = f"{place + 1} of {count}, {of}" if count > 1 else of
         self._place, self._count, self._total = place, count, lambda: None
         if count > 1 and not place:
@@ -103,24 +107,24 @@ class SimulationProgress(StatusLine):
         self.update(0, 0.0)
 
     def plan(self, total: int) -> None:
-        """It will have so many requests."""
+        """Set the total of requests."""
         self._total = lambda: total
 
     def update(self, done: int, reached_s: float, rows: Sequence[TokenRow] = ()) -> None:
-        """done: requests that are over; reached_s: of the cluster's time. rows: those requests, where figures are wanted."""
+        """Set the number of finished requests, the cluster's time, and those requests, where figures are wanted."""
         self._done, self._reached_s, self._rows = done, reached_s, rows
         self._draw_if_due()
 
     def stop(self) -> None:
-        """Take the line away from a terminal. Safe to call twice."""
+        """Remove the line from a terminal. Safe to call twice."""
         self._end(f"\r{self._up()}\x1b[{'J' if self._below else 'K'}" if self._drawn else "")
 
     def _lines_below(self, elapsed_s: float) -> list[str]:
         if not self._rows or not self._has_lines_below:
             return []
-        if elapsed_s >= self._next_look_s:
-            self._next_look_s = elapsed_s + LOOK_S
-            self._live.look(self._reached_s, self._done, self._rows)
+        if elapsed_s >= self._next_sample_s:
+            self._next_sample_s = elapsed_s + SAMPLE_EVERY_S
+            self._live.sample(self._reached_s, self._done, self._rows)
         return self._live.lines(sparks=self._has_sparks)
 
     @property

@@ -1,4 +1,4 @@
-"""The rate at which a load is offered beside the one at which it was answered."""
+"""The offered rate of a load beside the rate at which it was answered."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from llmirage_client.workload.session import Workload
 _SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
 _SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
 _START_SHARE = 0.25  # of the time in which requests are sent: the cluster fills up
-_FEWEST = 20  # requests of which a rate is told
+_FEWEST = 20  # requests for a rate to be reported
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRates:
-    """Turns of root conversations per second. offered: as asked for. sent: how many there were to send, of a load that comes
-    to an end. delivered: answered.
+    """Turns of root conversations per second.
 
-    allowed: share of `offered` that may be missing, as the noise of so few conversations explains it. held: how many
-    conversations may run at a time, where others waited for these.
+    offered: as asked for.
+    sent: the rate of turns there were to send, of a load that comes to an end.
+    delivered: answered.
+    allowed: share of `offered` that may be missing, as the noise of so few conversations explains it.
+    held: limit of concurrent conversations, where others waited for these.
     """
 
     offered: float
@@ -38,19 +40,22 @@ class LoadRates:
         """The end of a sentence, if less was sent or answered than was offered, by more than the allowed share."""
         least = self.offered * (1 - self.allowed)
         if self.held is not None and min(self.sent, self.delivered) < least:
-            told = f"{min(self.sent, self.delivered):.3g} of {self.offered:.4g} turns/s were sent"
-            return f"{told}, as only {self.held:,} conversations may be in progress at a time (--concurrency)"
+            text = f"{min(self.sent, self.delivered):.3g} of {self.offered:.4g} turns/s were sent"
+            return f"{text}, as only {self.held:,} conversations may be in progress at a time (--concurrency)"
         if self.sent < least:
-            told = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
-            return f"{told} were there to send: more requests keep new conversations coming"
+            text = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
+            return f"{text} were there to send: more requests keep new conversations coming"
         if self.delivered < least:
             return f"the load is not sustained: {self.delivered:.4g} of {self.offered:.4g} requests/s are answered"
         return None
 
 
 def rates_of(columns: Columns, offered: float, clumping: float, kept_on: bool) -> LoadRates:
-    """clumping: requests that come as one. kept_on: the load goes on after the measured requests, and had filled the cluster
-    before them; else the cluster fills up first, and answers are counted as much later as one takes (median).
+    """Return the rates of recorded requests.
+
+    clumping: requests that come as one.
+    kept_on: the load continues after the measured requests, and had filled the cluster before them; else the cluster fills
+        up first, and answers are counted as much later as one takes (median).
     """
     roots = columns.agent_depth == 0
     sent_s = columns.start_s[columns.measured & roots]
@@ -69,7 +74,7 @@ def rates_of(columns: Columns, offered: float, clumping: float, kept_on: bool) -
 
 
 def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept_on: bool) -> LoadRates | None:
-    """None for loads without one constant rate, and for a handful of requests."""
+    """Return the rates; None for loads without one constant rate, and for a handful of requests."""
     rate = options.request_rate_per_s
     if rate is None or options.request_rate_ramp_s or int((columns.measured & (columns.agent_depth == 0)).sum()) < _FEWEST:
         return None
@@ -82,6 +87,7 @@ def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept
 
 
 def rates_text(rates: LoadRates) -> str:
+    """Return the rates as a sentence."""
     return (
         f"Offered: {rates.offered:,.4g} requests/s. Delivered: {rates.delivered:,.4g} "
         f"(up to {rates.allowed:.0%} less is no shortfall)."
@@ -89,7 +95,7 @@ def rates_text(rates: LoadRates) -> str:
 
 
 def rates_json(rates: LoadRates | None) -> dict[str, float | None]:
-    """For summaries; None where there is no rate."""
+    """Return the rates for summaries; None where there is no rate."""
     return {
         "offered_per_s": None if rates is None else rates.offered,
         "delivered_per_s": None if rates is None else rates.delivered,
@@ -98,18 +104,18 @@ def rates_json(rates: LoadRates | None) -> dict[str, float | None]:
 
 
 def root_turns(workload: Workload) -> Floats:
-    """Of each root conversation; of lengths without the last, which the number of requests may have cut."""
+    """Return the turns of each root; of lengths without the last, which the number of requests may have cut."""
     whole = workload.roots[:-1] if workload.format == "synthetic" and len(workload.roots) > 1 else workload.roots
     return np.array([max(len(workload.sessions[root].turns), 1) for root in whole], dtype=np.float64)
 
 
 def clumping_of(turns: Floats) -> float:
-    """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
+    """Return the requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
     return float((turns**2).mean() / turns.mean())
 
 
 def _others_waited(columns: Columns, concurrency: int | None) -> bool:
-    """Whether so many root conversations were in progress at a time, and there were more of them."""
+    """Return whether that many root conversations were in progress at a time, and there were more of them."""
     rows = columns.agent_depth == 0
     places = np.unique(columns.conversation[rows], return_inverse=True)[1]
     roots = int(places.max(initial=-1)) + 1

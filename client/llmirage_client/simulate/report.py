@@ -1,4 +1,4 @@
-"""What a simulation knows beyond a run against an endpoint, as tables on the screen and a file for `llmirage report`."""
+"""The cluster's side of a simulation, as tables on the screen and a file for `llmirage report`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "d
 
 
 def cluster_blocks(simulation: Simulation) -> list[Block]:
-    """Tables of the cluster's side."""
+    """Return tables of the cluster's side."""
     series, totals = simulation.series, simulation.totals
     blocks: list[Block] = [*_bands(simulation), "", bold("Cluster, means over time"), _instances(series, totals)]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
-        blocks += ["", _comings(series, totals)]
+        blocks += ["", _ready_changes(series, totals)]
     if series.kv_loaded:
         loaded = ", ".join(f"{count(tokens)} from the {tier}" for tier, tokens in series.kv_loaded.items())
         blocks += ["", f"Tokens of KV loaded in the whole run: {loaded}"]
@@ -52,7 +52,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
 
 
 def _bands(simulation: Simulation) -> list[Block]:
-    """Within which bands of the means measured servers lie."""
+    """Return the bands of the means in which measured servers lie."""
     band = simulation.band
     intervals = bands_json(band, simulation.summary)
     if band is None or not intervals or not intervals.keys() & _BANDS.keys():  # without an answered request there is none
@@ -74,7 +74,7 @@ def _bands(simulation: Simulation) -> list[Block]:
 
 
 def report_series(series: ClusterSeries) -> ClusterLevels:
-    """The same in the form of the report's files. A level is the mean from one sample to the next."""
+    """Return the series in the form of the report's files. A level is the mean from one sample to the next."""
     names = [f"{pool} {index}" for index, pool in enumerate(series.pool)]
     widths = np.maximum(np.diff(series.time_s), 1e-12)
     held = np.diff(series.held) / widths
@@ -100,7 +100,7 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
 
 
 def write_series(series: ClusterSeries, folder: Path) -> Path:
-    """Raises OSError."""
+    """Write the series to the folder; return its path. Raises OSError."""
     return report_series(series).write(folder)
 
 
@@ -123,8 +123,8 @@ def _instances(series: ClusterSeries, totals: Totals) -> Block:
     return table
 
 
-def _comings(series: ClusterSeries, totals: Totals) -> str:
-    """When how many instances accepted requests."""
+def _ready_changes(series: ClusterSeries, totals: Totals) -> str:
+    """Return when the number of instances that accept requests changed."""
     ready = series.ready()
     steps = [f"{ready[0]:.0f} at the start"]
     moves = np.flatnonzero(np.diff(ready))

@@ -1,4 +1,4 @@
-"""Whether the simulated cluster kept up with its load, and whether the load was what figures of a steady state need."""
+"""Checks of a simulation: whether the cluster kept up with its load, and whether the load suits steady-state figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmirage_client.simulator.engine import ServedPool
 from llmirage_client.workload.session import Workload
 
 LONG_WAIT_S = 5.0  # see Request.waited_s; the same limit as the server's own warning (drivers/saturation.py)
-_LAST_SHARE = 0.1  # of the requests: those that tell whether many wait in the end
+_LAST_SHARE = 0.1  # of the requests: the last ones, whose waits show a queue at the end
 _START_SHARE = 0.25  # of the requests, which fill the cluster and tell nothing of a queue
 _BATCHES = 12  # of the others, in which a queue grows
 _FEWEST = 5  # requests of a batch
@@ -28,7 +28,7 @@ _FEW_REQUESTS = 100
 
 
 def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
-    """A sentence if the last requests waited long, or if waits grow through the run.
+    """Return a sentence if the last requests waited long, or if waits grow through the run.
 
     waited_s: of requests in the order in which they were over (Request.waited_s); those that never began count until they
         were given up.
@@ -54,7 +54,7 @@ def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
 
 
 def start_burst(columns: Columns, options: RunOptions) -> str | None:
-    """A note where users who all begin at once decide the 99th percentile of TTFT."""
+    """Return a note where users who all begin at once decide the 99th percentile of TTFT."""
     users = options.concurrency or 0
     if users < 2 or options.concurrency_ramp_s or options.rates is not None or options.fixed_schedule:
         return None
@@ -73,7 +73,10 @@ def start_burst(columns: Columns, options: RunOptions) -> str | None:
 
 
 def idle_models(pools: Sequence[ServedPool], series: ClusterSeries) -> str | None:
-    """A note where models of the cluster got no request: they count in its cost, and the load is one of the others alone."""
+    """Return a note where models of the cluster got no request.
+
+    They count in its cost, and the load is one of the others alone.
+    """
     worked: dict[str, float] = {}
     gpus: dict[str, int] = {}
     first = 0
@@ -103,7 +106,10 @@ def _median(values: Floats) -> float:
 
 
 def in_step(workload: Workload, users: int | None) -> str | None:
-    """What to know of users at once whose think times and replies are all the same; None for others."""
+    """Return a note on concurrent users whose think times and replies are all the same; None for others.
+
+    Users who have once waited together send their next turns together, too.
+    """
     if not users or users < 2:
         return None
     waits = {turn.delay_s for session in workload.sessions.values() for turn in session.turns[1:]}

@@ -1,9 +1,9 @@
-"""Runs a workload on a simulated cluster in virtual time: the runner of `llmirage run`, and the cluster of `llmirage serve`.
+"""Simulations: the runner of `llmirage run` on the cluster of `llmirage serve`, in virtual time.
 
     simulation = simulate(ClusterConfig(model="Qwen/Qwen3-8B", instances=4), workload, RunOptions(request_rate_per_s=8.0))
     simulation.summary["ttft_ms"]["p99"]
 
-Calling it again in one process costs what the run costs: deployments, catalogues and tokenizers are made once.
+Further calls in one process cost only the run: deployments, catalogues and tokenizers are made once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,19 @@ Via = Literal["engine", "api"]
 
 
 class SimulationError(ValueError):
-    """A simulation that makes no sense; the message is for the user."""
+    """An impossible simulation; the message is for the user."""
 
 
 class Simulation:
-    """What came of it. summary: plain figures by name, see simulate.summary. stopped: why it ended before the workload did.
+    """The result of a simulation.
 
-    columns: one row a request. repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
-    result: with the records of single requests, which are made when they are asked for.
-    verdicts: of the run's own objectives (--slo). saturation: why the cluster does not keep up with the load, or None.
+    summary: plain figures by name, see simulate.summary.
+    stopped: the reason for which it ended before the workload did.
+    columns: one row a request.
+    repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
+    result: with the records of single requests, which are made on demand.
+    verdicts: of the run's own objectives (--slo).
+    saturation: the reason for which the cluster does not keep up with the load, or None.
     rates: of a load with one request rate, or None.
     series: the cluster over time; totals: of its measured time; steps: of each instance, where they were to be traced.
     """
@@ -91,7 +95,7 @@ class Simulation:
 
     @cached_property
     def band(self) -> Band | None:
-        """Within which band of its figures measured servers lie; None where times are the user's own."""
+        """Band of its figures in which measured servers lie; None where times are the user's own."""
         latency, prompts = self.summary["latency_ms"], self.metrics.per_request.get("input_sequence_length")
         in_flight = self.summary["request_per_s"] * latency["mean"] * 1e-3 if latency else 0.0
         instances = max(1.0, self.summary["instances_ready"])
@@ -99,7 +103,7 @@ class Simulation:
 
     @property
     def notes(self) -> list[str]:
-        """Those of the result, for which no records are made."""
+        """Notes of the result, for which no records are made."""
         return self._result.notes
 
     @cached_property
@@ -124,12 +128,16 @@ def simulate(
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
-    via: "engine" asks the cluster alone; "api" goes through the server's whole protocol. shown: the settings as the user
-    knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
-    counts via the engine. stoppable: is given what stops the run, with a reason, and may be called from a signal handler.
-    on_progress: called now and then with the number of requests that are over, the cluster's time, and those requests, as
-    far as they are rows. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or
-    comes to nothing: a load that never lets time pass.
+    via: "engine" asks the cluster alone; "api" goes through the server's whole protocol.
+    shown: the settings as the user knows them, for reports.
+    trace: keep every step of every instance.
+    window: the requests that count, of workloads in token counts via the engine.
+    stoppable: is given a function that stops the run, with a reason, and may be called from a signal handler.
+    on_progress: called now and then with the number of finished requests, the cluster's time, and those requests, as far as
+        they are rows.
+
+    Raises ConfigError for an impossible cluster, and SimulationError for an impossible run or a load that never lets time
+    pass.
     """
     unused = left_out(config)
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=(), faults=None)
@@ -141,14 +149,14 @@ def simulate(
         max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)
     begun_s = time.process_time()
-    carried = _carried(config, workload, options, pools, via)
-    sampler = SeriesSampler(carried.cluster, pools)
-    steps = carried.cluster.trace_steps() if trace else []
+    run = _new_run(config, workload, options, pools, via)
+    sampler = SeriesSampler(run.cluster, pools)
+    steps = run.cluster.trace_steps() if trace else []
     if on_progress is not None:
-        over = () if carried.rows is None else carried.rows.rows
-        sampler.on_look = lambda now: on_progress(carried.requests_over, now, over)
-    stoppable(carried.interrupt)
-    result = _run(carried, sampler, max_time_s, window)
+        over = () if run.rows is None else run.rows.rows
+        sampler.on_observe = lambda now: on_progress(run.requests_over, now, over)
+    stoppable(run.interrupt)
+    result = _run(run, sampler, max_time_s, window)
     result = dataclasses.replace(
         result,
         notes=[
@@ -163,7 +171,7 @@ def simulate(
         deployment=described(config, pools),
         client_cpu_s=time.process_time() - begun_s,
     )
-    series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows
+    series, waited_s, rows = sampler.series(), run.waited_s, run.rows
     if rows is None:
         columns, metrics = columns_of(result.records), compute(result)
     else:
@@ -174,7 +182,7 @@ def simulate(
     def names() -> list[str]:
         return rows.names() if rows is not None else [record.conversation_id for record in result.records]
 
-    result.repeats = repeats_in_run(workload, options, carried.roots_taken, columns, names)
+    result.repeats = repeats_in_run(workload, options, run.roots_taken, columns, names)
     if result.repeats is not None:
         result.notes[:0] = result.repeats.notes
     if window is None:
@@ -189,10 +197,10 @@ def simulate(
     return Simulation(config, result, columns, metrics, series, saturated, rates, steps, rows)
 
 
-def _carried(
+def _new_run(
     config: ClusterConfig, workload: Workload, options: RunOptions, pools: Sequence[ServedPool], via: Via
 ) -> EngineRun | ApiRun:
-    """What plays the run: the cluster alone where that answers the question, or the API in this process."""
+    """Return the run: on the cluster alone where that answers the question, or through the API in this process."""
     if via == "engine" and (alone := engine_run(config, workload, options, pools)) is not None:
         return alone
     from llmirage_client.simulate.api_run import ApiRun  # with the server's API and httpx, which lengths do not need
@@ -200,17 +208,17 @@ def _carried(
     return ApiRun(config, workload, options, streamed=via == "api")
 
 
-def _run(carried: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | None, window: Window | None) -> RunResult:
-    """Play it to its end, or to that of the window, which is no cancellation. Raises SimulationError."""
+def _run(run: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | None, window: Window | None) -> RunResult:
+    """Run to the end, or to that of the window, which is no cancellation. Raises SimulationError."""
     if window is not None:
-        window.watch(carried.rows, carried.cancel)
+        window.watch(run.rows, run.cancel)
     try:
         with few_collections():
-            result = carried.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
+            result = run.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
     if window is not None:
-        window.settle(carried.rows)
+        window.finish(run.rows)
         if result.cancel_reason == WINDOW_OVER:
             result = dataclasses.replace(result, cancelled=False, cancel_reason=None)
     return result
@@ -220,6 +228,6 @@ _FIXED = "Fixed times (ttft_ms, itl_ms): no request waits for another, whatever 
 
 
 def check(workload: Workload) -> None:
-    """Raises SimulationError for a workload without requests."""
+    """Raise SimulationError for a workload without requests."""
     if not any(session.turns for session in workload.sessions.values()):
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")

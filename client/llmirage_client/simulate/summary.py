@@ -1,4 +1,4 @@
-"""The figures of a simulation that people and scripts compare: what `llmirage simulate --json` prints."""
+"""The summary of a simulation for people and scripts: the output of `llmirage simulate --json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMES = {
 
 
 def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) -> dict[str, Any]:
-    """Plain figures by name, for JSON; None where there is none.
+    """Return plain figures by name, for JSON; None where there is none.
 
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
     every single gap. saturated: see simulate.saturation. kv_loaded_tokens: by tier, where there are any.
@@ -42,7 +42,7 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
 
 
 def figures_of_run(metrics: Metrics) -> dict[str, Any]:
-    """Those that runs against endpoints have, too."""
+    """Return the figures that runs against endpoints have, too."""
     figures: dict[str, Any] = {}
     for name, tag in _TIMES.items():
         found = metrics.per_request.get(tag)

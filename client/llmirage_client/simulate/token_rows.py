@@ -1,4 +1,4 @@
-"""The requests of a simulation in token counts: a row each, for columns and, when they are read, records."""
+"""The requests of a simulation in token counts: a row each, for columns and, on demand, records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the requ
 
 
 class TokenRow(InFlightRequest):
-    """One request of a run. issued_s: when it was due; start_s: when it went out; end_s: when it was over; None: it is not.
+    """One request of a run.
 
-    measured: whether it counts. own_task: on an event loop it would be a task of its own, which can be cancelled: it begins
-    and ends one round of what is ready later than others.
+    issued_s: when it was due.
+    start_s: when it was sent.
+    end_s: when it ended; None: it has not.
+    measured: whether it counts.
+    own_task: on an event loop it would be a task of its own, which can be cancelled: it begins and ends one round of ready
+        callbacks later than others.
     """
 
     __slots__ = ("conversation", "end_s", "error", "issued_s", "measured", "own_task", "start_s", "turn_index")
@@ -42,7 +46,7 @@ class TokenRow(InFlightRequest):
         self.conversation.wake()
 
     def cancel(self) -> None:
-        """See load.conversation.InFlight: it ends when its conversation goes on."""
+        """End it when its conversation is resumed, see load.conversation.InFlight."""
         self.conversation.wake()
 
     @property
@@ -51,11 +55,13 @@ class TokenRow(InFlightRequest):
 
 
 class TokenRows:
-    """Rows in the order in which they were over."""
+    """Rows in the order in which they ended."""
 
     def __init__(self, identifiers: Identifiers, branching: bool = True, lengths_known: bool = True) -> None:
-        """branching: whether some may be of other conversations than roots. lengths_known: whether the workload says how
-        long prompts are; else the server's usage alone does.
+        """Create empty rows.
+
+        branching: some may be of other conversations than roots.
+        lengths_known: the workload gives the lengths of prompts; else only the server's usage does.
         """
         self._identifiers = identifiers
         self.branching = branching
@@ -65,18 +71,18 @@ class TokenRows:
         self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
 
     def names(self) -> list[str]:
-        """Of the session that each row is of."""
+        """Return the session's name of each row."""
         return [row.conversation.session.id for row in self.rows]
 
     def made_records(self) -> list[Record]:
-        """A record of every row."""
+        """Return a record of every row."""
         return [self.record(row) for row in self.rows]
 
     def request_id(self, row: TokenRow) -> str:
         return self._identifiers.make("request", row.conversation.correlation_id, row.turn_index)
 
     def record(self, row: TokenRow) -> Record:
-        """What a run through the whole protocol would have written down."""
+        """Return the record that a run through the whole protocol would have made."""
         conversation, request, error = row.conversation, row.request, row.error
         stamps = row.arrivals.tolist()
         exchange = Exchange(
@@ -116,7 +122,7 @@ _REFUSALS = (400, 500)
 
 
 def refusal(error: ValueError | RouterError) -> RequestError:
-    """Why a cluster did not take a request, as its server would say it."""
+    """Return the error of a request that the cluster refused, in the words of its server."""
     return RequestError(500 if isinstance(error, RouterError) else 400, "http_error", str(error))
 
 

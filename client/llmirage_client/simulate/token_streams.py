@@ -1,10 +1,9 @@
-"""Prompts of turns that are given in token counts, as ids that stand for nothing: what they share is all that matters.
+"""Prompts of turns that are given in token counts, as arbitrary ids: only their common prefixes matter.
 
-A call extends the one before it in its session, as load.token_calls writes it in text: the previous prompt and its reply
-come first, where that fits; else the reply is dropped and the previous prompt grows or is cut back to the count. The same
-place in the same session has the same tokens, in every conversation that runs the session (in every one of the same repeat,
-if these vary); nothing else is ever the same.
-There is no chat template: the count is all tokens of the prompt.
+A call extends the one before it in its session, as load.calls.TokenCalls writes it in text: the previous prompt and its
+reply come first, where that fits; else the reply is dropped and the previous prompt grows or is cut back to the count. The
+same place in the same session has the same tokens, in every conversation that runs the session (in every one of the same
+repeat, if these vary); nothing else is ever the same. There is no chat template: the count is all tokens of the prompt.
 """
 
 from __future__ import annotations
@@ -28,24 +27,25 @@ _FIRST_ID, _LAST_ID = 1 << 30, (1 << 31) - 1  # above every pattern
 
 
 class TokenStreams:
-    """shares: whether calls of a session share anything (`session_prefix`). variation: of the ids of repeats.
+    """The writer of such prompts. Ids are int32, kept as their bytes.
 
-    Ids are int32, kept as their bytes.
+    shares: whether calls of a session share anything (`session_prefix`).
+    variation: of the ids of repeats.
     """
 
     def __init__(self, shares: bool = True, variation: Variation | None = None) -> None:
         self._shares = shares
         self._variation = variation
-        self._pattern = memoryview(b"")  # ids with which every stretch goes on
+        self._pattern = memoryview(b"")  # ids with which every stretch continues
         self._last_id = _FIRST_ID  # with which one began
         self._places: dict[tuple[str, int, int], tuple[int, int]] = {}  # the id that its stretch begins with, and its length
-        # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
+        # By unfinished conversation: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
         self._contexts: dict[int, tuple[bytes, int]] = {}
 
     def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
-        """A prompt of so many tokens as the turn says, and a reply that is like no other.
+        """Return a prompt of the turn's length, and a unique reply.
 
-        A prompt whose ids are given is what it is: the calls that follow do not extend it.
+        A prompt whose ids are given is unchanged: the calls that follow do not extend it.
         """
         turns = conversation.session.turns
         spec = turns[turn_index].tokens
@@ -58,35 +58,35 @@ class TokenStreams:
         key = self._prompt(conversation, turn_index, spec.input_tokens, spec.output_tokens)
         if turn_index + 1 < len(turns) or turns[turn_index].branches:
             self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
-        elif turn_index:  # nothing goes on from here
+        elif turn_index:  # its last turn
             self._contexts.pop(conversation.number, None)
         return key, spec.input_tokens
 
     def fresh(self, tokens: int) -> bytes:
-        """So many ids that are like no others."""
+        """Return `tokens` unique ids."""
         return self._stretch(tokens)
 
     def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
-        """The ids of the prompt alone: the reply comes from elsewhere, see `replied_with`."""
+        """Return the ids of the prompt alone: the reply comes from elsewhere, see `replied_with`."""
         prompt = self._prompt(conversation, index, spec.input_tokens, 0)
         self._contexts[conversation.number] = prompt, len(prompt)
         return prompt
 
     def failed(self, conversation: Conversation) -> None:
-        """The last call had no reply."""
+        """Note that the last call had no reply."""
         if (known := self._contexts.get(conversation.number)) is not None:
             context, prompt_bytes = known
             self._contexts[conversation.number] = context[:prompt_bytes], prompt_bytes
 
     def replied_with(self, conversation: Conversation, ids: TokenIds) -> None:
-        """The conversation's last prompt was answered with these."""
+        """Note the reply to the conversation's last prompt."""
         if (known := self._contexts.get(conversation.number)) is not None:
             context, prompt_bytes = known
             reply = np.asarray(ids, dtype=np.int32).tobytes()
             self._contexts[conversation.number] = context[:prompt_bytes] + reply, prompt_bytes
 
     def _prompt(self, conversation: Conversation, index: int, wanted: int, fresh: int) -> bytes:
-        """A prompt of so many tokens, and so many fresh ids behind it."""
+        """Return a prompt of `wanted` tokens, and `fresh` unique ids behind it."""
         if not self._shares:
             return self._stretch(wanted + fresh)
         before, more = b"", wanted
@@ -104,7 +104,7 @@ class TokenStreams:
         return ids
 
     def _before(self, conversation: Conversation, wanted_bytes: int) -> bytes:
-        """What a prompt of that length may begin with: all so far, the last prompt, or nothing."""
+        """Return the beginning of a prompt of that length: the whole context, the last prompt, or nothing."""
         known = self._contexts.get(conversation.number)
         if known is not None:
             context, prompt_bytes = known
@@ -114,10 +114,10 @@ class TokenStreams:
         return b""
 
     def _stretch(self, tokens: int, first: int | None = None, before: bytes = b"") -> bytes:
-        """So many ids that begin with this one, behind others; None: with one that no one else has.
+        """Return `before` and `tokens` ids behind it that begin with `first`; None: with an id that no other stretch has.
 
-        What caches share is what prompts begin with: stretches that begin with different ids have nothing in common, though
-        they go on with the same ones, which are made only once.
+        Caches share common prefixes: stretches that begin with different ids have nothing in common, though they continue
+        with the same ones, which are made only once.
         """
         if first is None:  # by the time they are used up the first is long forgotten
             self._last_id = first = self._last_id + 1 if self._last_id < _LAST_ID else _FIRST_ID

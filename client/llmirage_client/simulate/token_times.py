@@ -1,8 +1,8 @@
-"""When tokens came, of all requests of a simulation at once, from the steps of the instances.
+"""Token times of all requests of a simulation at once, from the steps of the instances, and the columns made of them.
 
 Most requests have spans: tokens from one step of an instance to another; several, in the order of time, where they were
-preempted or where the instance runs prompts in steps of their own. All these are worked out as arrays; only those of whom
-tokens were told one by one, or went out in intervals, are looked at singly.
+preempted or where the instance runs prompts in steps of their own. All these are worked out as arrays; only requests whose
+tokens were reported one by one, or sent in intervals, are handled singly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_BINS = 1 << 16
 
 
 class TokenTimes:
-    """Of each request when its first, second and last token came, NaN without one, and how many came; shape (rows,)."""
+    """The times of each request's first, second and last token, NaN without one, and their number; shape (rows,)."""
 
     def __init__(self, rows: Sequence[TokenRow]) -> None:
         self._rows = rows
@@ -64,9 +64,9 @@ class TokenTimes:
                     self.second_s[place] = times[1]
 
     def gaps_ms(self, chosen: Bools) -> Summary | None:
-        """The gaps between the tokens of each chosen request, all together, ms. chosen: shape (rows,).
+        """Return the gaps between the tokens of each chosen request, all together, ms. chosen: shape (rows,).
 
-        Requests of one batch have the same gaps: each is counted as often as it occurs, without writing it down so often.
+        Requests of one batch have the same gaps: each is counted as often as it occurs, without writing it down as often.
         """
         of_chosen = np.repeat(chosen, self._counts)
         size = self._steps_s.size
@@ -76,7 +76,7 @@ class TokenTimes:
         times = np.cumsum(change, out=change)[:-1]
         used = np.flatnonzero(times)
         values, counts = [np.diff(self._steps_s)[used]], [times[used]]
-        within = np.repeat(np.arange(chosen.size), self._counts)  # whose span
+        within = np.repeat(np.arange(chosen.size), self._counts)  # the row of each span
         goes_on = np.flatnonzero((within[1:] == within[:-1]) & of_chosen[1:])
         values.append(self._steps_s[self._begins[goes_on + 1]] - self._steps_s[self._ends[goes_on]])
         values += [np.diff(self._rows[place].arrivals) for place in self._others if chosen[place]]
@@ -87,7 +87,7 @@ class TokenTimes:
 
 
 def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
-    """The steps of all instances in one array, and where in it each span begins and ends."""
+    """Return the steps of all instances in one array, and the beginning and end in it of each span."""
     if not spans:
         return np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     arrays, begins, ends = zip(*spans, strict=True)
@@ -103,7 +103,7 @@ def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
 
 
 def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
-    """`summarize` of a sample in which values[i] occurs counts[i] times.
+    """Return `summarize` of a sample in which values[i] occurs counts[i] times.
 
     Here and in `_at_ranks` arrays are changed in place: they are long, and new memory costs more than the arithmetic.
     """
@@ -128,9 +128,9 @@ def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
 
 
 def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
-    """The values of these ranks, from 0, in the sample written out and sorted.
+    """Return the values of these ranks, from 0, in the sample written out and sorted.
 
-    Only bins of values in which one of the ranks is are sorted: gaps between tokens are many, and ranks few.
+    Only bins of values with one of the ranks are sorted: gaps between tokens are many, and ranks few.
     """
     size = min(values.size, _MOST_BINS)
     least, most = values.min(), values.max()
@@ -145,7 +145,7 @@ def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     wanted[np.searchsorted(upto, ranks, side="right")] = True
     kept = np.flatnonzero(wanted[bins])
     kept = kept[np.argsort(values[kept])]
-    # Ranks within what is kept: without the values of the bins before that are not.
+    # Ranks among the kept values: less the dropped values of earlier bins.
     skipped = np.cumsum(np.where(wanted, 0, np.diff(upto, prepend=0)))
     found = ranks - skipped[np.searchsorted(upto, ranks, side="right")]
     found_at: Ints = kept[np.searchsorted(np.cumsum(counts[kept]), found, side="right")]
@@ -153,7 +153,7 @@ def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
 
 
 def columns_of_rows(kept: TokenRows, times: TokenTimes) -> Columns:
-    """The columns of requests, in their order, without the stamps of single tokens."""
+    """Return the columns of requests, in their order, without the stamps of single tokens."""
     rows = kept.rows
     n = len(rows)
     requests, conversations, errors = (list(map(attrgetter(name), rows)) for name in ("request", "conversation", "error"))
@@ -199,7 +199,7 @@ def _column(things: Sequence[object], name: str, kind: Any = np.float64) -> npt.
 
 
 def token_metrics(rows: Sequence[TokenRow], columns: Columns, times: TokenTimes, shown: Mapping[str, Any]) -> Metrics:
-    """`measure.metrics.compute` of these rows. shown: the settings of the run; its objectives for goodput are there."""
+    """Return `measure.metrics.compute` of these rows. shown: the settings of the run, with its objectives for goodput."""
     goodput = shown.get("goodput")
     limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
     failed = Counter(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
