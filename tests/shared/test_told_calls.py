@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from chat_messages import user
 
 from llmirage_shared.wire.chat import calls_since_user, last_user_text, with_calls
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def assistant(*calls: tuple[str, str]) -> dict[str, Any]:

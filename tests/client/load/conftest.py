@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from chat_messages import user
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
@@ -87,10 +88,6 @@ def run(
         return result
 
     return virtual_time.run(main()), target
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 def turn(text: str, **fields: Any) -> Turn:

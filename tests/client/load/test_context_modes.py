@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from chat_messages import user
 
 from llmirage_client.commands.run import run
 from llmirage_client.load.conversation import Conversation, Family, Identifiers
@@ -20,10 +21,6 @@ CALL = {"type": "function_call", "id": "fc", "call_id": "live", "name": "look", 
 SEARCH = {"type": "web_search_call", "id": "ws", "status": "completed"}
 THOUGHT = {"type": "reasoning", "id": "rs", "summary": []}
 TEXT = {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "re"}]}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def assistant(text: str) -> dict[str, Any]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from kv_tiers import sequence
 
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.sequence import Sequence
 
 
 def cache(kv_tokens: int, page_size: int = 1, *, prefix_caching: bool = True) -> KVCache:
     return KVCache(EngineLimits(kv_tokens=kv_tokens, page_size=page_size, enable_prefix_caching=prefix_caching))
-
-
-def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
-    ids = np.arange(first, first + prompt, dtype=np.int32)
-    return Sequence(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
 
 
 def test_capacity_and_allocations_are_whole_pages() -> None:

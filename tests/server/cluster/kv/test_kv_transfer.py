@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from cluster_requests import tokens
 from step_models import ConstantStep
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
@@ -37,10 +38,6 @@ def build(link: KVLink, prefill: int = 1, decode: int = 1, kv_tokens: int = 1000
         InstancePool("back", back, make_router("round_robin"), "decode"),
     ]
     return Cluster(pools=pools, kv_link=link)
-
-
-def tokens(cluster: Cluster, to: float = math.inf) -> list[tuple[float, int, int]]:
-    return [(end.time_s, end.instance, each.id) for end in cluster.advance(to) for each in end.emitted]
 
 
 def test_a_request_is_seen_behind_the_tokens_that_its_decode_instance_sends() -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kv_tiers import BYTES, HOST
+from kv_tiers import BYTES, HOST, sequence
 
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.tiered_cache import TieredKVCache
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, token_bytes
+from llmirage_server.cluster.request import token_bytes
 from llmirage_server.cluster.sequence import Sequence
 
 DISK = TierSpec("disk", capacity_bytes=4000.0, read_bytes_per_s=4.0, write_bytes_per_s=4.0, latency_s=0.5)
@@ -21,11 +21,6 @@ DISK = TierSpec("disk", capacity_bytes=4000.0, read_bytes_per_s=4.0, write_bytes
 
 def cache(*tiers: TierSpec, kv_tokens: int = 100, page_size: int = 1) -> TieredKVCache:
     return TieredKVCache(EngineLimits(kv_tokens=kv_tokens, page_size=page_size), tiers, BYTES)
-
-
-def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
-    ids = np.arange(first, first + prompt, dtype=np.int32)
-    return Sequence(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
 
 
 def serve(kv: TieredKVCache, one: Sequence) -> None:

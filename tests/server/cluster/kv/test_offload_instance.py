@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-from kv_tiers import BYTES, HOST
+from kv_tiers import BYTES, HOST, turn
 from step_models import PromptStep
 
 from llmirage_server.cluster.cluster import Cluster
@@ -15,7 +14,6 @@ from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 
 # --- in an instance ----------------------------------------------------------------------------------------------------
@@ -24,10 +22,6 @@ from llmirage_server.cluster.routers import make_router
 def instance(*tiers: TierSpec) -> Instance:
     limits = EngineLimits(kv_tokens=100, max_num_seqs=4)
     return Instance(0, PromptStep(), limits, tiers=tiers, kv_bytes_per_token=BYTES)
-
-
-def turn(number: int, first: int, prompt: int, output: int = 1) -> Request:
-    return Request(number, np.arange(first, first + prompt, dtype=np.int32), np.full(output, 9, np.int32))
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])

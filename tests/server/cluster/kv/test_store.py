@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence as Seq
 from typing import Any
 
-import numpy as np
 import pytest
-from kv_tiers import BYTES
+from kv_tiers import BYTES, turn
 from step_models import PromptStep
 
 from llmirage_server.cluster.cluster import Cluster
@@ -19,7 +18,6 @@ from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -40,10 +38,6 @@ def instances(
     limits = EngineLimits(kv_tokens=100, max_num_seqs=4, data_parallel_balance="round_robin")
     model = model or PromptStep()
     return [Instance(first + i, model, limits, role, tiers=[store], kv_bytes_per_token=BYTES) for i in range(n)]
-
-
-def turn(number: int, first: int, prompt: int, output: int = 1) -> Request:
-    return Request(number, np.arange(first, first + prompt, dtype=np.int32), np.full(output, 9, np.int32))
 
 
 def test_an_instance_loads_what_another_has_computed() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
+from cluster_requests import request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.lifecycle.autoscaler import Autoscaler, PoolLoad, ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
-from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.config import ClusterConfig, ConfigError
 
@@ -95,11 +94,6 @@ def test_limits_and_calm(loads: list[tuple[int, int]], least: int, more: int, do
         if wanted > current:
             raised_s = now
         current = wanted
-
-
-def request(number: int, output: int = 5) -> Request:
-    ids = np.arange(100 * number, 100 * number + 10, dtype=np.int32)
-    return Request(number, ids, np.arange(output, dtype=np.int32) + 5000)
 
 
 def cluster(rule: ScalingRule, *events: LifecycleEvent) -> Cluster:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import pytest
+from cluster_requests import request, tokens
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.base import InstanceBase
@@ -22,11 +22,6 @@ TTFT_S, ITL_S = 1.0, 0.25
 LIMITS = EngineLimits(kv_tokens=1000)
 Event = LifecycleEvent
 OnCrash = Literal["reroute", "fail"]
-
-
-def request(number: int, output: int = 5) -> Request:
-    ids = np.arange(100 * number, 100 * number + 10, dtype=np.int32)
-    return Request(number, ids, np.arange(output, dtype=np.int32) + 5000)
 
 
 def build(instances: int, *events: Event, on_crash: OnCrash = "reroute") -> Cluster:
@@ -48,10 +43,6 @@ def apart(*events: Event, decode: int = 2, on_crash: OnCrash = "reroute", link: 
         ),
     ]
     return Cluster(pools=pools, kv_link=link or KVLink(20.0), events=events, on_crash=on_crash)
-
-
-def tokens(cluster: Cluster, to: float = math.inf) -> list[tuple[float, int, int]]:
-    return [(end.time_s, end.instance, each.id) for end in cluster.advance(to) for each in end.emitted]
 
 
 def states(cluster: Cluster) -> list[str]:
