@@ -9,8 +9,8 @@ import numpy as np
 from llmirage_client.report.html.frame import SMALL
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
 from llmirage_client.report.html.pareto import ParetoPoint, pareto
+from llmirage_client.report.html.run_summary import cluster_text
 from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.words import cluster_words
 from llmirage_client.report.html.xy import Series, line
 from llmirage_client.simulator.engine import described, plan_of
 from llmirage_client.sweep.file import Study
@@ -84,7 +84,7 @@ def _in_common(study: Study, done: Sequence[Row]) -> dict[str, str]:
     ]
     found = {
         "Models" if len(models) > 1 else "Model": ", ".join(models),
-        "Cluster": cluster_words(shared),
+        "Cluster": cluster_text(shared),
         "Load": ", ".join(words),
     }
     return {name: text for name, text in found.items() if text}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
-from llmirage_client.report.html import sections, words
+from llmirage_client.report.html import run_sections, run_summary
 from llmirage_client.report.html.cluster import cluster_section
 from llmirage_client.report.html.comparison import comparison_page
 from llmirage_client.report.html.page import PageHead, page
@@ -36,19 +36,19 @@ def run_page(
 def single_page(view: RunView, cluster: ClusterLevels | None = None, *, brief: bool = False) -> str:
     """brief: the first charts only, as a notebook shows them."""
     parts = [
-        sections.distributions(view),
-        sections.timeline(view),
+        run_sections.distributions(view),
+        run_sections.timeline(view),
         *([cluster_section(cluster)] if cluster is not None else []),
     ]
     if not brief:
         parts += [
             swimlane(view),
-            sections.groups(view),
-            sections.what_drives_it(view),
-            sections.errors(view),
-            sections.slowest(view),
+            run_sections.groups(view),
+            run_sections.dependence(view),
+            run_sections.errors(view),
+            run_sections.slowest(view),
         ]
-    parts.append(sections.said(view, reading_notes(view.result, view.metrics)))
+    parts.append(run_sections.run_notes(view, reading_notes(view.result, view.metrics)))
     title = " on ".join(text for text in (view.result.workload_path, view.result.model) if text) or "A run"
-    head = PageHead(title, words.facts(view), words.verdicts(view), words.cards(view))
+    head = PageHead(title, run_summary.facts(view), run_summary.verdicts(view), run_summary.cards(view))
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the run.")

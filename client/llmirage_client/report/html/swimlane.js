@@ -1,4 +1,4 @@
-// The swim-lane chart: the lanes of data-lanes (see lanes.py) on a canvas that stands still in a scrolling room. The room is
+// The swim-lane chart: the lanes of data-lanes (see swimlane.py) on a canvas that stands still in a scrolling room. The room is
 // as wide as the whole run at the present zoom, so that scrolling, by whatever device, is moving through time and lanes.
 (function () {
   "use strict";

@@ -16,7 +16,7 @@ from llmirage_client.measure.comparison import compare
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.comparison_table import difference_cells
-from llmirage_client.report.html.against_load import load_of
+from llmirage_client.report.html.comparison import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.points_files import LoadSweep, read_sweep

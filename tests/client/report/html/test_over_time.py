@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 from made_runs import many, record, run
 
-from llmirage_client.report.html import over_time
-from llmirage_client.report.html.run_view import names_of, view_run
+from llmirage_client.report.html.run_view import bins, mean_active, names_of, output_rate, rolling, view_run
 
 
 def test_requests_in_flight_are_averaged_over_each_bin() -> None:
     starts, ends = np.array([0.0, 0.5, np.nan]), np.array([1.0, 2.5, 3.0])
-    assert over_time.mean_active(starts, ends, np.array([0.0, 1.0, 2.0, 3.0])) == pytest.approx([1.5, 1.0, 0.5])
+    assert mean_active(starts, ends, np.array([0.0, 1.0, 2.0, 3.0])) == pytest.approx([1.5, 1.0, 0.5])
 
 
 def test_rates_add_up_to_all_tokens() -> None:
     view = view_run(run(many(20, 5)))
-    edges = over_time.bins(float(view.end_s.max()))
+    edges = bins(float(view.end_s.max()))
     total = view.metrics.whole_run["total_osl"]
-    assert (over_time.output_rate(view, edges) * np.diff(edges)).sum() == pytest.approx(total)
+    assert (output_rate(view, edges) * np.diff(edges)).sum() == pytest.approx(total)
 
 
 def test_tokens_count_when_they_arrive() -> None:
     view = view_run(run([record(ttft_s=0.95, tpot_s=0.1, tokens=2)]))
-    assert over_time.output_rate(view, np.array([0.0, 1.0, 2.0])) == pytest.approx([1.0, 1.0])
+    assert output_rate(view, np.array([0.0, 1.0, 2.0])) == pytest.approx([1.0, 1.0])
 
 
 def test_times_are_of_the_cluster_and_from_the_first_request() -> None:
@@ -35,24 +34,24 @@ def test_times_are_of_the_cluster_and_from_the_first_request() -> None:
 
 def test_rolling_percentiles_follow_the_values() -> None:
     times = np.arange(1000.0)
-    rolled = over_time.rolling(times, np.where(times < 500, 10.0, 20.0))
+    rolled = rolling(times, np.where(times < 500, 10.0, 20.0))
     assert set(rolled.percentiles) == {50, 90}
     assert rolled.percentiles[50][0] == 10.0
     assert rolled.percentiles[50][-1] == 20.0
-    assert over_time.rolling(np.arange(20_000.0), np.ones(20_000)).percentiles.keys() == {50, 90, 99}
+    assert rolling(np.arange(20_000.0), np.ones(20_000)).percentiles.keys() == {50, 90, 99}
 
 
 def test_a_percentile_needs_enough_requests() -> None:
-    assert over_time.rolling(np.arange(6.0), np.ones(6)).percentiles == {}
-    assert over_time.rolling(np.zeros(50), np.ones(50)).percentiles == {}
+    assert rolling(np.arange(6.0), np.ones(6)).percentiles == {}
+    assert rolling(np.zeros(50), np.ones(50)).percentiles == {}
 
 
 def test_bins_cover_the_run_with_a_width_one_would_choose() -> None:
-    edges = over_time.bins(100.0)
+    edges = bins(100.0)
     assert edges[0] == 0
     assert edges[-1] >= 100
     assert edges[1] == 1.0
-    assert over_time.bins(0.0).tolist() == [0.0, 1.0]
+    assert bins(0.0).tolist() == [0.0, 1.0]
 
 
 def test_names_have_as_many_parts_as_tell_them_apart() -> None:

@@ -37,9 +37,9 @@ def facts(view: RunView) -> dict[str, str]:
         "Model": result.model or "unnamed",
         "Endpoint": ", ".join(endpoint),
         "Workload": workload,
-        "Cluster": cluster_words(result.deployment),
-        "Price": price_words(result.deployment),
-        "Load": load_words(result.options),
+        "Cluster": cluster_text(result.deployment),
+        "Price": price_text(result.deployment),
+        "Load": load_text(result.options),
         "When": when(result),
         "llmirage": result.version or version("llmirage"),
     }
@@ -54,7 +54,7 @@ _PARALLEL = (
 )
 
 
-def cluster_words(pools: Sequence[Mapping[str, Any]]) -> str:
+def cluster_text(pools: Sequence[Mapping[str, Any]]) -> str:
     """What served, pool by pool, as far as it is known."""
     texts = []
     for pool in pools:
@@ -75,7 +75,7 @@ def cluster_words(pools: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(text for text in texts if text)
 
 
-def price_words(pools: Sequence[Mapping[str, Any]]) -> str:
+def price_text(pools: Sequence[Mapping[str, Any]]) -> str:
     """Of the GPUs of all pools; empty unless it is known of each."""
     prices = [price for pool in pools if isinstance(price := pool.get("usd_per_h"), list) and len(price) == 2]
     if not prices or len(prices) < len(pools):
@@ -93,14 +93,14 @@ def when(result: RunResult) -> str:
     return text
 
 
-def between(results: Iterable[RunResult]) -> str:
+def time_span(results: Iterable[RunResult]) -> str:
     """From the first start to the last end of several runs."""
     spans = [(r.start_unix_s, r.start_unix_s + (r.end_s - r.start_s)) for r in results]
     first, last = (datetime.fromtimestamp(t, UTC) for t in (min(s for s, _ in spans), max(e for _, e in spans)))
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def load_words(options: Mapping[str, Any]) -> str:
+def load_text(options: Mapping[str, Any]) -> str:
     """The settings of the load that were given, in the words of the command line."""
     said = []
     for name in _LOAD:

@@ -11,12 +11,11 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
-from llmirage_client.report.html import over_time
 from llmirage_client.report.html.bars import Bars, bars
 from llmirage_client.report.html.distribution import Sample, histogram
 from llmirage_client.report.html.frame import HALF, SMALL
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
-from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.run_view import RunView, bins, mean_active, output_rate, rolling
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.scale import figure as shown
 from llmirage_client.report.html.xy import MOST_DOTS, Series, line
@@ -76,7 +75,7 @@ def latencies(
 def timeline(view: RunView) -> Section:
     figures = [_over_time(view, tag, title) for tag, title in (LATENCIES[0][:2], LATENCIES[1][:2])]
     if len(view.columns):
-        edges = over_time.bins(float(np.nanmax(view.end_s)))
+        edges = bins(float(np.nanmax(view.end_s)))
         figures += [_rate(view, edges), _in_flight(view, edges)]
     return Section("Over time", [charts(*figures, size="half")])
 
@@ -86,7 +85,7 @@ def _over_time(view: RunView, tag: str, title: str) -> str:
         return ""
     values, ok = view.value(tag), view.columns.ok
     series = [Series("one request", view.start_s, values, "dots", color=0)]
-    rolled = over_time.rolling(view.start_s, values)
+    rolled = rolling(view.start_s, values)
     series += [
         Series(f"p{p}", rolled.at_s, v, "line", color)
         for (p, v), color in zip(rolled.percentiles.items(), (6, 1, 5), strict=False)
@@ -105,7 +104,7 @@ def _drawn(values: Floats) -> str:
 
 
 def _rate(view: RunView, edges: Floats) -> str:
-    rate = over_time.output_rate(view, edges)
+    rate = output_rate(view, edges)
     if not rate.any():
         return ""
     width = float(edges[1] - edges[0])
@@ -120,13 +119,13 @@ def _rate(view: RunView, edges: Floats) -> str:
 def _in_flight(view: RunView, edges: Floats) -> str:
     columns = view.columns
     first, last = view.since_start_s(columns.first_s), view.since_start_s(columns.last_s)
-    whole = over_time.mean_active(view.start_s, view.end_s, edges)
+    whole = mean_active(view.start_s, view.end_s, edges)
     x = Axis(_SINCE.title, "s", low=0.0, high=float(edges[-1]))
     series = [Series("in flight", edges, np.append(whole, whole[-1]), "area", 6)]
     streamed = columns.streamed & columns.ok
     if streamed.any():
-        waiting = over_time.mean_active(view.start_s[streamed], first[streamed], edges)
-        decoding = over_time.mean_active(first[streamed], last[streamed], edges)
+        waiting = mean_active(view.start_s[streamed], first[streamed], edges)
+        decoding = mean_active(first[streamed], last[streamed], edges)
         series.append(Series("waiting for a first token", edges, np.append(waiting, waiting[-1]), "step", 4))
         series.append(Series("receiving tokens", edges, np.append(decoding, decoding[-1]), "step", 0))
     return figure(
@@ -135,8 +134,8 @@ def _in_flight(view: RunView, edges: Floats) -> str:
     )
 
 
-def what_drives_it(view: RunView) -> Section:
-    """What TTFT and latency depend on."""
+def dependence(view: RunView) -> Section:
+    """Plot TTFT and latency against the tokens that they depend on."""
     figures = []
     isl, osl = view.value("input_sequence_length"), view.value("output_sequence_length")
     if view.has("time_to_first_token") and np.isfinite(isl).any():
@@ -266,6 +265,6 @@ def slowest(view: RunView) -> Section:
     return Section("Slowest requests", [table(columns, rows)], short="Slowest")
 
 
-def said(view: RunView, more: list[str]) -> Section:
+def run_notes(view: RunView, more: list[str]) -> Section:
     texts = [*view.result.notes, *more]
     return Section("Notes", [notes(texts)] if texts else [])
