@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmirage._commands import parsed
 from llmirage._results import Result, columns_of_rows
-from llmirage_client.report.html.bars import Bars, bars
-from llmirage_client.report.html.frame import WIDE
+from llmirage_client.report.html.charts import Axis, Bars, bars
 from llmirage_client.report.html.page import Card, PageHead, Section, charts, figure, page, table
-from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.screen import Block
 from llmirage_client.simulator.pools import Deployment, as_table, explained_step
 
@@ -47,7 +45,6 @@ class StepResult(Result):
             [Bars("time", [op["ms"] for op in ops]), Bars("ideal", [op["ideal_ms"] for op in ops])],
             title="Time of each operation",
             y=Axis("", "ms", low=0.0),
-            size=WIDE,
         )
         rows = [[op["name"], op["calls"], f"{op['ms']:.3f}", f"{op['share']:.1%}", op["bound"]] for op in ops]
         sections = [

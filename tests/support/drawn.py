@@ -1,69 +1,39 @@
-"""What a chart drew, read back from its SVG: its texts with their boxes, its shapes, the rows behind the pointer."""
+"""A page read back: the figures of its charts, its elements and what it says."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
-import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
 from html.parser import HTMLParser
-from itertools import combinations
-
-from llmirage_client.report.html.svg import Box, text_box
-
-SVG = "{http://www.w3.org/2000/svg}"
+from typing import Any
 
 
-@dataclass(frozen=True)
-class Text:
-    content: str
-    css: str
-    anchor: str
-    box: Box
+class Chart:
+    """One chart: its title, what is said of it, its axis, panels and hover rows, and its table."""
 
-
-class Drawn:
-    """One SVG element as text, well-formed or ElementTree says why not."""
-
-    def __init__(self, svg: str) -> None:
-        self.root = ElementTree.fromstring(svg)
-        _, _, self.width, self.height = (float(v) for v in self.root.attrib["viewBox"].split())
-        self.texts = [self._text(e) for e in self.root.iter(f"{SVG}text")]
-
-    def _text(self, element: ElementTree.Element) -> Text:
-        content = "".join(part for part in (element.text, *(child.tail for child in element)) if part)
-        css = element.attrib.get("class", "")
-        size, bold = (14.0, True) if css == "t" else (12.0, False)
-        x, y = float(element.attrib["x"]), float(element.attrib["y"])
-        anchor = element.attrib.get("text-anchor", "start")
-        return Text(content, css, anchor, text_box(content, x, y, size, anchor, bold))
+    def __init__(self, found: re.Match[str]) -> None:
+        self.title, self.label, data, table = (html.unescape(text) for text in found.groups())
+        known = json.loads(data)
+        self.x: dict[str, Any] = known["x"]
+        self.panels: list[dict[str, Any]] = known["panels"]
+        self.at: list[float | None] = known["at"]
+        self.rows: list[list[str]] = known["rows"]
+        self.table = re.sub(r"<[^>]+>", " ", table)
 
     @property
-    def contents(self) -> list[str]:
-        return [t.content for t in self.texts]
+    def series(self) -> dict[str, dict[str, Any]]:
+        """The series of the first panel, by name."""
+        return {one["name"]: one for one in self.panels[0]["series"]}
 
-    def touching(self) -> list[tuple[str, str]]:
-        """Pairs of texts that overlap."""
-        return [(a.content, b.content) for a, b in combinations(self.texts, 2) if a.box.overlaps(b.box)]
 
-    def outside(self) -> list[str]:
-        """Texts that do not lie within the picture."""
-        frame = Box(0, 0, self.width, self.height)
-        return [
-            t.content
-            for t in self.texts
-            if t.box.left < frame.left or t.box.top < frame.top or t.box.right > frame.right or t.box.bottom > frame.bottom
-        ]
-
-    def of_class(self, name: str) -> list[ElementTree.Element]:
-        return [e for e in self.root.iter() if name in e.attrib.get("class", "").split()]
-
-    def tips(self) -> list[str]:
-        return [e.text or "" for e in self.root.iter(f"{SVG}title")]
-
-    def rows(self) -> list[list[str]]:
-        """What the pointer shows, from left to right."""
-        return [row for area in self.of_class("hover") for row in json.loads(area.attrib["data-rows"])[1]]
+def charts_of(page: str) -> list[Chart]:
+    """Every chart of a page."""
+    pattern = (
+        r'<h3>([^<]*)</h3><div class="chart" role="img" aria-label="([^"]*)" data-chart="([^"]*)"></div>'
+        r'<div class="values">(<table.*?</table>)'
+    )
+    return [Chart(found) for found in re.finditer(pattern, page, re.DOTALL)]
 
 
 class Document(HTMLParser):
@@ -102,8 +72,3 @@ class Document(HTMLParser):
 
     def count(self, tag: str) -> int:
         return sum(name == tag for name, _ in self.elements)
-
-
-def svgs(page: str) -> list[Drawn]:
-    """Every chart of a page."""
-    return [Drawn(svg) for svg in re.findall(r'<svg xmlns="[^"]*" class="chart.*?</svg>', page, re.DOTALL)]

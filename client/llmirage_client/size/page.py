@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmirage_client.report.html.frame import SMALL
+from llmirage_client.report.html.charts import Axis, Better, ParetoPoint, pareto
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
-from llmirage_client.report.html.pareto import Better, ParetoPoint, pareto
-from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
@@ -91,7 +89,7 @@ def _cost(found: Sequence[Priced]) -> Iterator[str]:
         better: Better = "less" if objective.objective.comparison[0] == "<" else "more"
         x = Axis(objective.objective.text, objective.objective.metric.unit)
         title = f"{y.title} against {objective.objective.text}"
-        yield pareto(points, title=title, x=x, y=y, better_x=better, better_y="less", groups_of="GPU", size=SMALL)
+        yield pareto(points, title=title, x=x, y=y, better_x=better, better_y="less", groups_of="GPU")
 
 
 def _max_rate_page(report: MaxRateReport) -> str:

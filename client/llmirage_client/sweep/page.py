@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from llmirage_client.report.html.frame import SMALL
+from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
-from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.run_summary import cluster_text
-from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.xy import Series, line
 from llmirage_client.simulator.engine import described, plan_of
 from llmirage_client.sweep.file import Study
 from llmirage_client.sweep.sweep import Row, Sweep
@@ -116,7 +113,6 @@ def _trade_offs(rows: list[Row], varied: list[str]) -> Iterator[str]:
         x=Axis("Speed per user (1/TPOT)", "tokens/s"),
         y=Axis("Output tokens/s a GPU", "tokens/s"),
         groups_of=colours,
-        size=SMALL,
     )
     for statistic in ("p50", "p99"):
         yield pareto(
@@ -127,7 +123,6 @@ def _trade_offs(rows: list[Row], varied: list[str]) -> Iterator[str]:
             better_x="less",
             better_y="less",
             groups_of=colours,
-            size=SMALL,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.report.html.pareto import frontier
+from llmirage_client.report.html.charts import frontier
 from llmirage_client.report.numbers import duration, plural
 from llmirage_client.report.screen import Block, plain_table
 from llmirage_client.simulator.deployments import assumed

@@ -6,12 +6,8 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.cluster_series import ClusterLevels
-from llmirage_client.report.html.bars import Bars, bars
-from llmirage_client.report.html.frame import HALF
-from llmirage_client.report.html.heat import heat_strip
+from llmirage_client.report.html.charts import Axis, Bars, Series, bars, heat_strip, line
 from llmirage_client.report.html.page import Section, charts, figure, paragraph
-from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.xy import Series, line
 
 _LINES = 4  # instances that lines can show; more become rows of colour
 _STRETCHES = 100
@@ -40,7 +36,7 @@ def cluster_section(series: ClusterLevels) -> Section:
         whole = sum(value for _, value in parts) or 1.0
         shares = Bars("share", [100 * value / whole for _, value in parts])
         title = "Where the time of steps went"
-        split = figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%"), size=HALF))
+        split = figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%")))
         blocks = [charts(*drawn, split, size="half")] if few else [*blocks, charts(split, size="half")]
     nothing = [_about(name)[0].lower() for name in seen if np.nanmax(series.levels[name]) <= 0]
     blocks.append(paragraph(f"0 on every instance all the time: {', '.join(nothing)}." if nothing else ""))

@@ -13,13 +13,10 @@ from llmirage_client.measure.run_differences import run_differences
 from llmirage_client.measure.slo import Objective
 from llmirage_client.report.comparison_table import difference_cells, difference_heads
 from llmirage_client.report.html import run_summary
-from llmirage_client.report.html.bars import Bars, bars
+from llmirage_client.report.html.charts import Axis, Bars, Mark, ParetoPoint, Series, bars, line, pareto
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table
-from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.run_sections import LATENCIES, latencies
 from llmirage_client.report.html.run_view import RunView, rolling
-from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.xy import Mark, Series, line
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, number, rate_cells
 from llmirage_client.report.points_files import LoadSweep
 

@@ -5,6 +5,7 @@ A page is one file, with no address of anything outside it and a policy that let
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +13,26 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from llmirage_client.report.html.svg import escape
 from llmirage_shared import pages
+
+_NOT_XML = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
+
+def escape(text: object) -> str:
+    """Return text for an element or an attribute in either kind of quotes; what XML cannot hold becomes a space."""
+    return html.escape(_NOT_XML.sub(" ", str(text)))
 
 
 def charts(*figures: str, size: str = "small") -> str:
-    """Figures beside each other, as many as the screen takes. size: that of the charts: small, half or wide."""
+    """Return figures beside each other: three a row on a desktop, two of size "half", one of size "wide"."""
     kept = [f for f in figures if f]
     return f'<div class="charts {size}">{"".join(kept)}</div>\n' if kept else ""
 
 
-def figure(svg: str, caption: str = "") -> str:
+def figure(chart: str, caption: str = "") -> str:
     """A chart on its card. caption: what a reader should know to read it."""
     said = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{svg}{said}</figure>\n"
+    return f"<figure>{chart}{said}</figure>\n"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1, wrap: Sequence[int] = ()) -> str:
@@ -112,8 +119,12 @@ def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     if footer:
         parts.append(f"<footer>{escape(footer)}</footer>\n")
     parts.append("</div>\n")
-    scripts = ["page.js", *(section.script for section in kept if section.script)]
-    return pages.document(head.title, "".join(parts), _resource("page.css"), "".join(map(_resource, scripts)))
+    own = [section.script for section in kept if section.script]
+    drawn = own or any('class="chart"' in block for section in kept for block in section.blocks)
+    styles, scripts = ["page.css"], []
+    if drawn:
+        styles, scripts = ["uplot.min.css", "page.css"], ["uplot.min.js", "charts.js", *own]
+    return pages.document(head.title, "".join(parts), "".join(map(_resource, styles)), "".join(map(_resource, scripts)))
 
 
 def _head(head: PageHead) -> str:

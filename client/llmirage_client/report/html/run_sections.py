@@ -11,14 +11,9 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
-from llmirage_client.report.html.bars import Bars, bars
-from llmirage_client.report.html.distribution import Sample, histogram
-from llmirage_client.report.html.frame import HALF, SMALL
+from llmirage_client.report.html.charts import MOST_DOTS, Axis, Bars, Sample, Series, bars, histogram, line, short_number
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView, bins, mean_active, output_rate, rolling
-from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.scale import figure as shown
-from llmirage_client.report.html.xy import MOST_DOTS, Series, line
 from llmirage_client.report.numbers import count, group_cells, known, number, plural
 
 LATENCIES = (
@@ -91,8 +86,8 @@ def _over_time(view: RunView, tag: str, title: str) -> str:
         for (p, v), color in zip(rolled.percentiles.items(), (6, 1, 5), strict=False)
     ]
     failed = view.start_s[~ok & ~view.columns.cancelled]
-    chart = line(series, title=f"{title} over time", x=_SINCE, y=Axis("", "ms", log=None), size=HALF)
-    window = f"Percentiles over windows of {shown(rolled.window_s)} s." if rolled.percentiles else ""
+    chart = line(series, title=f"{title} over time", x=_SINCE, y=Axis("", "ms", log=None))
+    window = f"Percentiles over windows of {short_number(rolled.window_s)} s." if rolled.percentiles else ""
     lost = f" {plural(failed.size, 'request')} failed and cannot be shown." if failed.size else ""
     return figure(chart, " ".join(filter(None, ("By when a request was sent.", _drawn(values), window + lost))))
 
@@ -112,7 +107,7 @@ def _rate(view: RunView, edges: Floats) -> str:
     series = [Series("output tokens", edges, np.append(rate, rate[-1]), "area", 0)]
     return figure(
         line(series, title="Output tokens per second", x=x, y=Axis("", "tokens/s")),
-        f"By arrival at the client, in steps of {shown(width)} s.",
+        f"By arrival at the client, in steps of {short_number(width)} s.",
     )
 
 
@@ -130,7 +125,7 @@ def _in_flight(view: RunView, edges: Floats) -> str:
         series.append(Series("receiving tokens", edges, np.append(decoding, decoding[-1]), "step", 0))
     return figure(
         line(series, title="Requests in flight", x=x, y=Axis("", "requests")),
-        f"As the client saw them, averaged over {shown(float(edges[1] - edges[0]))} s.",
+        f"As the client saw them, averaged over {short_number(float(edges[1] - edges[0]))} s.",
     )
 
 
@@ -206,9 +201,7 @@ def _ttft_by_turn(turns: tuple[RequestGroup, ...]) -> str:
         Series(name, x, _figures(turns, "time_to_first_token", name), "line", color)
         for name, color in (("p50", 6), ("p90", 1), ("p99", 5))
     ]
-    return figure(
-        line(series, title="TTFT by turn", x=Axis("Turn", integer=True), y=Axis("TTFT", "ms", log=None), size=SMALL)
-    )
+    return figure(line(series, title="TTFT by turn", x=Axis("Turn", integer=True), y=Axis("TTFT", "ms", log=None)))
 
 
 def _tokens_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:

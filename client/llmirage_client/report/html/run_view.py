@@ -12,7 +12,7 @@ from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
-from llmirage_client.report.html.scale import nice_ticks
+from llmirage_client.report.html.charts import round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,7 @@ def bins(end_s: float, most: int = _POINTS) -> Floats:
     """Edges of equal bins with a width people would choose, from 0 to past end_s."""
     if end_s <= 0:
         return np.array([0.0, 1.0])
-    ticks = nice_ticks(0.0, end_s, most, time=True)
-    width = ticks[1] - ticks[0] if len(ticks) > 1 else end_s
+    width = round_up(end_s / most)
     return np.arange(0.0, end_s + width, width)
 
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.catalogue import PER_CONVERSATION
+from llmirage_client.report.html.charts import LEVELS
 from llmirage_client.report.html.conversation_trees import ConversationNode, Selection, Tree, select, trees_of
-from llmirage_client.report.html.heat import LEVELS
-from llmirage_client.report.html.page import Section, table
+from llmirage_client.report.html.page import Section, escape, table
 from llmirage_client.report.html.run_view import RunView
-from llmirage_client.report.html.svg import escape
 from llmirage_client.report.numbers import count, number, plural
 
 _LEAD = "A lane is a conversation, a bar a request: the wait for its first token, then its tokens. Point at it for more."

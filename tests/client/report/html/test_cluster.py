@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from drawn import Document, svgs
+from drawn import Document, charts_of
 from made_runs import family, run
 
 from llmirage_client.cli import main
@@ -63,24 +63,21 @@ def test_a_broken_file_is_refused_by_its_name(tmp_path: Path, content: str) -> N
 
 
 def test_few_instances_are_lines_and_many_are_rows_of_colour() -> None:
-    few, many = ("".join(cluster_section(series(n)).blocks) for n in (2, 24))
-    assert {d.root.attrib["class"] for d in svgs(few)} == {"chart half"}
-    assert [d.root.attrib["class"] for d in svgs(many)] == ["chart wide"] * 3 + ["chart half"]
-    assert "instance 23" in svgs(many)[0].contents
-    for drawn in svgs(few) + svgs(many):
-        assert drawn.touching() == []
-        assert drawn.outside() == []
+    few, many = (charts_of("".join(cluster_section(series(n)).blocks)) for n in (2, 24))
+    assert not any("cells" in chart.panels[0] for chart in few)
+    assert ["cells" in chart.panels[0] for chart in many] == [True] * 3 + [False]
+    assert many[0].panels[0]["y"]["names"][-1] == "instance 23"
 
 
 def test_known_levels_come_first_and_have_their_words() -> None:
-    titles = [d.root.attrib["aria-label"] for d in svgs("".join(cluster_section(series(2)).blocks))]
+    titles = [chart.title for chart in charts_of("".join(cluster_section(series(2)).blocks))]
     assert titles == ["Batch size", "KV cache in use", "Own name", "Where the time of steps went"]
 
 
 def test_a_level_that_was_never_above_0_is_a_word_instead_of_a_chart() -> None:
     levels = {"running": np.ones((1, 2)), "preemptions": np.zeros((1, 2)), "waiting": np.full((1, 2), np.nan)}
     blocks = "".join(cluster_section(ClusterLevels(("i",), np.arange(3.0), levels)).blocks)
-    assert [d.root.attrib["aria-label"] for d in svgs(blocks)] == ["Batch size"]
+    assert [chart.title for chart in charts_of(blocks)] == ["Batch size"]
     assert "0 on every instance all the time: preemptions." in blocks
 
 
@@ -96,8 +93,8 @@ def test_many_samples_are_averaged_by_how_long_they_lasted() -> None:
 
 
 def test_shares_of_step_time_add_up() -> None:
-    last = svgs("".join(cluster_section(series(2)).blocks))[-1]
-    assert last.tips() == ["attention: 75 %", "mlp: 25 %"]
+    last = charts_of("".join(cluster_section(series(2)).blocks))[-1]
+    assert last.rows == [["attention", "share: 75 %"], ["mlp", "share: 25 %"]]
 
 
 def test_the_report_of_a_simulated_run_shows_its_cluster(tmp_path: Path) -> None:
