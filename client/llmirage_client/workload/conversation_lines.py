@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
-from llmirage_client.workload.files import read_json_lines
+from llmirage_client.workload.files import read_json_lines, read_records
 from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load
@@ -45,19 +46,23 @@ class LeftOut:
 ReadLine = Callable[[Any, Checker], tuple[Turn, ...]]
 
 
-def load_lines(path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool) -> Workload:
-    """Every line of the file as a session conversation_<line>; lines for which `read` returns no turns have none.
+def load_lines(
+    path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool, in_array: bool = False
+) -> Workload:
+    """Every line of the file, or element of its array, as a session conversation_<line>, if `read` returns turns for it.
 
     Raises WorkloadError with all problems, each with line and field, or when no conversation is left.
     """
     problems: list[Problem] = []
     sessions: list[Session] = []
-    for line, value in read_json_lines(path, problems):
+    values = read_records(path, problems) if in_array else read_json_lines(path, problems)
+    names: set[str] = set()
+    for line, value in values:
         check = Checker(line)
         turns = read(value, check)
         problems += check.problems
         if turns and not check.problems:
-            sessions.append(conversation(f"conversation_{line}", turns, line))
+            sessions.append(conversation(free_name(f"conversation_{line}", names), turns, line))
     note = bad_lines_note(path, problems, skip_bad_lines and bool(sessions))
     if not sessions:
         raise WorkloadError(path, [Problem(f"has no conversation that can run; {'; '.join(left_out.notes())}")])

@@ -34,6 +34,7 @@ _BETWEEN = re.compile(r"[ \t\n\r,]*")
 _DEEP = 500  # more than any workload has, fewer than the parser takes
 _HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
 _CHUNK_BYTES = 1 << 20
+_MAGIC_BYTES = 16
 
 
 @contextmanager
@@ -55,6 +56,12 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         raise fault(path, f"is a damaged gzip file: {error}") from None
     except (OSError, ValueError) as error:
         raise fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_magic(path: str) -> bytes:
+    """The first bytes of the file, which may be no text. Raises WorkloadError when it cannot be read."""
+    with _opened(path) as file:
+        return file.read(_MAGIC_BYTES)
 
 
 def read_head(path: str) -> bytes:

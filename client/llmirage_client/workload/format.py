@@ -23,7 +23,8 @@ class Format:
     load: reads the file at a path, raises WorkloadError with every problem; the values of `options` come as keyword
     arguments. needs: what such a file must have, for the message when no format fits. order: formats with a lower one are
     asked first. recognises_array: the same as recognises for files whose lines are arrays. recognises_header: the same for
-    files of no JSON, from their first line. recognises_directory: whether a directory is of this format. generates: there is
+    files of no JSON, from their first line; recognises_magic: for those of no text, from their first bytes.
+    recognises_directory: whether a directory is of this format. generates: there is
     no file, the name of the format stands for one and the options say what it holds. fetch: the published file in this
     format, and where it is.
     """
@@ -39,5 +40,6 @@ class Format:
     recognises_array: Callable[[list[object]], bool] = never
     recognises_header: Callable[[str], bool] = never
     recognises_directory: Callable[[Path], bool] = never
+    recognises_magic: Callable[[bytes], bool] = never
     generates: bool = False
     fetch: str = ""

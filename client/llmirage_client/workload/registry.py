@@ -14,7 +14,7 @@ from typing import Any
 
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
-from llmirage_client.workload.files import JsonFault, fault, parse, read_head
+from llmirage_client.workload.files import JsonFault, fault, parse, read_head, read_magic
 from llmirage_client.workload.first_keys import FirstKeys, first_keys
 from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.format_options import DATASET_OFFSET, read_options, skip
@@ -78,6 +78,9 @@ def detect(path: str) -> str:
         path = resolve_bundled(path)
     if Path(path).is_dir():
         return _format_of_directory(Path(path))
+    magic = read_magic(path)
+    if name := next((name for name, declared in FORMATS.items() if declared.recognises_magic(magic)), None):
+        return name
     data = read_head(path)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     for _, line in lines[:_LINES_TO_LOOK_AT]:

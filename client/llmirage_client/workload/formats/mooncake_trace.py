@@ -8,13 +8,13 @@ messages and payloads are complete in themselves ("message_mode": "delta" makes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from llmirage_client.workload.authored_turn import check_type, read_extra, read_output_length, read_timing
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import read_rows
+from llmirage_client.workload.files import fault, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
@@ -24,7 +24,8 @@ from llmirage_client.workload.session import ContextMode, Problem, Session, Synt
 Way = Literal["input_length", "text_input", "messages", "payload"]
 _WAYS: tuple[Way, ...] = ("input_length", "text_input", "messages", "payload")
 _OWN_KEYS = ("hash_ids", "output_length", "timestamp", "delay", "session_id", "message_mode")
-_KEYS = (*_WAYS, *_OWN_KEYS, "type", "tools", "extra")
+_KEYS = (*_WAYS, *_OWN_KEYS, "type", "tools", "extra", "group_id")
+_PROMPTS = ("delta", "full")
 _EITHER = "'input_length', 'text_input', 'messages', or 'payload'"
 BLOCK_TOKENS = 512
 
@@ -36,11 +37,15 @@ class _TraceLine:
     turn: Turn
 
 
-def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
-    """Every line of the file. block_size: tokens that a hash stands for.
+def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -> Workload:
+    """Every line of the file. block_size: tokens that a hash stands for. prompts: "delta", the lines of a session given by
+    length are what each adds to the history, as AIPerf reads them; "full", each is a whole prompt.
+
 
     Raises WorkloadError with all problems, each with line and field.
     """
+    if prompts not in _PROMPTS:
+        raise fault(path, f"Input should be {' or '.join(_PROMPTS)}, got '{prompts}'", field="option prompts")
     problems: list[Problem] = []
     stray = StrayKeys()
     lines: SessionLines[_TraceLine] = SessionLines()
@@ -49,6 +54,8 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
         check_type(row, FORMAT.name, check)
         session_id = check.given(row, "session_id", check.text)
         read = _read(row, check, block_size)
+        if read is not None and prompts == "full" and read.turn.synthetic is not None:
+            read = replace(read, mode="isolated")
         group = lines.of(session_id, check.line or 0)
         if read is not None:
             if group and group[0].mode != read.mode:
@@ -60,7 +67,32 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
         Session(name, tuple(row.turn for row in group), mode=group[0].mode, arrival_s=group[0].turn.arrival_s, line=line)
         for name, line, group in lines.sessions()
     ]
-    return scheduled(FORMAT.name, path, sessions, stray.notes())
+    return scheduled(FORMAT.name, path, sessions, (*stray.notes(), *_what_lines_mean(sessions)))
+
+
+def _what_lines_mean(sessions: Sequence[Session]) -> list[str]:
+    """The note on lengths in sessions of several turns, which the format's readers take in two ways."""
+    said = [session for session in sessions if len(session.turns) > 1 and session.turns[1].synthetic is not None]
+    if not said:
+        return []
+    if said[0].mode == "isolated":
+        return ["lengths of a session are whole prompts (option prompts=full)"]
+    repeating = sum(_repeats(*session.turns[:2]) for session in said)
+    if 2 * repeating > len(said):
+        return [
+            "lengths of a session are read as what each line adds to the history, but the lines begin with the blocks of "
+            "the line before: if they are whole prompts, give the option prompts=full"
+        ]
+    return ["lengths of a session are what each line adds to the history (option prompts=delta)"]
+
+
+def _repeats(one: Turn, other: Turn) -> bool:
+    """Whether the blocks of a line are the first ones of the next."""
+    if one.synthetic is None or other.synthetic is None or one.synthetic.block_ids is None:
+        return False
+    whole = one.synthetic.block_ids[: one.synthetic.tokens // max(one.synthetic.block_tokens, 1)]
+    more = other.synthetic.block_ids
+    return more is not None and 0 < len(whole) <= len(more) and bool((more[: len(whole)] == whole).all())
 
 
 def _mixed(session_id: str, first: _TraceLine) -> str:
@@ -175,7 +207,12 @@ FORMAT = Format(
     recognises=recognises,
     load=load,
     order=40,
-    aliases=("mooncake",),
-    options=(Option("block_size", "integer", "tokens per hash id", BLOCK_TOKENS, minimum=1),),
+    aliases=("mooncake", "mooncake_delta"),
+    options=(
+        Option("block_size", "integer", "tokens per hash id", BLOCK_TOKENS, minimum=1),
+        Option(
+            "prompts", "text", "delta or full: whether lengths of a session add to its history or are whole prompts", "delta"
+        ),
+    ),
     fetch="a trace of github.com/kvcache-ai/Mooncake (FAST25-release/arxiv-trace/mooncake_trace.jsonl)",
 )

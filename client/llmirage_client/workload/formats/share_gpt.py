@@ -1,11 +1,13 @@
-"""share_gpt: {"conversation": [{"human": ..., "assistant": ...}]}, one a line, as a conversation of several turns.
+"""share_gpt: ShareGPT conversations of several turns, with live replies in the assistant's places; a line or element each.
 
-Documented by evalscope (share_gpt_zh_multi_turn, share_gpt_en_multi_turn). The assistant's texts are never sent. A published
-file has blank questions and empty conversations here and there: they are left out, and noted.
+Either {"conversation": [{"human": ..., "assistant": ...}]}, documented by evalscope (share_gpt_zh_multi_turn,
+share_gpt_en_multi_turn), or {"id": ..., "conversations": [{"from": "human", "value": ...}]} as ShareGPT is published.
+Published files have blank questions and empty conversations here and there: they are left out, and noted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
@@ -20,6 +22,9 @@ from llmirage_client.workload.conversation_lines import (
 )
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Turn, Workload
+
+_HUMANS = ("human", "user")
+_OTHERS = ("gpt", "assistant", "chatgpt", "bing", "bard", "claude", "system", "tool", "function_call", "observation")
 
 
 def load(
@@ -41,7 +46,7 @@ def load(
             return ()
         return tuple(Turn(messages=({"role": "user", "content": question},)) for question in questions[:max_turns])
 
-    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines)
+    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines, in_array=True)
 
 
 def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
@@ -49,8 +54,7 @@ def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
     if row is None:
         return []
     if "conversations" in row and "conversation" not in row:
-        check.fail("conversations", "Extra inputs are not permitted: 'conversation' with 'human' and 'assistant' is needed")
-        return []
+        return _values(row["conversations"], check, left_out)
     if "conversation" not in row:
         required(check, row, "conversation")
         if any("(is it" in problem.message for problem in check.problems):
@@ -79,6 +83,30 @@ def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
     return questions
 
 
+def _values(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
+    """What humans said, of entries with `from` and `value`."""
+    questions = []
+    for i, entry in enumerate(check.items(value, "conversations") or []):
+        at = f"conversations.{i}."
+        message = check.mapping(entry, at[:-1])
+        if message is None:
+            continue
+        speaker = check.text(check.required(message, "from", at), f"{at}from")
+        text = check.text(check.required(message, "value", at), f"{at}value")
+        if speaker in _HUMANS and text is not None:
+            if text.strip():
+                questions.append(text.strip())
+            else:
+                left_out.add("blank questions")
+        elif speaker is not None and speaker not in _OTHERS and speaker not in _HUMANS:
+            check.fail(f"{at}from", f"Input should be one of {', '.join((*_HUMANS, *_OTHERS))}, got '{speaker}'")
+        elif speaker == "system" and text:
+            left_out.add("system prompts")
+    if not questions and not check.problems:
+        left_out.add("conversations without a question")
+    return questions
+
+
 def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: LeftOut) -> None:
     """An exchange with an answer alone occurs in published files; one with neither is a mistake."""
     if "human" in exchange or "assistant" in exchange:
@@ -87,12 +115,15 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: 
         required(check, exchange, "human", f"{at}.")
 
 
+def recognises(keys: Collection[str]) -> bool:
+    return bool({"conversation", "conversations.from", "[].conversations.from", "[].conversation"} & set(keys))
+
+
 FORMAT = Format(
     name="share_gpt",
     summary="ShareGPT conversations of several turns, one a line; live replies take the assistant's places",
-    needs='\'conversation\', a list of {"human", "assistant"}, on every line',
-    # The latter key to say what is needed instead.
-    recognises=lambda keys: "conversation" in keys or "conversations.from" in keys,
+    needs='\'conversation\', a list of {"human", "assistant"}, or \'conversations\', of {"from", "value"}, in every object',
+    recognises=recognises,
     load=load,
     aliases=("share_gpt_multi_turn", "share_gpt_zh_multi_turn", "share_gpt_en_multi_turn"),
     order=40,

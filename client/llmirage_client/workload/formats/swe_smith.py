@@ -207,5 +207,6 @@ FORMAT = Format(
         SKIP_BAD_LINES,
         DATASET_OFFSET,
     ),
+    aliases=("sglang_agentic_trace",),
     fetch="tool-*.parquet of huggingface.co/datasets/SWE-bench/SWE-smith-trajectories, write its rows as JSON lines",
 )

@@ -88,7 +88,7 @@ FORMAT = Format(
         "input_prompt_length" in keys or {"tool_call_output_length", "assistant_response_length"} <= set(keys)
     ),
     load=load,
-    aliases=("trie_agentic_coding", "trie_code_qa", "trie_office_work"),
+    aliases=("applied_compute_agentic", "trie_agentic_coding", "trie_code_qa", "trie_office_work"),
     order=40,
     options=(MAX_TURNS, SKIP_BAD_LINES),
     fetch="agentic_coding_8k.jsonl, code_qa_8k.jsonl or office_work_8k.jsonl from "

@@ -1,0 +1,126 @@
+"""baseten_trace: requests that Baseten served, a Parquet file with their prompts. Documented by AIPerf.
+
+Sent as completions: the prompt as it is, with the length of the recorded reply and hints on the hashes of its blocks. Rows
+of one session follow each other: at their own times on a schedule, else as long after the previous reply as recorded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.files import fault
+from llmirage_client.workload.format import Format, never
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.hash_blocks import without_reply_note
+from llmirage_client.workload.schedule import scheduled
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+
+_COLUMNS = ("timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens")
+_SESSIONS = ("provided_session_id", "poor_man_session_id")
+_USED = (*_COLUMNS, *_SESSIONS, "total_hashes", "block_size", "duration_e2e_ms")
+_MAGIC = b"PAR1"
+_MS_PER_S = 1e3
+
+
+def load(path: str, *, force_min_tokens: bool = True, kv_hints: bool = True) -> Workload:
+    """Every row of the file. force_min_tokens: send the length of the reply as min_tokens too. kv_hints: send the hashes.
+
+    Raises WorkloadError with all problems, each with its row and column.
+    """
+    problems: list[Problem] = []
+    rows = list(_rows(path))
+    column = _session_column(rows)
+    groups: dict[str, list[tuple[float, float, Turn, int]]] = {}
+    without_reply = 0
+    for number, row in enumerate(rows, start=1):
+        check = Checker(number)
+        read = _read(row, check, force_min_tokens, kv_hints)
+        problems += check.problems
+        if read is not None:
+            given = None if column is None else row.get(column)
+            groups.setdefault(f"row_{number}" if given is None else str(given), []).append((*read, number))
+            without_reply += not row["output_tokens"]
+    if not rows:
+        problems.append(Problem("has no rows"))
+    if problems:
+        raise WorkloadError(path, problems)
+    sessions = [_session(name, group) for name, group in groups.items()]
+    return scheduled(FORMAT.name, path, sessions, without_reply_note(without_reply))
+
+
+def _rows(path: str) -> Iterator[Mapping[str, Any]]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise fault(path, "is a Parquet file, which needs pyarrow: pip install 'llmirage[parquet]'")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if missing := [f"'{column}'" for column in _COLUMNS if column not in names]:
+                raise fault(path, f"has no column {', '.join(missing)} (it has {', '.join(map(repr, names[:12]))})")
+            for batch in file.iter_batches(columns=[name for name in _USED if name in names]):
+                yield from batch.to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise fault(path, f"is a damaged Parquet file: {str(error).splitlines()[0] if str(error) else error}") from None
+
+
+def _session_column(rows: list[Mapping[str, Any]]) -> str | None:
+    """The column in which more rows have a session that others have too; None where every session is one row."""
+    found = {}
+    for column in _SESSIONS:
+        counts = Counter(row[column] for row in rows if row.get(column) is not None)
+        found[column] = sum(count for count in counts.values() if count > 1)
+    best = max(_SESSIONS, key=lambda column: found[column])
+    return best if found[best] else None
+
+
+def _read(
+    row: Mapping[str, Any], check: Checker, force_min_tokens: bool, kv_hints: bool
+) -> tuple[float, float, Turn] | None:
+    """Start, end and request."""
+    start_ms = check.number(row["timestamp_start_unix_ms"], "timestamp_start_unix_ms")
+    prompt = check.text(row["prompt"], "prompt")
+    check.integer(row["input_tokens"], "input_tokens", minimum=0, maximum=MOST_TOKENS)
+    output = check.integer(row["output_tokens"], "output_tokens", minimum=0, maximum=MOST_TOKENS)
+    duration_ms = check.given(row, "duration_e2e_ms", check.number) or 0.0
+    if start_ms is None or prompt is None or output is None:
+        return None
+    most = max(output, 1)
+    extra: dict[str, Any] = {"min_tokens": most} if force_min_tokens else {}
+    if kv_hints:
+        hints = {"hash_ids": row.get("total_hashes"), "block_size": row.get("block_size")}
+        extra |= {key: value for key, value in hints.items() if value is not None}
+    start_s = start_ms / _MS_PER_S
+    turn = Turn(({"role": "user", "content": prompt},), max_tokens=most, extra=extra, arrival_s=start_s)
+    return start_s, start_s + duration_ms / _MS_PER_S, turn
+
+
+def _session(name: str, group: list[tuple[float, float, Turn, int]]) -> Session:
+    group.sort(key=lambda entry: entry[0])
+    turns: list[Turn] = []
+    ended_s = group[0][0]
+    for start_s, end_s, turn, _ in group:
+        wait_s = max(start_s - ended_s, 0.0)
+        turns.append(Turn(turn.messages, max_tokens=turn.max_tokens, extra=turn.extra, delay_s=wait_s, arrival_s=start_s))
+        ended_s = end_s
+    return Session(name, tuple(turns), "isolated", group[0][0], line=group[0][3])
+
+
+FORMAT = Format(
+    name="baseten_trace",
+    summary="requests that Baseten served, with their prompts and sessions, as Parquet (needs llmirage[parquet])",
+    needs="a Parquet file with the columns 'timestamp_start_unix_ms', 'prompt', 'input_tokens' and 'output_tokens'",
+    recognises=never,
+    load=load,
+    aliases=("baseten",),
+    order=60,
+    options=(
+        Option("force_min_tokens", "boolean", "send the length of the recorded reply as min_tokens, too", True),
+        Option("kv_hints", "boolean", "send the hashes of the prompt's blocks", True),
+    ),
+    recognises_magic=lambda data: data.startswith(_MAGIC),
+)

@@ -1,0 +1,173 @@
+"""mlperf_agentic: recorded conversations of agents with tools, a message a line, as MLPerf Endpoints reads them.
+
+Each row of a user or of tools is a request that is sent with all rows before it: the file's own replies, never live ones.
+Rows of one conversation stand together, numbered from 1. A failed request ends its conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.files import read_rows
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "": ("user",), "user": ("assistant",), "assistant": ("tool", "user"), "tool": ("assistant", "user")
+}  # fmt: skip
+_PARAMETERS = (
+    "temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "seed",
+    "chat_template_kwargs",
+)  # fmt: skip
+_LIMITS = ("max_completion_tokens", "max_new_tokens")
+
+Message = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Conversation:
+    line: int
+    role: str = ""
+    rows: int = 0
+    called: bool = False
+    new: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    system: str | None = None
+
+
+def load(path: str, *, tool_delays: bool = True) -> Workload:
+    """Every conversation of the file. tool_delays: wait `delay_seconds` before a request.
+
+    Raises WorkloadError with all problems, each with line and field.
+    """
+    problems: list[Problem] = []
+    found: dict[str, _Conversation] = {}
+    last = ""
+    for row, check in read_rows(path, problems):
+        if row.get("_type") == "dataset_metadata":
+            continue
+        name = check.text(check.required(row, "conversation_id"), "conversation_id", may_be_empty=False)
+        if name is None:
+            continue
+        if not (name.isascii() and name.isprintable()):
+            check.fail("conversation_id", "Input should be printable ASCII: it goes out as a header")
+        if name in found and name != last:
+            message = f"the rows of '{name}', which began on line {found[name].line}, do not stand together"
+            check.fail("conversation_id", message)
+        last = name
+        _read(row, found.setdefault(name, _Conversation(check.line or 0)), tool_delays, check)
+    if not found and not problems:
+        problems.append(Problem("has no conversations"))
+    if problems:
+        raise WorkloadError(path, problems)
+    sessions = [_session(name, one) for name, one in found.items()]
+    return Workload.of_roots(FORMAT.name, path, sessions)
+
+
+def _session(name: str, found: _Conversation) -> Session:
+    first, *rest = found.turns
+    if found.system is not None:
+        messages = ({"role": "system", "content": found.system}, *first.messages)
+        first = Turn(messages, None, None, first.model, first.max_tokens, first.tools, first.extra, first.delay_s)
+    return Session(name, (first, *rest), "accumulate_authored", line=found.line, ends_on_failure=True)
+
+
+def _read(row: Mapping[str, Any], found: _Conversation, tool_delays: bool, check: Checker) -> None:
+    number = check.integer(check.required(row, "turn"), "turn", minimum=1)
+    found.rows += 1
+    if number is not None and number != found.rows:
+        check.fail("turn", f"is {number}, but this is row {found.rows} of its conversation")
+    role = check.text(check.required(row, "role"), "role")
+    if role is None:
+        return
+    if role not in _FOLLOWS or not role:
+        check.fail("role", f"Input should be user, assistant or tool, got '{role}'")
+        return
+    if role not in _FOLLOWS[found.role]:
+        allowed = " or ".join(_FOLLOWS[found.role])
+        check.rule(f"{found.role or 'the beginning'} is followed by {allowed}, not by {role}", "role")
+    if role == "tool" and not found.called:
+        check.rule("a tool row needs a row of the assistant with tool_calls before it", "role")
+    found.role = role
+    if role == "assistant":
+        found.new.append(_assistant(row, found, check))
+        return
+    if found.system is None:
+        found.system = check.given(row, "system", check.text)
+    found.new += _user(row, check) if role == "user" else _results(row, check)
+    limit = next((row[key] for key in _LIMITS if row.get(key) is not None), None)
+    delay_s = check.given(row, "delay_seconds", check.number) or 0.0
+    found.turns.append(
+        Turn(
+            messages=tuple(found.new),
+            model=check.given(row, "model", check.text),
+            max_tokens=None if limit is None else check.integer(limit, _LIMITS[0], minimum=1, maximum=MOST_TOKENS),
+            tools=check.given(row, "tools", check.mappings),
+            extra={key: row[key] for key in _PARAMETERS if row.get(key) is not None},
+            delay_s=delay_s if tool_delays else 0.0,
+        )
+    )
+    found.new = []
+
+
+def _assistant(row: Mapping[str, Any], found: _Conversation, check: Checker) -> Message:
+    calls = check.given(row, "tool_calls", check.mappings)
+    content = check.given(row, "content", check.text)
+    if content is None and not calls:
+        check.required(row, "content")
+        if "content" in row:
+            check.fail("content", "an assistant without tool_calls says something")
+    found.called = bool(calls)
+    message: Message = {"role": "assistant"}
+    if content is not None:
+        message["content"] = content
+    if calls:
+        message["tool_calls"] = list(calls)
+    if row.get("reasoning_content") is not None:
+        message["reasoning_content"] = check.text(row["reasoning_content"], "reasoning_content")
+    return message
+
+
+def _user(row: Mapping[str, Any], check: Checker) -> list[Message]:
+    content = row.get("content")
+    if not isinstance(content, list):
+        content = check.text(check.required(row, "content"), "content")
+    name = check.given(row, "name", check.text)
+    return [{"role": "user", "content": content} | ({"name": name} if name else {})]
+
+
+def _results(row: Mapping[str, Any], check: Checker) -> list[Message]:
+    entries = check.items(check.required(row, "tool_results"), "tool_results", may_be_empty=False)
+    return list(_result_messages(entries or [], check))
+
+
+def _result_messages(entries: list[Any], check: Checker) -> Iterator[Message]:
+    for i, entry in enumerate(entries):
+        at = f"tool_results.{i}."
+        result = check.mapping(entry, f"tool_results.{i}")
+        if result is None:
+            continue
+        name = check.text(check.required(result, "tool_call_id", at), f"{at}tool_call_id")
+        check.required(result, "content", at)
+        yield {"role": "tool", "tool_call_id": name, "content": result.get("content")}
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return {"conversation_id", "turn", "role"} <= known or "_type=dataset_metadata" in known
+
+
+FORMAT = Format(
+    name="mlperf_agentic",
+    summary="recorded agents' conversations with tools, a message a line (MLPerf Endpoints); the file's replies are sent",
+    needs="'conversation_id', 'turn' and 'role' on every line",
+    recognises=recognises,
+    load=load,
+    aliases=("agentic_inference",),
+    order=22,
+    options=(Option("tool_delays", "boolean", "wait delay_seconds before a request", True),),
+)

@@ -1,0 +1,153 @@
+"""sglang_autobench: requests of SGLang's autobench data sets, one a line.
+
+A prompt is a text, an array of messages, token ids, or a list of texts or of arrays of messages, the turns of a conversation
+with the live replies between them. Every key that the format does not know is a request parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
+from llmirage_client.workload.files import read_rows
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.schedule import scheduled
+from llmirage_client.workload.session import ContextMode, Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+
+_OUTPUT_TOKENS = 256
+_LIMITS = ("output_len", "max_tokens", "max_completion_tokens", "completion_tokens")
+_RESERVED = (
+    "prompt", "messages", "prompt_origin", *_LIMITS, "prompt_len", "text_prompt_len", "vision_prompt_len", "image_data",
+    "timestamp", "routing_key", "metadata", "extra_request_body", "param_send", "system", "content",
+)  # fmt: skip
+_LARGEST_ID = np.iinfo(np.int32).max
+_MS_PER_S = 1e3
+
+Prompt = tuple[ContextMode, list[tuple[dict[str, Any], ...]]]
+
+
+def load(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
+    """Every row of the file. output_len: of a reply where the row does not say. Raises WorkloadError with all problems."""
+    problems: list[Problem] = []
+    sessions: list[Session] = []
+    for row, check in read_rows(path, problems):
+        session = _session(row, output_len, check)
+        if session is not None and not check.problems:
+            sessions.append(session)
+    if not sessions and not problems:
+        problems.append(Problem("has no rows"))
+    if problems:
+        raise WorkloadError(path, problems)
+    return scheduled(FORMAT.name, path, sessions)
+
+
+def _session(row: Mapping[str, Any], output_len: int, check: Checker) -> Session | None:
+    limit_key = next((key for key in _LIMITS if row.get(key)), None)
+    limit = output_len
+    if limit_key is not None:
+        limit = check.integer(row[limit_key], limit_key, minimum=1, maximum=MOST_TOKENS) or limit
+    timestamp_ms = check.given(row, "timestamp", check.number)
+    arrival_s = None if timestamp_ms is None else timestamp_ms / _MS_PER_S
+    extra = _extra(row, check)
+    name = f"request_{check.line}"
+    prompt = _json(row.get("prompt"))
+    if row.get("messages") is None and isinstance(prompt, list) and prompt and type(prompt[0]) is int:
+        ids = _ids(prompt, check)
+        if ids is None:
+            return None
+        turn = Turn(tokens=TokenSpec(len(ids), limit, ids), arrival_s=arrival_s, extra=extra)
+        return Session(name, (turn,), "tokens", arrival_s, line=check.line)
+    found = _turns(row, prompt, check)
+    if found is None:
+        return None
+    mode, messages = found
+    turns = (Turn(one, max_tokens=limit, extra=extra) for one in messages)
+    return Session(name, tuple(turns), mode, arrival_s, line=check.line)
+
+
+def _turns(row: Mapping[str, Any], prompt: Any, check: Checker) -> Prompt | None:
+    if row.get("messages") is not None:
+        return "isolated", [_messages(_json(row["messages"]), "messages", check)]
+    if isinstance(prompt, str) and prompt:
+        return "isolated", [({"role": "user", "content": prompt},)]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(entry, str) for entry in prompt):
+            return "accumulate", [({"role": "user", "content": entry},) for entry in prompt]
+        if all(isinstance(entry, list) for entry in prompt):
+            return "accumulate", [_messages(entry, f"prompt.{i}", check) for i, entry in enumerate(prompt)]
+        return "isolated", [_messages(prompt, "prompt", check)]
+    if row.get("prompt_origin") is not None:
+        return "isolated", [_messages(_json(row["prompt_origin"]), "prompt_origin", check)]
+    if isinstance(row.get("content"), list) and row["content"]:
+        texts = check.texts(row["content"], "content") or ()
+        said = texts[:-1] if len(texts) % 2 == 0 else texts  # the last one of an even number is the recorded reply
+        roles = ("user", "assistant")
+        system = check.given(row, "system", check.text)
+        head = [{"role": "system", "content": system}] if system else []
+        return "isolated", [(*head, *({"role": roles[i % 2], "content": text} for i, text in enumerate(said)))]
+    check.required({} if not row.get("prompt") else row, "prompt")
+    if row.get("prompt"):
+        check.fail("prompt", "Input should be a text, messages, token ids, or a list of turns")
+    return None
+
+
+def _messages(value: Any, field: str, check: Checker) -> tuple[dict[str, Any], ...]:
+    entries = check.items(value, field, may_be_empty=False)
+    messages = []
+    for i, entry in enumerate(entries or []):
+        message = check.mapping(entry, f"{field}.{i}")
+        if message is None:
+            continue
+        check.text(check.required(message, "role", f"{field}.{i}."), f"{field}.{i}.role")
+        check.required(message, "content", f"{field}.{i}.")
+        messages.append(message)
+    return tuple(messages)
+
+
+def _ids(value: list[Any], check: Checker) -> Any:
+    for i, entry in enumerate(value):
+        if type(entry) is not int or not 0 <= entry <= _LARGEST_ID:
+            check.fail(f"prompt.{i}", f"Input should be a token id, 0 to {_LARGEST_ID}")
+            return None
+    return np.array(value, dtype=np.int32)
+
+
+def _extra(row: Mapping[str, Any], check: Checker) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    for key in ("param_send", "extra_request_body"):
+        value = None if row.get(key) in (None, "") else check.json_of(row[key], key)
+        if value is not None and value is not ABSENT:
+            extra |= check.mapping(value, key) or {}
+        if key == "param_send":
+            extra |= {name: held for name, held in row.items() if name not in _RESERVED}
+    return extra
+
+
+def _json(value: Any) -> Any:
+    """A text that holds JSON of a list or object as that, anything else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    found = Checker(None).json_of(value, "")
+    return value if found is ABSENT else found
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    marks = {"output_len", "prompt_len", "extra_request_body", "param_send", "routing_key"}
+    return ("prompt" in known and bool(known & marks)) or "prompt_origin" in known or known >= {"system", "content"}
+
+
+FORMAT = Format(
+    name="sglang_autobench",
+    summary="requests of SGLang's autobench data sets: texts, messages, token ids or turns, with lengths of replies",
+    needs="'prompt' and 'output_len' on every line",
+    recognises=recognises,
+    load=load,
+    aliases=("autobench",),
+    order=36,
+    options=(Option("output_len", "integer", "tokens of a reply where the row does not say", _OUTPUT_TOKENS, minimum=1),),
+)
