@@ -29,6 +29,11 @@ class SyntheticText:
         self.tokenizer = tokenizer
         self._seed = mix(int(seed) & _MASK)
 
+    def prepare(self) -> None:
+        """Load the prose and the words of the vocabulary now instead of at first use. Raises TokenizerError."""
+        self.text(0, 1)
+        self.text_for_ids([0])
+
     def ids(self, key: int, n: int) -> TokenIds:
         """Return exactly n ids of prose, int32. Every prefix re-tokenizes to itself.
 

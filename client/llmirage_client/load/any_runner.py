@@ -73,7 +73,7 @@ class AnyRunner:
         start_s, start_unix_s, end_s = times
         return RunResult(
             records=records,
-            branch_stats=phase.stats if self._branching or self._workload.format == "dag_jsonl" else None,
+            branch_stats=phase.stats if self._branching else None,
             start_s=start_s,
             end_s=end_s,
             start_unix_s=start_unix_s,

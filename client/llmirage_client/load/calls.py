@@ -191,6 +191,10 @@ class TokenCalls:
         self._endpoint = endpoint_named("chat" if named in (None, "completions") else named)
         self.overhead_tokens = self._count([_user("")])
 
+    def prepare(self) -> None:
+        """Load the vocabulary. Raises TokenizerError."""
+        self._text.prepare()
+
     def plan(self, conversation: Conversation, turn: Turn) -> Planned:
         """Return the request of a turn. Raises PromptTooShortError."""
         spec, options = turn.tokens, self._options

@@ -75,6 +75,7 @@ class Rules:
         whole = False
         tree = conversation.tree if self._with_children else None
         over = 0  # turns whose children have begun
+        joins = False  # it waits for children, or for its turn after them
         try:
             if session.pre_session_spawns and self._with_children:
                 for place, name in enumerate(session.pre_session_spawns):
@@ -85,6 +86,7 @@ class Rules:
             for index, turn in enumerate(session.turns):
                 awaited = None if conversation.children is None else conversation.children.open_gate(index)
                 suspended = False
+                joins = awaited is not None
                 if awaited is not None:
                     suspended = yield from self._join(conversation, awaited)
                     if suspended:
@@ -108,8 +110,8 @@ class Rules:
                         yield TICK
                     due_s = conversation.due_s
                 if not stop.permit():
-                    self.stats.joins_suppressed += awaited is not None
                     break
+                joins = False
                 if suspended:
                     self.stats.parents_resumed += 1
                 if not index and conversation.depth:
@@ -137,6 +139,7 @@ class Rules:
                 whole = True
         except Cancelled:
             pass
+        self.stats.joins_suppressed += joins and self.failed_fast is None
         if tree is not None:
             self._family.abandon(tree, session.id, clock(), over)
         if conversation.depth:
@@ -165,7 +168,7 @@ class Rules:
     def rounds(self, conversation: Conversation) -> Waits:
         """Run an orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
         session, stop, clock = conversation.session, self._stop, self._stop.clock
-        whole = False
+        whole = joins = False
         rng = Random(conversation.correlation_id)
         try:
             for number, round_ in enumerate(session.rounds):
@@ -180,15 +183,16 @@ class Rules:
                     self._family.child(conversation, name, "spawn", number, place)
                     for place, name in enumerate(round_.children)
                 ]
+                joins = round_.awaited
                 suspended = yield from self._join(conversation, self._started(children), round_.awaited)
-                if suspended:
-                    self.stats.joins_suppressed += stop.ended
-                    self.stats.parents_resumed += not stop.ended
+                joins = suspended and stop.ended
+                self.stats.parents_resumed += suspended and not stop.ended
             else:
                 whole = True
                 self.stats.graphs_completed_to_end += session.rounds[-1].awaited and not stop.ended
         except Cancelled:
             pass
+        self.stats.joins_suppressed += joins and self.failed_fast is None
         if conversation.depth:
             self._count_end(conversation, whole)
 

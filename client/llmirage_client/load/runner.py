@@ -136,8 +136,10 @@ class Runner(AnyRunner):
         """Create a run. planner None: requests in the form of the endpoint's API. keep_bodies: for `RunResult.inputs`."""
         super().__init__(workload, options)
         self._target = target
-        planner = planner or CallPlanner(options, variation_of(workload, options))
-        self._sender = HttpSender(target, planner, options, self._identifiers, progress, on_record, keep_bodies)
+        self._own_planner = CallPlanner(options, variation_of(workload, options)) if planner is None else None
+        used = planner or self._own_planner
+        assert used is not None
+        self._sender = HttpSender(target, used, options, self._identifiers, progress, on_record, keep_bodies)
         self._gate = gate
 
     @property
@@ -149,6 +151,8 @@ class Runner(AnyRunner):
         self._sender.show_progress()
 
     async def run(self) -> RunResult:
+        if self._own_planner is not None:
+            self._own_planner.prepare(self._workload)
         sender, interpreter = self._sender, AsyncioInterpreter(self._sender)
         for name, options, rng in self._phases():
             if self._gate is not None and self._cancel_reason is None:

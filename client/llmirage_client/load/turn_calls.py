@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from llmirage_client.load.calls import Planned, TokenCalls, message_call, verbatim_call
+from llmirage_client.load.calls import Planned, TokenCalls, message_call, prompt_as_ids, verbatim_call
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import forget
 from llmirage_client.load.options import RunOptions
@@ -26,6 +26,14 @@ class CallPlanner:
         self._options = options
         self._variation = variation
         self._endpoint = endpoint_named(options.endpoint_type or "chat", options.tokenizer)
+
+    def prepare(self, workload: Workload) -> None:
+        """Load the tokenizer before the first request where there are texts to write. Raises TokenizerError."""
+        turns = [turn for session in workload.sessions.values() for turn in session.turns[:1]]
+        if any(turn.synthetic is not None for turn in turns):
+            self._synthetic_turns.prepare()
+        if any(turn.tokens is not None and not prompt_as_ids(turn.tokens, self._options) for turn in turns):
+            self._token_calls.prepare()
 
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
         session = conversation.session
@@ -75,6 +83,10 @@ class SyntheticTurns:
     def __init__(self, options: RunOptions) -> None:
         self._tokenizer = load(options.tokenizer)[0]
         self._text = SyntheticText(self._tokenizer, options.seed or 0)
+
+    def prepare(self) -> None:
+        """Load the vocabulary. Raises TokenizerError."""
+        self._text.prepare()
 
     def written(self, turn: Turn, message: SyntheticUser) -> Turn:
         """Return the turn with its synthetic message as text. Raises TokenizerError for an unsuitable vocabulary."""

@@ -17,7 +17,7 @@ class Conversations:
     Times are in seconds of cluster time, counted over the turns that succeeded; NaN where a figure has no basis.
     number: as in Columns.conversation. whole: it came to its last turn, and none of its requests failed or was cancelled.
     latency_s: first start to last content. ttfat_s: first start to the first content of the last turn.
-    decode_tokens_per_s: mean over turns of (tokens - 1) / (latency - TTFT).
+    decode_tokens_per_s: mean over turns of (tokens - 1) / (latency - TTFT); of replies that came in one piece there is none.
     cache_hit: cached tokens, part of all prompt tokens. eligible_cache_hit: cached tokens, part of those that the server had
         seen: the prompt and reply of the turn before. Both are at most 1.
     """
@@ -32,6 +32,10 @@ class Conversations:
     decode_tokens_per_s: Floats
     cache_hit: Floats
     eligible_cache_hit: Floats
+
+    def those(self, chosen: Ints | np.typing.NDArray[np.bool_]) -> Conversations:
+        """The conversations with these places, or where this is true."""
+        return Conversations(*(getattr(self, name)[chosen] for name in Conversations.__slots__))
 
 
 def conversations(
@@ -59,7 +63,8 @@ def conversations(
 
     decode_s = (end - begin - ttft) * speed
     further = completion[rows] - 1
-    per_s = np.divide(further, decode_s, out=np.full(rows.size, np.nan), where=(decode_s > 0) & (further > 0))
+    several = columns.last_s[rows] > columns.first_s[rows]  # packets: one alone says nothing of how fast it was decoded
+    per_s = np.divide(further, decode_s, out=np.full(rows.size, np.nan), where=several & (decode_s > 0) & (further > 0))
     known = ~np.isnan(cached[rows]) & ~np.isnan(prompt[rows])
     hits = np.where(known, np.minimum(cached[rows], prompt[rows]), np.nan)
     seen = prompt + completion
@@ -77,5 +82,4 @@ def conversations(
         cache_hit=ratio(total(hits), total(np.where(known, prompt[rows], np.nan))),
         eligible_cache_hit=ratio(total(np.minimum(hits, eligible)), total(eligible)),
     )
-    order = np.argsort(result.start_s, kind="stable")
-    return Conversations(*(getattr(result, name)[order] for name in Conversations.__slots__))
+    return result.those(np.argsort(result.start_s, kind="stable"))

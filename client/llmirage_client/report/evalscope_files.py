@@ -83,7 +83,9 @@ class _Columns:
 
 
 def _trace_summary(run: _Columns) -> dict[str, Any]:
-    rows = conversations(run.columns, run.prompt, run.completion, run.cached, run.speed, to_last_byte=True)
+    """Of conversations that came to their end; those of which a request failed or was cancelled are only counted."""
+    every = conversations(run.columns, run.prompt, run.completion, run.cached, run.speed, to_last_byte=True)
+    rows = every.those(every.whole)
     values = {
         "Latency (s)": rows.latency_s,
         "First-Turn TTFT (s)": rows.first_turn_ttft_s,
@@ -94,6 +96,7 @@ def _trace_summary(run: _Columns) -> dict[str, Any]:
     }
     return {
         "n_traces": int(rows.turns.size),
+        "n_abandoned": int(every.turns.size - rows.turns.size),
         "cached_tokens_counted_by": run.cached_by,
         "rows": [{"metric": name, **_statistics(column)} for name, column in values.items()],
     }

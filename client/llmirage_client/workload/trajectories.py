@@ -2,7 +2,8 @@
 
 Only what a user or a tool said is taken; the live replies take the assistant's places. A turn is filled with whole messages
 up to its target; the message that would exceed it is cut there and the rest of it is thrown away. The next turn goes on with
-the next message. A trajectory that runs out of messages before its last turn is full is not used.
+the next message. A trajectory that runs out of messages before its last turn begins is not used; one that ends within its
+last turn is.
 """
 
 from __future__ import annotations
@@ -122,24 +123,24 @@ def cut(trajectory: Trajectory, recipe: Recipe, tokenizer: Tokenizer) -> Cut | N
     subsequent = draw.randint(*recipe.subsequent_turn_length)
     count = draw.randint(*recipe.turns)
     texts = iter(trajectory.texts)
-    turns = []
+    turns: list[tuple[str, ...]] = []
     for target in [first] + [subsequent] * (count - 1):
-        messages = _fill(texts, target, tokenizer)
-        if messages is None:
+        messages, missing = _fill(texts, target, tokenizer)
+        if not messages or (missing and len(turns) + 1 < count):
             return None
         turns.append(messages)
     return Cut(trajectory.line, tuple(turns))
 
 
-def _fill(texts: Iterator[str], target: int, tokenizer: Tokenizer) -> tuple[str, ...] | None:
-    """Messages of `target` tokens together, the last one cut; None when the texts run out."""
+def _fill(texts: Iterator[str], target: int, tokenizer: Tokenizer) -> tuple[tuple[str, ...], int]:
+    """Messages of `target` tokens together, the last one cut; and how many tokens are missing when the texts run out."""
     messages: list[str] = []
     room = target
     while room > 0:
         text = next(texts, None)
         if text is None:
-            return None
+            break
         ids = tokenizer.encode_ordinary(text)
         messages.append(text if len(ids) <= room else tokenizer.decode(ids[:room]))
         room -= len(ids)
-    return tuple(messages) or None
+    return tuple(messages), max(room, 0)

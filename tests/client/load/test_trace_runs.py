@@ -55,7 +55,7 @@ def test_lengths_add_up_with_the_live_replies_between_them(bench: Any, tmp_path:
     counts = [len(vocabulary.encode(message["content"])) for message in (first[0], second[2])]
     assert counts == [30, 40]
     assert second[2]["content"].startswith(first[0]["content"])
-    assert not result.notes
+    assert result.notes == ["lengths of a session are what each line adds to the history (option prompts=delta)"]
 
 
 def test_whole_prompts_share_their_blocks_token_for_token(bench: Any, tmp_path: Path) -> None:

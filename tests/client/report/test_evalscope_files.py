@@ -47,16 +47,15 @@ def rows(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_the_summary_of_traces(tmp_path: Path) -> None:
     content = written(tmp_path, *two())["trace_summary.json"]
-    assert (content["n_traces"], content["cached_tokens_counted_by"]) == (2, "server")
+    assert (content["n_traces"], content["n_abandoned"], content["cached_tokens_counted_by"]) == (1, 1, "server")
     found = rows(content)
     assert set(found["TTFAT (s)"]) == {"metric", "mean", "min", "p50", "p90", "p95", "p99", "max"}
-    assert (found["Latency (s)"]["min"], found["Latency (s)"]["max"]) == (1.5, 6.5)  # b: cut short by its failure
-    assert (found["First-Turn TTFT (s)"]["min"], found["First-Turn TTFT (s)"]["max"]) == (0.5, 1.0)
-    assert found["TTFAT (s)"]["mean"] == pytest.approx((4.5 + 0.5) / 2)
-    # a: (5 - 1) / 2 s and (3 - 1) / 2 s; b: (3 - 1) / 1 s
-    assert found["Decode TPS"]["mean"] == pytest.approx((1.5 + 2.0) / 2)
-    assert found["Cache Hit Rate (%)"]["mean"] == pytest.approx((100 * 18 / 30 + 50) / 2)
-    assert found["Eligible Cache Hit Rate (%)"]["mean"] == 100.0  # b has nothing eligible; of a 15 of 15 count
+    assert (found["Latency (s)"]["min"], found["Latency (s)"]["max"]) == (6.5, 6.5)  # b was abandoned at its failure
+    assert found["First-Turn TTFT (s)"]["mean"] == 1.0
+    assert found["TTFAT (s)"]["mean"] == pytest.approx(4.5)
+    assert found["Decode TPS"]["mean"] == pytest.approx(1.5)  # (5 - 1) / 2 s and (3 - 1) / 2 s
+    assert found["Cache Hit Rate (%)"]["mean"] == pytest.approx(100 * 18 / 30)
+    assert found["Eligible Cache Hit Rate (%)"]["mean"] == 100.0  # 15 of 15
 
 
 def test_without_the_servers_count_cached_tokens_are_estimated_and_said_to_be(tmp_path: Path) -> None:

@@ -91,11 +91,13 @@ def test_a_file_that_cannot_be_read_gets_one_clear_line(content: str | bytes, pr
     assert problems_of(write_whole(tmp_path, content)) == [problem]
 
 
+DIRECTORIES = "dynamo_request_trace, otel_spans, weka_trace, sagemaker_capture, tracelab, random_pool, raw_payload, servegen"
+
+
 def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> None:
     assert problems_of(str(tmp_path / "none.jsonl")) == ["no such file"]
     assert problems_of(str(tmp_path)) == [
-        "is a directory, and its files are not those of a format that may be one "
-        "(dynamo_request_trace, otel_spans, weka_trace, tracelab, random_pool, raw_payload)"
+        f"is a directory, and its files are not those of a format that may be one ({DIRECTORIES})"
     ]
     assert problems_of("nul\0byte") == ["cannot be read: embedded null byte"]
 

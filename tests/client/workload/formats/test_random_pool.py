@@ -116,10 +116,7 @@ def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
         "b: is empty; a workload needs at least o",
     ]
     (found,) = problems_of(str(pools))
-    assert (
-        found == "is a directory, and its files are not those of a format that may be one "
-        "(dynamo_request_trace, otel_spans, weka_trace, tracelab, random_pool, raw_payload)"
-    )
+    assert found.startswith("is a directory, and its files are not those of a format that may be one (")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_files import contents, loads_or_is_refused, mutate, problems_of, write
+from workload_files import contents, loads_or_is_refused, mutate, problems_of, write, write_whole
 
 from llmirage_client.workload.registry import detect, load
 
@@ -72,8 +72,12 @@ def test_max_turns_and_lengths(tmp_path: Path) -> None:
         ({"conversation": [{"humans": "x"}]}, ["conversation.0.human: Field required (is it 'humans'?)"]),
         ({"conversation": [{}]}, ["conversation.0.human: Field required"]),
         (
-            {"conversations": [{"from": "human", "value": "x"}]},
-            ["conversations: Extra inputs are not permitted: 'conversation' with 'human' and 'assistant' is needed"],
+            {"conversations": [{"from": "humann", "value": "x"}, {"from": "human"}]},
+            [
+                "conversations.0.from: Input should be one of human, user, gpt, assistant, chatgpt, bing, bard, claude, "
+                "system, tool, function_call, observation, got 'humann'",
+                "conversations.1.value: Field required",
+            ],
         ),
         ({"conversatoin": []}, ["conversation: Field required (is it 'conversatoin'?)"]),
     ],
@@ -110,3 +114,40 @@ def test_a_mutated_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFac
     rows = [mutate(json.loads(line), data) for line in EXAMPLE.read_text().splitlines()]
     path = write(tmp_path_factory.mktemp("mutant"), *rows)
     loads_or_is_refused(path, "share_gpt", skip_bad_lines=data.draw(st.booleans()))
+
+
+PUBLISHED = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "human", "value": " q1 "},
+            {"from": "gpt", "value": "x"},
+            {"from": "human", "value": "q2"},
+        ],
+    },
+    {"id": "b", "conversations": [{"from": "gpt", "value": "only an answer"}]},
+    {"id": "c", "conversations": [{"from": "human", "value": "q3"}]},
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(PUBLISHED), json.dumps(PUBLISHED, indent=2), "\n".join(map(json.dumps, PUBLISHED)) + "\n"],
+    ids=["one line", "over lines", "JSON lines"],
+)
+def test_the_published_file_is_read_in_any_layout(text: str, tmp_path: Path) -> None:
+    path = write_whole(tmp_path, text)
+    workload = load(path)
+    assert workload.format == detect(path) == "share_gpt"
+    assert contents(workload) == [[["q1"], ["q2"]], [["q3"]]]
+    assert workload.notes == ("left out 1: conversations without a question",)
+    assert contents(load(path, None, {"max_turns": 1})) == [[["q1"]], [["q3"]]]
+
+
+def test_problems_of_an_array_have_their_lines(tmp_path: Path) -> None:
+    broken = [*PUBLISHED, {"id": "d", "conversations": [{"from": "human", "value": 3}]}]
+    (problem,) = problems_of(write_whole(tmp_path, json.dumps(broken, indent=1)))
+    line = int(problem.split()[1].rstrip(":"))
+    assert json.dumps(broken, indent=1).splitlines()[line - 1].strip() == "{"
+    assert problem.endswith("conversations.0.value: Input should be a valid string")
+    assert problems_of(write_whole(tmp_path, json.dumps(PUBLISHED)[:-1])) == ["line 1: invalid JSON: the array has no end"]

@@ -150,9 +150,13 @@ class TestBuilding:
         assert roles == {"user"}
         assert workload.roots == ("trajectory_1",)
 
-    def test_a_trajectory_that_runs_out_is_not_used(self, tmp_path: Path) -> None:
+    def test_a_trajectory_that_ends_within_its_last_turn_is_used(self, tmp_path: Path) -> None:
+        rows = [("user", text(1, 30)), ("tool", text(2, 10)), ("tool", text(4, 9))]
+        assert lengths(load(write(tmp_path, trajectory(*rows)), None, BUILD)) == [[[30], [10], [9]]]
+
+    def test_a_trajectory_that_ends_before_its_last_turn_is_not_used(self, tmp_path: Path) -> None:
         enough = [("user", text(1, 30)), ("tool", text(2, 10)), ("tool", text(3, 10))]
-        short = [*enough[:2], ("tool", text(4, 9))]
+        short = [enough[0], ("tool", text(4, 9))]
         workload = load(write(tmp_path, trajectory(*short), trajectory(*enough, as_text=False)), None, BUILD)
         assert workload.roots == ("trajectory_2",)
         assert lengths(workload) == [[[30], [10], [10]]]

@@ -1,0 +1,563 @@
+"""Published trace formats: samples load with the counts of their own replayers, bad files are refused, nothing crashes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workload_files import loads_or_is_refused, mutate, problems_of, write, write_whole
+
+from llmirage_client.workload.registry import FORMATS, detect, load
+from llmirage_client.workload.session import Turn, Workload
+
+TRACES = Path(__file__).parents[3] / "data" / "traces"
+
+
+def turns_of(workload: Workload) -> list[Turn]:
+    return [turn for session in workload.sessions.values() for turn in session.turns]
+
+
+# file, format, roots, sessions, requests, prompt tokens, whether it is a schedule
+SAMPLES = [
+    ("weka_trace_0504.json", "weka_trace", 1, 1, 3, 33_739, False),
+    ("weka_trace_0277_cut_subagent.json", "weka_trace", 1, 2, 6, 193_345, False),
+    ("agentic_mooncake_v2_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, True),
+    ("agentic_mooncake_legacy_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, True),
+    ("dynamo_request_trace_v1_agent.jsonl", "dynamo_request_trace", 1, 2, 4, 640, True),
+    ("dynamo_request_trace_v1_context_free.jsonl", "dynamo_request_trace", 1, 1, 1, 128, True),
+    ("mooncake_delta_inference_day_2026.jsonl", "mooncake_trace", 1, 1, 8, None, True),
+    ("tracelab_multi_session_example.csv", "tracelab", 3, 3, 8, 5308, True),
+    ("tracelab_session_workload_example.csv", "tracelab", 1, 1, 11, None, False),
+    ("tracelab_sanitized_codex_first_rounds.jsonl", "tracelab", 1, 1, 5, None, True),
+    ("otel_fan_in_dependencies.json", "otel_spans", 1, 2, 4, None, True),
+    ("azure2023_conv.csv", "azure_trace", 20, 20, 20, None, True),
+    ("burstgpt_v2_head4.csv", "burst_gpt_trace", 4, 4, 4, 3656, True),
+    ("blis_tracev2_data.csv", "blis_trace", 1, 1, 3, 30, True),
+    ("blis_tracev2_header.yaml", "blis_trace", 1, 1, 3, 30, True),
+    ("sglang_agentic_trace_handmade.json", "swe_smith", 1, 1, 3, None, False),
+    ("applied_compute_agentic_handmade.jsonl", "trie", 1, 1, 3, 1792, False),
+]
+
+
+@pytest.mark.parametrize(("file", "name", "roots", "sessions", "requests", "tokens", "timed"), SAMPLES)
+def test_a_sample_loads_with_the_counts_of_its_replayer(
+    file: str, name: str, roots: int, sessions: int, requests: int, tokens: int | None, timed: bool
+) -> None:
+    path = str(TRACES / file)
+    workload = load(path)
+    assert workload.format == detect(path) == name
+    assert (len(workload.roots), len(workload.sessions), len(turns_of(workload))) == (roots, sessions, requests)
+    assert workload.timed == timed
+    if tokens is not None:
+        assert sum(turn.synthetic.tokens for turn in turns_of(workload) if turn.synthetic) == tokens
+
+
+def test_a_pool_of_servegen_is_drawn_at_its_rate() -> None:
+    workload = load(str(TRACES / "servegen"), None, {"start": 21_600, "duration": 6_000, "rate": 2})
+    assert workload.format == "servegen"
+    assert len(workload.roots) == pytest.approx(12_000, rel=0.01)
+    lengths = [(turn.synthetic.tokens, turn.max_tokens) for turn in turns_of(workload) if turn.synthetic]
+    assert {tokens for tokens, _ in lengths} <= set(range(103, 124))
+    assert lengths == sorted(lengths, key=lambda pair: pair[0]) or len({output for _, output in lengths}) > 5
+    longest = max(lengths)
+    assert longest[1] == max(output for _, output in lengths)  # one number decides on both lengths
+    again = load(str(TRACES / "servegen"), None, {"start": 21_600, "duration": 6_000, "rate": 2})
+    assert again.roots == workload.roots
+    assert load(str(TRACES / "servegen" / "chunk-52-dataset.json"), None, {"start": 22_200}).roots
+
+
+# --- what a format refuses -----------------------------------------------------------------------------------------------
+
+WEKA = {"id": "t", "block_size": 64, "requests": [{"t": 0, "in": 130, "out": 3, "hash_ids": [1, 2], "api_time": 1.0}]}
+DYNAMO = json.loads((TRACES / "dynamo_request_trace_v1_agent.jsonl").read_text().splitlines()[0])
+MOONCAKE = {"request_id": "a", "session_id": "s", "input_length": 100, "output_length": 5, "hash_ids": [1], "timestamp": 0}
+HEADER = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64}
+PLAY = {
+    "request_id": "a",
+    "play_id": "p",
+    "session_id": "s",
+    "input_length": 64,
+    "output_length": 1,
+    "hash_ids": [1],
+    "not_before_ms": 0,
+    "dependencies": [],
+}
+ROUND = json.loads((TRACES / "tracelab_sanitized_codex_first_rounds.jsonl").read_text().splitlines()[0])
+SPANS = json.loads((TRACES / "otel_fan_in_dependencies.json").read_text())
+CALL = {
+    "type": "llm_call",
+    "start_time": "2026-01-01T00:00:01",
+    "end_time": "2026-01-01T00:00:02",
+    "attributes": {
+        "gen_ai.usage.output_tokens": 5,
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]),
+    },
+}
+EXGENTIC = {"harness": "h", "session_id": "s", "models": ["m"], "spans": [CALL]}
+ASKED = {"conversation_id": "c", "turn": 1, "role": "user", "content": "q", "system": "be brief"}
+ANSWERED = {"conversation_id": "c", "turn": 2, "role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+TOOL = {"conversation_id": "c", "turn": 3, "role": "tool", "tool_results": [{"tool_call_id": "1", "content": "r"}]}
+SPEED = {"question_id": "a" * 32, "category": "math", "messages": [{"role": "user", "content": "2+2"}]}
+CAPTURE = {
+    "captureData": {
+        "endpointInput": {
+            "data": json.dumps({"messages": [{"role": "user", "content": "x"}], "temperature": 0.5, "max_tokens": 7}),
+            "encoding": "JSON",
+        }
+    },
+    "eventMetadata": {"eventId": "e1", "inferenceTime": "2026-01-01T00:00:01.5Z"},
+}
+AUTOBENCH = {"prompt": "hello", "output_len": 5, "extra_request_body": {"temperature": 0}}
+TOKENS = {"input_tokens": [1, 2, 3], "num_output_tokens": 4, "ts": 10}
+
+
+def weka(**changes: Any) -> dict[str, Any]:
+    return {**WEKA, "requests": [{**WEKA["requests"][0], **changes}]}  # type: ignore[index]
+
+
+def span(index: int, **changes: Any) -> dict[str, Any]:
+    spans = [dict(one) for one in SPANS["spans"]]
+    spans[index] |= changes
+    return {**SPANS, "spans": spans}
+
+
+BAD: dict[str, list[tuple[list[Any], str]]] = {
+    "weka_trace": [
+        ([{**WEKA, "id": ""}], "line 1: id: String should have at least 1 character"),
+        ([{**WEKA, "block_size": 0}], "line 1: block_size: Input should be greater than or equal to 1"),
+        ([{**WEKA, "hash_id_scope": "file"}], "line 1: hash_id_scope: Input should be 'local' or 'global'"),
+        ([{**WEKA, "requests": {}}], "line 1: requests: Input should be a valid list"),
+        (
+            [{**WEKA, "requests": [3]}],
+            "line 1: requests.0: Input should be a valid dictionary (a JSON object), got a number",
+        ),
+        ([WEKA, {**weka(t="x"), "id": "u"}], "line 2: requests.0.t: Input should be a valid number, unable to parse"),
+        ([weka(**{"in": 0})], "line 1: requests.0.in: Input should be greater than or equal to 1"),
+        ([weka(hash_ids=[1, "b"])], "line 1: requests.0.hash_ids.1: Input should be a valid integer"),
+        ([weka(type="x")], "line 1: requests.0.type: Input should be 'n', 's' or 'subagent'"),
+        ([{**WEKA, "requests": [{"t": 0, "in": 130, "out": 3, "hash_idss": [1]}]}], "line 1: requests.0.hash_idss"),
+        ([WEKA, WEKA], "line 2: id: 't' is also in line 1; ids must be unique"),
+        ([{**WEKA, "requests": []}], "has no trace with requests"),
+    ],
+    "dynamo_request_trace": [
+        ([{**DYNAMO, "schema": "v2"}], "line 1: schema: Input should be 'dynamo.request.trace.v1'"),
+        ([{**DYNAMO, "event_type": "x"}], "line 1: event_type: Input should be one of request_end"),
+        ([{**DYNAMO, "request": 3}], "line 1: request: Input should be a valid dictionary"),
+        ([{**DYNAMO, "request": {}}], "line 1: request.request_id: Field required"),
+        ([DYNAMO, DYNAMO], "line 2: request.request_id: 'p0' is also on line 1"),
+        ([{**DYNAMO, "agent_context": []}], "line 1: agent_context: Input should be a valid dictionary"),
+        (
+            [{**DYNAMO, "request": {**DYNAMO["request"], "output_tokens": -1}}],
+            "line 1: request.output_tokens: Input should be",
+        ),
+        (
+            [{**DYNAMO, "request": {**DYNAMO["request"], "request_received_ms": "x"}}],
+            "line 1: request.request_received_ms: ",
+        ),
+        (
+            [{**DYNAMO, "request": {**DYNAMO["request"], "replay": {"input_length": 5}}}],
+            "line 1: request.replay.trace_block_si",
+        ),
+        (
+            [
+                {
+                    **DYNAMO,
+                    "request": {
+                        **DYNAMO["request"],
+                        "replay": {"input_length": 5, "trace_block_size": 64, "input_sequence_hashes": [1, 2]},
+                    },
+                }
+            ],
+            "line 1: request.replay.input_sequence_hashes: 2 blocks of 64 tokens are too ma",
+        ),
+        (
+            [
+                DYNAMO,
+                {
+                    **{k: v for k, v in DYNAMO.items() if k != "agent_context"},
+                    "request": {**DYNAMO["request"], "request_id": "z"},
+                },
+            ],
+            "line 2: agent_context.session_id: Field required: either all requests have one or none",
+        ),
+    ],
+    "agentic_mooncake": [
+        ([{**MOONCAKE, "input_length": 0}], "line 1: input_length: Input should be greater than or equal to 1"),
+        ([{**MOONCAKE, "hash_ids": []}], "line 1: hash_ids: 0 blocks of 512 tokens are too few for 100 tokens"),
+        (
+            [{**MOONCAKE, "wait_for": ["b"]}],
+            "line 1: timestamp: Value error, 'timestamp' is only for requests that wait for",
+        ),
+        (
+            [{k: v for k, v in MOONCAKE.items() if k != "timestamp"} | {"wait_for": ["b"]}],
+            "line 1: wait_for: 'a' waits for 'b'",
+        ),
+        ([{k: v for k, v in MOONCAKE.items() if k != "timestamp"}], "line 1: timestamp: Field required (or 'wait_for')"),
+        ([MOONCAKE, MOONCAKE], "line 2: request_id: 'a' is also on line 1; ids must be unique"),
+        ([{**HEADER, "version": 3}, PLAY], "line 1: version: Input should be 2"),
+        ([{**HEADER, "block_size": -1}, PLAY], "line 1: block_size: Input should be greater than or equal to 1"),
+        (
+            [HEADER, {**PLAY, "dependencies": [{"request_id": "a", "trigger": "completion"}]}],
+            "line 2: dependencies: 'a' waits ",
+        ),
+        (
+            [HEADER, {**PLAY, "dependencies": [{"request_id": "a", "trigger": "now"}]}],
+            "line 2: dependencies.0.trigger: Input sh",
+        ),
+        (
+            [HEADER, {**PLAY, "dependencies": [{"request_id": "a", "trigger": "dispatch", "relation": "join"}]}],
+            "line 2: dependencies.0.trigger: Value error, only a 'spawn' waits for a dispatch",
+        ),
+        ([HEADER], "has no requests"),
+    ],
+    "tracelab": [
+        ([{**ROUND, "session_id": ""}], "line 1: session_id: String should have at least 1 character"),
+        ([{**ROUND, "round_index": -1}], "line 1: round_index: Input should be greater than or equal to 0"),
+        ([{**ROUND, "prefix_tokens": "x"}], "line 1: prefix_tokens: Input should be a valid integer"),
+        (
+            [{**ROUND, "input_tokens_total": 1}],
+            "line 1: input_tokens_total: Value error, is 1, but prefix_tokens + newly_append",
+        ),
+        ([{k: v for k, v in ROUND.items() if k != "output_tokens"}], "line 1: output_tokens: Field required"),
+        ([{**ROUND, "timing_events": 1}], "line 1: timing_events: Input should be a valid list"),
+        (
+            [{**ROUND, "timing_events": [{"event_type": "text", "timestamp": "noon"}]}],
+            "line 1: timing_events.0.timestamp: Input",
+        ),
+        ([{**ROUND, "timing_events": [{"event_type": "text"}]}], "line 1: timing_events.0.timestamp: Field required"),
+        (
+            [{**ROUND, "prefix_tokens": 0, "newly_append_tokens": 0, "input_tokens_total": 0}],
+            "line 1: newly_append_tokens: a ro",
+        ),
+        ([ROUND, 3], "line 2: Input should be a valid dictionary (a JSON object), got a number"),
+    ],
+    "otel_spans": [
+        ([span(0, span_id=None)], "line 1: spans.0.span_id: Input should be a valid string"),
+        ([span(1, span_id="span_001")], "line 1: spans.1.span_id: 'span_001' is also in line 1 spans.0.; ids are unique"),
+        ([span(0, start_time="x")], "line 1: spans.0.start_time: Input should be a valid date and time (ISO 8601)"),
+        ([span(0, end_time=3)], "line 1: spans.0.end_time: Input should be a valid string"),
+        ([span(0, attributes=[])], "line 1: spans.0.attributes: Input should be a valid dictionary"),
+        (
+            [span(0, attributes={"gen_ai.input.messages": "{"})],
+            "line 1: spans.0.attributes.gen_ai.input.messages: a text here is",
+        ),
+        (
+            [span(0, attributes={"gen_ai.input.messages": "[]"})],
+            "line 1: spans.0.attributes.gen_ai.input.messages: List should",
+        ),
+        (
+            [span(0, attributes={"gen_ai.input.messages": '[{"content":"x"}]'})],
+            "line 1: spans.0.attributes.gen_ai.input.messages",
+        ),
+        ([span(0, status=3)], "line 1: spans.0.status: Input should be a valid dictionary"),
+        ([{"trace_id": "t", "spans": []}], "has no span of a model's call with its messages"),
+        ([{"trace_id": "t", "spans": 3}], "line 1: spans: Input should be a valid list"),
+        ([{"resourceSpans": [{"scopeSpans": 3}]}], "line 1: resourceSpans.0.scopeSpans: Input should be a valid list"),
+    ],
+    "exgentic": [
+        ([{**EXGENTIC, "session_id": 3}], "line 1: session_id: Input should be a valid string"),
+        ([{**EXGENTIC, "spans": None}], "line 1: spans: Input should be a valid list"),
+        ([{**EXGENTIC, "spans": [3]}], "line 1: spans.0: Input should be a valid dictionary"),
+        ([{**EXGENTIC, "models": "m"}], "line 1: models: Input should be a valid list"),
+        ([{**EXGENTIC, "spans": []}], "has no session that can run; left out 1: sessions without a call of a model"),
+        ([{**EXGENTIC, "spans": [{**CALL, "start_time": "x"}]}], "line 1: spans.0.start_time: Input should be a valid date"),
+        (
+            [{**EXGENTIC, "spans": [{k: v for k, v in CALL.items() if k != "end_time"}]}],
+            "line 1: spans.0.end_time: Field required",
+        ),
+        (
+            [{**EXGENTIC, "spans": [{**CALL, "attributes": {}}]}],
+            "line 1: spans.0.attributes.gen_ai.usage.output_tokens: Field re",
+        ),
+        (
+            [
+                {
+                    **EXGENTIC,
+                    "spans": [{**CALL, "attributes": {"gen_ai.usage.output_tokens": 1, "gen_ai.input.messages": "[3]"}}],
+                }
+            ],
+            "line 1: spans.0.attributes.gen_ai.input.messages.0: Input should be a valid dictionary",
+        ),
+        (
+            [
+                {
+                    **EXGENTIC,
+                    "spans": [
+                        {
+                            **CALL,
+                            "attributes": {
+                                "gen_ai.usage.output_tokens": 1,
+                                "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "smell"}]}]),
+                            },
+                        }
+                    ],
+                }
+            ],
+            "line 1: spans.0.attributes.gen_ai.input.messages.0.parts.0.type: Input should be text, thinking",
+        ),
+    ],
+    "mlperf_agentic": [
+        ([{**ASKED, "conversation_id": ""}], "line 1: conversation_id: String should have at least 1 character"),
+        ([{**ASKED, "conversation_id": "é"}], "line 1: conversation_id: Input should be printable ASCII"),
+        ([{**ASKED, "turn": 2}], "line 1: turn: is 2, but this is row 1 of its conversation"),
+        ([{**ASKED, "role": "system"}], "line 1: role: Input should be user, assistant or tool, got 'system'"),
+        ([{**ANSWERED, "turn": 1}], "line 1: role: Value error, the beginning is followed by user, not by assistant"),
+        ([ASKED, {**ASKED, "turn": 2}], "line 2: role: Value error, user is followed by assistant, not by user"),
+        (
+            [ASKED, {**ANSWERED, "tool_calls": None, "content": "x"}, TOOL],
+            "line 3: role: Value error, a tool row needs a row of",
+        ),
+        (
+            [ASKED, {**ASKED, "conversation_id": "d"}, ANSWERED],
+            "line 3: conversation_id: the rows of 'c', which began on line 1",
+        ),
+        (
+            [ASKED, {k: v for k, v in ANSWERED.items() if k not in ("tool_calls", "content")}],
+            "line 2: content: Field required",
+        ),
+        ([ASKED, ANSWERED, {**TOOL, "tool_results": []}], "line 3: tool_results: List should have at least 1 item"),
+        ([{**ASKED, "delay_seconds": -1}], "line 1: delay_seconds: Input should be greater than or equal to 0"),
+    ],
+    "speed_bench": [
+        ([{**SPEED, "question_id": "short"}], "line 1: question_id: String should have 32 characters, not 5"),
+        ([{**SPEED, "question_id": 3}], "line 1: question_id: Input should be a valid string"),
+        ([{**SPEED, "category": ""}], "line 1: category: String should have at least 1 character"),
+        ([{**SPEED, "messages": []}], "line 1: messages: List should have at least 1 item"),
+        ([{**SPEED, "messages": "x"}], "line 1: messages: Input should be a valid list"),
+        ([{**SPEED, "messages": [3]}], "line 1: messages.0: Input should be a valid dictionary"),
+        ([{**SPEED, "messages": [{"content": "x"}]}], "line 1: messages.0.role: Field required"),
+        ([{**SPEED, "messages": [{"role": "user"}]}], "line 1: messages.0.content: Field required"),
+        (
+            [{**SPEED, "messages": [{"role": "user", "content": ""}]}],
+            "line 1: messages.0.content: String should have at least",
+        ),
+        (
+            [
+                {
+                    **SPEED,
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH",
+                        }
+                    ],
+                }
+            ],
+            "line 1: messages.0.content: is a placeholder",
+        ),
+    ],
+    "sagemaker_capture": [
+        ([{**CAPTURE, "eventMetadata": {}}], "line 1: eventMetadata.eventId: Field required"),
+        (
+            [{**CAPTURE, "eventMetadata": {"eventId": "e", "inferenceTime": "x"}}],
+            "line 1: eventMetadata.inferenceTime: Input sh",
+        ),
+        ([{**CAPTURE, "captureData": 3}], "line 1: captureData: Input should be a valid dictionary"),
+        ([{**CAPTURE, "captureData": {}}], "line 1: captureData.endpointInput: Field required"),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{"}}}],
+            "line 1: captureData.endpointInput.data: event e1: no ",
+        ),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{}"}}}],
+            "line 1: captureData.endpointInput.data: event e1: has",
+        ),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": "%", "encoding": "BASE64"}}}],
+            "line 1: captureData.endpointInp",
+        ),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{}", "encoding": "CSV"}}}],
+            "line 1: captureData.endpointInput",
+        ),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": '{"messages":[]}'}}}],
+            "line 1: captureData.endpointInput.data.m",
+        ),
+        (
+            [{**CAPTURE, "captureData": {"endpointInput": {"data": '{"messages":3}'}}}],
+            "line 1: captureData.endpointInput.data.me",
+        ),
+        (
+            [{k: v for k, v in CAPTURE.items() if k != "eventMetadata"} | {"eventVersion": "0"}],
+            "line 1: eventMetadata: Field req",
+        ),
+    ],
+    "sglang_autobench": [
+        ([{**AUTOBENCH, "prompt": ""}], "line 1: prompt: Field required"),
+        ([{**AUTOBENCH, "prompt": 3}], "line 1: prompt: Input should be a text, messages, token ids, or a list of turns"),
+        ([{**AUTOBENCH, "output_len": "x"}], "line 1: output_len: Input should be a valid integer"),
+        ([{**AUTOBENCH, "output_len": -1}], "line 1: output_len: Input should be greater than or equal to 1"),
+        ([{**AUTOBENCH, "prompt": [1, "a"]}], "line 1: prompt.1: Input should be a token id"),
+        ([{**AUTOBENCH, "prompt": [{"content": "x"}]}], "line 1: prompt.0.role: Field required"),
+        ([{**AUTOBENCH, "prompt": [[]]}], "line 1: prompt.0: List should have at least 1 item"),
+        ([{**AUTOBENCH, "messages": []}], "line 1: messages: List should have at least 1 item"),
+        ([{**AUTOBENCH, "extra_request_body": "{"}], "line 1: extra_request_body: a text here is JSON, but"),
+        ([{**AUTOBENCH, "timestamp": -5}], "line 1: timestamp: Input should be greater than or equal to 0"),
+    ],
+    "sglang_token_trace": [
+        ([{**TOKENS, "input_tokens": 3}], "line 1: input_tokens: Input should be a valid list"),
+        ([{**TOKENS, "input_tokens": [1, -2]}], "line 1: input_tokens.1: Input should be a token id"),
+        ([{**TOKENS, "input_tokens": [True]}], "line 1: input_tokens.0: Input should be a token id"),
+        ([{**TOKENS, "input_tokens": [2**31]}], "line 1: input_tokens.0: Input should be a token id"),
+        ([{"input_tokens": [1], "output_tokens": None}], "line 1: num_output_tokens: Field required"),
+        ([{**TOKENS, "num_output_tokens": "x"}], "line 1: num_output_tokens: Input should be a valid integer"),
+        ([{**TOKENS, "num_output_tokens": -1}], "line 1: num_output_tokens: Input should be 0 to"),
+        ([{**TOKENS, "output_tokens": ["a"]}], "line 1: output_tokens.0: Input should be a token id"),
+        ([{**TOKENS, "ts": "noon"}], "line 1: ts: Input should be a valid number"),
+        ([{**TOKENS, "input_tokens": []}], "has no request that can run; left out 1: rows without tokens"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "rows", "problem"), [(name, *case) for name, cases in BAD.items() for case in cases])
+def test_a_bad_file_is_refused_with_line_and_field(name: str, rows: list[Any], problem: str, tmp_path: Path) -> None:
+    assert problems_of(write(tmp_path, *rows), name)[0].startswith(problem)
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BLIS = "request_id,round_index,input_tokens,output_tokens,arrival_time_us\n"
+ROUNDS = "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+BAD_TABLES = [
+    ("azure_trace", "TIMESTAMP,ContextTokens\n", "line 1: the header has no column 'GeneratedTokens'"),
+    ("azure_trace", AZURE, "has no requests below its header"),
+    ("azure_trace", AZURE + "2023-11-16 18:15:46,,4\n", "line 2: ContextTokens: Field required"),
+    ("azure_trace", AZURE + "2023-11-16 18:15:46,x,4\n", "line 2: ContextTokens: Input should be a valid integer"),
+    (
+        "azure_trace",
+        AZURE + "2023-11-16 18:15:46,0,4\n",
+        "line 2: ContextTokens: Input should be greater than or equal to 1",
+    ),
+    (
+        "azure_trace",
+        AZURE + "2023-11-16 18:15:46,4,-4\n",
+        "line 2: GeneratedTokens: Input should be greater than or equal to 0",
+    ),
+    ("azure_trace", AZURE + "2023-13-16 18:15:46,4,4\n", "line 2: TIMESTAMP: Input should be a valid date and time"),
+    ("azure_trace", AZURE + "noon,4,4\n", "line 2: TIMESTAMP: Input should be a valid date and time"),
+    ("azure_trace", AZURE + "\n2023-11-16 18:15:46,4\n", "line 3: GeneratedTokens: Field required"),
+    ("azure_trace", AZURE + "2023-11-16 18:15:46,4,99999999999\n", "line 2: GeneratedTokens: Input should be less than"),
+    ("blis_trace", "request_id\n", "line 1: the header has no column 'round_index'"),
+    ("blis_trace", BLIS, "has no request that can run"),
+    ("blis_trace", BLIS + "1,0,0,5,0\n", "line 2: input_tokens: Input should be greater than or equal to 1"),
+    ("blis_trace", BLIS + "1,0,x,5,0\n", "line 2: input_tokens: Input should be a valid integer"),
+    ("blis_trace", BLIS + "1,-1,5,5,0\n", "line 2: round_index: Input should be greater than or equal to 0"),
+    ("blis_trace", BLIS + "1,0,5,5,-1\n", "line 2: arrival_time_us: Input should be greater than or equal to 0"),
+    ("blis_trace", BLIS + "1,0,5,5,x\n", "line 2: arrival_time_us: Input should be a valid number"),
+    ("blis_trace", BLIS + "1,0,5,,0\n", "line 2: output_tokens: Field required"),
+    ("blis_trace", BLIS + "1,0,5,-5,0\n", "line 2: output_tokens: Input should be greater than or equal to 0"),
+    ("blis_trace", BLIS[:-1] + ",prefix_length\n1,0,5,5,0,x\n", "line 2: prefix_length: Input should be a valid integer"),
+    ("tracelab", ROUNDS, "has no rounds"),
+    ("tracelab", ROUNDS + "a,0,0,0,5,0\n", "line 2: input_len: a round has at least one token"),
+    ("tracelab", ROUNDS + "a,0,x,1,5,0\n", "line 2: prefix_len: Input should be a valid integer"),
+    ("tracelab", ROUNDS + ",0,0,1,5,0\n", "line 2: session_id: String should have at least 1 character"),
+    ("tracelab", ROUNDS + "a,0,0,1,5,-3\n", "line 2: tool_wait_after_ms: Input should be greater than or equal to 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "problem"), BAD_TABLES)
+def test_a_bad_table_is_refused_with_line_and_column(name: str, text: str, problem: str, tmp_path: Path) -> None:
+    assert problems_of(write_whole(tmp_path, text), name)[0].startswith(problem)
+
+
+SERVEGEN = [
+    ("0,1,2,Gamma,1", "{}", "c-trace.csv: line 1: a window has 6 cells"),
+    ("x,1,2,Gamma,1,1", "{}", "c-trace.csv: line 1: start: Input should be a valid number"),
+    ("0,-1,2,Gamma,1,1", "{}", "c-trace.csv: line 1: rate: Input should be greater than or equal to 0"),
+    ("0,1,2,Poisson,1,1", "{}", "c-trace.csv: line 1: family: Input should be Gamma, Weibull or empty"),
+    ("0,1,2,Gamma,0,1", "{}", "c-trace.csv: line 1: shape: Input should be greater than 0"),
+    ("0,1,2,Gamma,1,1", "[", "c-dataset.json: line 1: invalid JSON"),
+    ("0,1,2,Gamma,1,1", "3", "c-dataset.json: line 1: Input should be a valid dictionary"),
+    ("0,1,2,Gamma,1,1", '{"x": {}}', "c-dataset.json: line 1: x: Input should be a valid number"),
+    ("0,1,2,Gamma,1,1", '{"0": {"output_tokens": "{}"}}', "c-dataset.json: line 1: 0.input_tokens: Field required"),
+    (
+        "0,1,2,Gamma,1,1",
+        '{"0": {"input_tokens": "f()", "output_tokens": "{}"}}',
+        "c-dataset.json: line 1: 0.input_tokens: Input",
+    ),
+    (
+        "0,1,2,Gamma,1,1",
+        '{"0": {"input_tokens": "{1: -1}", "output_tokens": "{}"}}',
+        "c-dataset.json: line 1: 0.input_tokens",
+    ),
+    ("0,1,2,Gamma,1,1", '{"0": {"input_tokens": "{}", "output_tokens": "{}"}}', "no client sends a request between 0 s and"),
+]
+
+
+@pytest.mark.parametrize(("trace", "dataset", "problem"), SERVEGEN)
+def test_a_bad_pool_is_refused_with_file_line_and_field(trace: str, dataset: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "c-trace.csv").write_text(trace + "\n")
+    (tmp_path / "c-dataset.json").write_text(dataset)
+    assert problems_of(str(tmp_path), "servegen")[0].startswith(problem)
+
+
+def test_half_a_client_of_a_pool_is_told_apart_from_a_bad_one(tmp_path: Path) -> None:
+    (tmp_path / "c-trace.csv").write_text("0,1,2,Gamma,1,1\n")
+    (problem,) = problems_of(str(tmp_path))
+    assert problem == "a client of a pool is two files, and c-dataset.json is missing beside the other"
+
+
+# --- nothing crashes -----------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, list[Any]] = {
+    "weka_trace": [json.loads((TRACES / "weka_trace_0277_cut_subagent.json").read_text()), WEKA],
+    "dynamo_request_trace": list(map(json.loads, (TRACES / "dynamo_request_trace_v1_agent.jsonl").read_text().splitlines())),
+    "agentic_mooncake": list(map(json.loads, (TRACES / "agentic_mooncake_v2_handmade.jsonl").read_text().splitlines())),
+    "tracelab": [ROUND],
+    "otel_spans": [SPANS],
+    "exgentic": [EXGENTIC],
+    "mlperf_agentic": [ASKED, ANSWERED, TOOL],
+    "speed_bench": [SPEED],
+    "sagemaker_capture": [CAPTURE],
+    "sglang_autobench": [AUTOBENCH, {"prompt": ["a", "b"], "output_len": 2}, {"system": "s", "content": ["a", "b", "c"]}],
+    "sglang_token_trace": [TOKENS],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_rows_load_by_themselves(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, *GOOD[name])
+    assert load(path).format == name
+    assert FORMATS[name].needs
+
+
+@pytest.mark.parametrize("name", GOOD)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_change_of_a_good_file_loads_or_is_refused(name: str, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(GOOD[name])
+        place = data.draw(st.integers(0, len(rows) - 1))
+        rows[place] = mutate(rows[place], data)
+        loads_or_is_refused(write(Path(folder), *rows), name)
+
+
+TABLES = ["tracelab_session_workload_example.csv", "azure2023_conv.csv", "blis_tracev2_data.csv", "burstgpt_v2_head4.csv"]
+
+
+@pytest.mark.parametrize("file", TABLES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_change_of_a_good_table_loads_or_is_refused(file: str, data: st.DataObject) -> None:
+    lines = (TRACES / file).read_text().splitlines()
+    place = data.draw(st.integers(0, min(len(lines) - 1, 5)))
+    cells = lines[place].split(",")
+    column = data.draw(st.integers(0, len(cells) - 1))
+    cells[column] = data.draw(st.sampled_from(["", "x", "-1", "1e400", "nan", "\0", '"', "9" * 40, "0.5", "é"]))
+    lines[place] = ",".join(cells)
+    with tempfile.TemporaryDirectory() as folder:
+        loads_or_is_refused(write_whole(Path(folder), "\n".join(lines)), None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(noise=st.binary(max_size=80), name=st.sampled_from(sorted(name for name in FORMATS if name != "servegen")))
+def test_noise_is_refused(noise: bytes, name: str) -> None:
+    if FORMATS[name].generates:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        loads_or_is_refused(write_whole(Path(folder), noise), name)
