@@ -38,12 +38,13 @@ _MARKER_KEYS = (
 _TOUCH_S = 1e-6
 
 
-def load(path: str, *, max_context_length: int | None = None) -> Workload:
+def load(path: str, *, max_context_length: int | None = None, think_time_only: bool = False) -> Workload:
     """Every trace of the file or folder. max_context_length: leave out traces with a longer prompt and reply.
+    think_time_only: a request comes its `think_time` after the previous reply, where it has one.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(max_context_length)
+    reader = _WekaReader(max_context_length, think_time_only)
     for file in files_below(path, _ENDINGS):
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
     return reader.workload(path)
@@ -95,11 +96,13 @@ class _WekaTrace:
     entries: _Entries
     tokens: Mapping[int, int]  # of the prompts, by place
     timed: frozenset[int]  # places of requests whose duration is known
+    waits_s: Mapping[int, float]  # before requests, instead of the pause in the recording
 
 
 class _WekaReader:
-    def __init__(self, max_context_length: int | None) -> None:
+    def __init__(self, max_context_length: int | None, think_time_only: bool) -> None:
         self._most_context = max_context_length
+        self._think_time_only = think_time_only
         self._problems: list[Problem] = []
         self._sessions: list[Session] = []
         self._roots: list[str] = []
@@ -171,7 +174,9 @@ class _WekaReader:
         if self._most_context is not None and body.longest > self._most_context:
             self._too_long += 1
             return None
-        return _WekaTrace(name, size, read, body.tokens, frozenset(body.timed))
+        return _WekaTrace(
+            name, size, read, body.tokens, frozenset(body.timed), body.thought_s if self._think_time_only else {}
+        )
 
     # --- what it comes to ----------------------------------------------------------------------------------------------
 
@@ -259,6 +264,7 @@ class _Body:
         self._next_place = 0
         self.tokens: dict[int, int] = {}
         self.timed: set[int] = set()
+        self.thought_s: dict[int, float] = {}
         self.models: set[str] = set()
         self.without_reply = 0
         self.longest = 0
@@ -302,7 +308,7 @@ class _Body:
         output = check.integer(check.required(entry, "out", at), f"{at}out", minimum=0, maximum=MOST_TOKENS) or 0
         model = check.given(entry, "model", check.text, at) or ""
         api_s = check.given(entry, "api_time", check.number, at)
-        check.given(entry, "think_time", check.number, at)
+        thought_s = check.given(entry, "think_time", check.number, at)
         ids = self._ids(entry.get("hash_ids"), f"{at}hash_ids")[: tokens // self._block_tokens]
         self.tokens[place] = tokens
         self.models |= {model} - {""}
@@ -310,6 +316,8 @@ class _Body:
         self.longest = max(self.longest, tokens + output)
         if api_s is not None:
             self.timed.add(place)
+        if thought_s is not None:
+            self.thought_s[place] = thought_s
         return Recorded(place, start_s, start_s + (api_s or 0.0), model, output, ids)
 
     def _ids(self, value: object, field: str) -> Any:
@@ -341,7 +349,8 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Itera
         for request in stream.requests:
             needs: dict[tuple[int, Event], float] = {}
             if previous is not None:
-                needs[previous.place, "reply"] = max(request.start_s - previous.end_s, 0.0)
+                pause_s = max(request.start_s - previous.end_s, 0.0)
+                needs[previous.place, "reply"] = trace.waits_s.get(request.place, pause_s)
             elif (parent := stream.parent) is not None:
                 begun_s = begins_s[parent.place, stream.gate and stream.gate.place, stream.flat]
                 if parent.place in trace.timed and begun_s < parent.end_s:
@@ -441,6 +450,7 @@ FORMAT = Format(
     order=15,
     options=(
         Option("max_context_length", "integer", "leave out traces with a longer prompt and reply, in tokens", minimum=1),
+        Option("think_time_only", "boolean", "wait think_time after a reply instead of the recorded pause", False),
     ),
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
 )
