@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import zlib
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,7 @@ from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.targets.target import Call
+from llmirage_client.workload.request_graph import Need, Request, sessions_of_play
 from llmirage_client.workload.session import Branch, Round, Session, TokenSpec, Turn, Workload
 from llmirage_shared import virtual_time
 from llmirage_shared.standstill import VirtualDeadlockError
@@ -140,12 +142,15 @@ def outcome(run: Any, workload: Workload, options: RunOptions) -> Any:
         return "stands still"
 
 
+DELAYS = st.sampled_from([0.0, 0.0, 0.125, 0.5, 2.0])
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     """Sessions that start only those after them, so that none waits for itself."""
     names = [f"s{i}" for i in range(draw(st.integers(1, 7)))]
     sessions = {}
-    delays = st.sampled_from([0.0, 0.0, 0.125, 0.5, 2.0])
+    delays = DELAYS
     for place, name in enumerate(names):
         later = st.sampled_from(names[place + 1 :] or [""])
         children = st.lists(later, min_size=1, max_size=3).map(tuple)
@@ -209,6 +214,37 @@ def test_both_do_the_same(workload: Workload, load: Any, end: Any, rest: Any, se
         return
     options = RunOptions(model="m", seed=seed, **load, **end, **rest)
     assert outcome(by_queue, workload, options) == outcome(by_tasks, workload, options)
+
+
+@st.composite
+def plays(draw: st.DrawFn) -> Workload:
+    """Requests that wait for earlier ones, in streams at random."""
+    sessions: dict[str, Session] = {}
+    roots, names = [], set[str]()
+    for play in range(draw(st.integers(1, 3))):
+        requests: list[Request] = []
+        for number in range(draw(st.integers(1, 8))):
+            before = draw(st.lists(st.sampled_from(requests), max_size=3, unique_by=lambda one: one.id)) if requests else []
+            waits = [Need(one.id, draw(DELAYS), draw(st.sampled_from(["reply", "dispatch"]))) for one in before]
+            turn = Turn(tokens=TokenSpec(20 + 10 * number, 5))
+            stream = f"p{play}/{draw(st.integers(0, 2))}"
+            requests.append(Request(f"{number}", stream, turn, number + draw(DELAYS), tuple(waits)))
+        made = sessions_of_play(requests, names, float(play), floors=draw(st.booleans()), mode="tokens")
+        made = [replace(one, ends_on_failure=draw(st.booleans())) for one in made]
+        sessions |= {one.id: one for one in made}
+        roots.append(made[0].id)
+    return Workload("made", "agentic_mooncake", sessions, tuple(roots))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(plays(), st.sampled_from(LOADS), st.sampled_from(ENDS), st.sampled_from(REST), st.integers(0, 3))
+def test_both_do_the_same_where_requests_wait_for_each_other(
+    workload: Workload, load: Any, end: Any, rest: Any, seed: int
+) -> None:
+    options = RunOptions(model="m", seed=seed, **load, **end, **rest)
+    by_events = outcome(by_queue, workload, options)
+    assert by_events == outcome(by_tasks, workload, options)
+    assert by_events != "stands still"
 
 
 def test_what_is_compared_has_forks_joins_failures_and_cancellations() -> None:
