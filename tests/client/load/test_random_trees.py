@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.load.runner import Runner
+from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import Branch, BranchKind, Session, Turn, Workload
 from llmirage_client.workload.summary import requests_by_root
 
@@ -68,7 +69,7 @@ def test_every_turn_goes_out_once_after_the_turn_and_the_children_it_waits_for(
                     assert starts[child, 0] == ends[name, index] + first.delay_s
                     if branch.join_at is not None:
                         assert starts[name, branch.join_at] >= ends[child, len(flow.sessions[child].turns) - 1]
-    stats = result.branch_stats
+    stats = result.branch_stats or BranchStats()
     assert stats.children_spawned == len(flow.sessions) - len(flow.roots)
     assert stats.children_completed + stats.children_errored == stats.children_spawned
     assert (stats.children_truncated, stats.parents_suspended) == (0, stats.parents_resumed)
@@ -80,7 +81,7 @@ def test_a_cap_is_met_to_the_request_and_every_child_is_accounted_for(bench: Any
     result, target = bench.run(flow, request_count=cap, num_conversations=len(flow.roots))
     assert len(target.sent) == len(result.records) == min(cap, sum(requests_by_root(flow).values()))
     assert not any(record.cancelled for record in result.records)
-    stats = result.branch_stats
+    stats = result.branch_stats or BranchStats()
     assert stats.children_completed + stats.children_errored <= stats.children_spawned
     assert stats.children_spawned <= stats.children_completed + stats.children_errored + stats.children_truncated
     assert stats.parents_resumed + stats.joins_suppressed >= stats.parents_suspended

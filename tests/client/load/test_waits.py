@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.workload.request_graph import GraphError, Need, Request, finished_before, plays_of, sessions_of_play
+from llmirage_client.workload.request_graph import (
+    GraphError,
+    Need,
+    RecordedRequest,
+    finished_before,
+    plays_of,
+    sessions_of_play,
+)
 from llmirage_client.workload.session import After, Branch, Session, Turn
 
 
-def requests_of(bench: Any, *rows: tuple[str, str, float, Sequence[Need]]) -> list[Request]:
-    return [Request(name, stream, bench.turn(name), start_s, tuple(needs)) for name, stream, start_s, needs in rows]
+def requests_of(bench: Any, *rows: tuple[str, str, float, Sequence[Need]]) -> list[RecordedRequest]:
+    return [RecordedRequest(name, stream, bench.turn(name), start_s, tuple(needs)) for name, stream, start_s, needs in rows]
 
 
 def started(*children: str) -> Branch:

@@ -508,7 +508,9 @@
     var found = under(event);
     if (found.request >= 0) { tooltip.show(tell(found.request), event.clientX, event.clientY); }
     else if (found.lane !== undefined && found.request === undefined) { tooltip.show(tellLane(found.lane), event.clientX, event.clientY); }
+    else { tooltip.hide(); }
   });
+  canvas.addEventListener("pointerleave", tooltip.hide);
   canvas.addEventListener("pointerup", function () {
     var span = dragged;
     dragged = null;
