@@ -14,9 +14,10 @@ size = command(
     "llmirage_client.commands.actions.size:size",
     [
         argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
-        *options(SizingSettings),
+        *options(SizingSettings, but=("max_time",)),
         *options(LengthSettings, but=("isl_stddev", "osl_stddev", "input_file")),
         *options(SizingOutput),
+        *options(SizingSettings, "max_time"),
         *cluster_options(*SHAPE_SETTINGS),
         *options(WorkloadSettings),
         *options(PromptSettings),
