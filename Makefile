@@ -92,7 +92,6 @@ docs: .venv/.dev  ## rewrite the reference pages of docs/ from the commands, the
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
 	@$(BIN)/python tools/table_docs.py $(TABLES)
-	@$(BIN)/python tools/python_options.py client/llmirage/_options.py
 	@$(BIN)/python tools/python_docs.py docs/python-api.md
 
 docs-site: .venv/.site  ## build the documentation site into build/site, offline; a dead link or anchor fails

@@ -21,8 +21,6 @@ _HEAD = """# Python: names and signatures
 `make docs` writes this page from the code. [A server in a test](python.md) and [Simulations, sizes, runs](python-studies.md)
 show how to use these names; nothing else of the packages is promised to stay.
 """
-_COMMAND_OF = {"ServerOptions": "serve", "ClusterOptions": "serve"}
-_OPTIONS = re.compile(r"'Unpack\[(\w+)\]'|Unpack\[(\w+)\]")
 _PAGE = re.compile(r"\bdocs/([\w-]+)\.md")
 
 
@@ -68,17 +66,15 @@ def _callable(heading: str, name: str, value: Any, more: str | None = None) -> I
         yield from (heading, "")
     signature = inspect.signature(value)
     own = [one for one in signature.parameters.values() if one.name != "self"]
-    options = [found for one in own if (found := _OPTIONS.search(str(one.annotation)))]
-    shown = [one.replace(annotation=inspect.Parameter.empty) if _OPTIONS.search(str(one.annotation)) else one for one in own]
     end = "" if inspect.isclass(value) else f" -> {_plain(str(signature.return_annotation))}"
-    given = _plain(str(inspect.Signature(shown)))
+    given = _plain(str(inspect.Signature(own)))
     if inspect.iscoroutinefunction(value):
         name = f"async {name}"
     line = f"{name}{given}{end}"
     if len(line) > 100:
-        parts = [_plain(str(inspect.Signature([one])))[1:-1].removesuffix(", /") for one in shown]
-        stars = [one.kind for one in shown]
-        if inspect.Parameter.KEYWORD_ONLY in stars:
+        parts = [_plain(str(inspect.Signature([one])))[1:-1].removesuffix(", /") for one in own]
+        stars = [one.kind for one in own]
+        if inspect.Parameter.KEYWORD_ONLY in stars and inspect.Parameter.VAR_POSITIONAL not in stars:
             parts.insert(stars.index(inspect.Parameter.KEYWORD_ONLY), "*")
         parts = [part.removeprefix("*, ") if part != "*" else part for part in parts]
         line = f"{name}(\n    " + ",\n    ".join(parts) + f",\n){end}"
@@ -86,12 +82,6 @@ def _callable(heading: str, name: str, value: Any, more: str | None = None) -> I
     yield from _said(inspect.getdoc(value))
     if more:
         yield from _said(more)
-    for found in options:
-        type_name = found[1] or found[2]
-        command = _COMMAND_OF.get(type_name, type_name.removesuffix("Options").lower())
-        kept = next(one.name for one in own if type_name in str(one.annotation))
-        link = f"[`llmirage {command}`](commands.md#llmirage-{command})"
-        yield from (f"`{kept}`: the options of {link}, with underscores.", "")
 
 
 def _said(docstring: str | None) -> Iterator[str]:
@@ -104,8 +94,11 @@ def _said(docstring: str | None) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """An annotation without the quotes of postponed evaluation."""
-    return re.sub(r"(?<=: |> )'([^']*)'", r"\1", re.sub(r"'([^']*)'$", r"\1", text)).replace("typing.", "")
+    """Return an annotation without the quotes of postponed evaluation."""
+    for quote in "'\"":
+        inner = f"{quote}([^{quote}]*){quote}"
+        text = re.sub(rf"(?<=: |> ){inner}", r"\1", re.sub(rf"{inner}$", r"\1", text))
+    return text.replace("typing.", "").replace("PathName", "str | os.PathLike[str]")
 
 
 def _escaped(text: Any) -> str:

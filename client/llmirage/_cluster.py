@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage._results import Result, columns_of_rows
 from llmirage._server import Server
-from llmirage._settings import settings_named
+from llmirage._settings import PathName, named_values, takes_settings
 from llmirage._simulate import SimulationResult, simulate
 from llmirage._step import StepResult
 from llmirage_client.report.html.page import PageHead, Section, page, table
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.cluster_flags import NOT_HERE
 from llmirage_client.simulator.pools import ClusterConfig, cluster_facts, planned, step_of
+from llmirage_shared.settings import settings_of
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import ClusterOptions
     from llmirage._workload import LoadedWorkload
 
 _Counts = Sequence[tuple[int, int]]
@@ -31,14 +29,45 @@ class Deployed(Result):
     `cluster.pools[0]["kv_tokens"]`, `cluster.gpus`, `cluster.usd_per_h`, `cluster.assumed`.
     """
 
-    def __init__(self, cluster: str | os.PathLike[str] | None = None, **settings: Unpack[ClusterOptions]) -> None:
-        """Settings are those of `llmirage serve`, by the names of its options. cluster: a cluster file, or bundled:NAME.
+    @takes_settings(ClusterConfig)
+    def __init__(
+        self,
+        cluster: PathName | None = None,
+        *,
+        model: str | None = None,
+        gpu: str | None = None,
+        instances: int | None = None,
+        weights: str | None = None,
+        perf_model: Literal["roofline", "silicon"] | None = None,
+        engine: str | None = None,
+        tp: int | None = None,
+        pp: int | None = None,
+        dp: int | None = None,
+        ep: int | None = None,
+        router: str | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_model_len: int | None = None,
+        enable_chunked_prefill: bool | None = None,
+        kv_cache_dtype: str | None = None,
+        gpu_memory_utilization: float | None = None,
+        enable_prefix_caching: bool | None = None,
+        num_speculative_tokens: int | None = None,
+        acceptance_rate: float | None = None,
+        set: Mapping[str, object] | None = None,
+    ) -> None:
+        """Plan a cluster.
 
-        Raises ConfigError with all problems, also when the model does not fit.
+        cluster: a cluster file, or bundled:NAME. set: other settings of a cluster by name, such as {"kv_store_gib": 64}.
+
+        The settings are those of `llmirage serve`, with the same units and limits. Raises ConfigError with all problems,
+        also when the model does not fit.
         """
+        given = {name: value for name, value in locals().items() if name not in ("self", "cluster")}
+        known = {name: about for name, about in settings_of(ClusterConfig).items() if name not in NOT_HERE}
         place = None if cluster is None else os.fspath(cluster)
-        self._config = planned(place, settings_named(settings, ClusterConfig, NOT_HERE))
-        self._settings: dict[str, Any] = {"cluster": place, **settings}
+        self._config = planned(place, named_values(given, known))
+        self._settings: dict[str, Any] = {"cluster": place, **given}
 
     def simulate(self, workload: str | os.PathLike[str] | LoadedWorkload | None = None, **settings: Any) -> SimulationResult:
         """`llmirage.simulate` on this cluster. settings: of the load, or others than the cluster's."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, columns_of_rows, workload_of
+from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.calibrate.table import as_json, calibration_blocks
+from llmirage_client.choices import ArrivalPattern
 from llmirage_client.operations import calibrate as calibration
 from llmirage_client.operations import size as sizing
 from llmirage_client.operations import sweep as sweeping
@@ -22,20 +23,15 @@ from llmirage_client.report.html.page import PageHead, Section, notes, page, tab
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.progress import SimulationProgress
-from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
-from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line
 from llmirage_client.sweep.page import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import blocks, columns_of, records
-from llmirage_shared.settings import instance_of
+from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import CalibrateOptions, SizeOptions, SweepOptions
     from llmirage._workload import LoadedWorkload
 
 
@@ -165,52 +161,135 @@ class CalibrationResult(Result):
         return f"{self._found.calibration.requests:,} requests, {self._found.deployment}"
 
 
+@takes_settings(SizeSettings)
 def size(
-    workload: str | os.PathLike[str] | LoadedWorkload | None = None,
+    workload: PathName | LoadedWorkload | None = None,
     *,
+    slo: str,
     progress: Progress = None,
-    **settings: Unpack[SizeOptions],
+    max_rate: bool | None = None,
+    goal: Literal["cost", "gpus"] | None = None,
+    price: PathName | None = None,
+    gpus: str | Sequence[str] | None = None,
+    engines: str | Sequence[str] | None = None,
+    weights: str | Sequence[str] | None = None,
+    tps: int | Sequence[int] | None = None,
+    pps: int | Sequence[int] | None = None,
+    dps: int | Sequence[int] | None = None,
+    eps: int | Sequence[int] | None = None,
+    instances: int | None = None,
+    max_gpus: int | None = None,
+    runners_up: int | None = None,
+    request_rate: float | None = None,
+    concurrency: int | None = None,
+    arrival_pattern: ArrivalPattern | None = None,
+    arrival_smoothness: float | None = None,
+    random_seed: int | None = None,
+    isl: float | str | None = None,
+    osl: float | str | None = None,
+    requests: int | None = None,
+    turns: float | str | None = None,
+    think_time: float | str | None = None,
+    shared_prefix: int | None = None,
+    max_time: float | None = None,
+    cluster: PathName | None = None,
+    model: str | None = None,
+    perf_model: Literal["roofline", "silicon"] | None = None,
+    router: str | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_model_len: int | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory_utilization: float | None = None,
+    enable_prefix_caching: bool | None = None,
+    num_speculative_tokens: int | None = None,
+    acceptance_rate: float | None = None,
+    format: str | None = None,
+    set: Mapping[str, object] | None = None,
 ) -> SizeResult:
     """Find the cheapest deployment that meets latency objectives under given traffic.
 
-    Settings are those of `llmirage size`, by the names of its options. workload, progress: see `simulate`.
-    Raises ConfigError with all problems.
+    workload, progress: see `simulate`. slo: such as "ttft_p99<500ms, tpot_p95<30ms".
+    gpus, engines, weights, tps, pps, dps, eps: the candidates.
+    set: other settings of `llmirage size` by name, such as {"block_size": 32}.
+
+    The settings are those of `llmirage size`, with the same units and limits. Raises ConfigError with all problems.
     """
-    given = parsed("size", (), settings)
-    chosen = instance_of(SizeSettings, given, cluster=ClusterSettings.of(given, but=SHAPE_SETTINGS))
+    settings = settings_from(SizeSettings, locals(), but=("workload", "progress"))
     made = partial(SimulationProgress, stream=progress_stream(progress))
-    return SizeResult(sizing.size(workload_of(workload), chosen, progress=made))
+    return SizeResult(sizing.size(workload_of(workload), settings, progress=made))
 
 
+@takes_settings(SweepSettings)
 def sweep(
-    study: str | os.PathLike[str] | Mapping[str, Any], *, progress: Progress = None, **settings: Unpack[SweepOptions]
+    study: PathName | Mapping[str, Any],
+    *,
+    progress: Progress = None,
+    workers: int | None = None,
+    executor: Literal["processes", "ray"] | None = None,
+    ray_address: str | None = None,
+    max_time: float | None = None,
+    fresh: bool | None = None,
+    artifact_dir: PathName | None = None,
+    keep_runs: bool | None = None,
 ) -> SweepResult:
     """Simulate every point of a study and compare them.
 
-    study: a YAML file, bundled:NAME, or a mapping as such a file has it. Settings are those of `llmirage sweep`, by the
-    names of its options; without artifact_dir nothing is kept on disk. progress: see `simulate`.
-    Raises ConfigError with all problems.
+    study: a YAML file, bundled:NAME, or a mapping of the same form. progress: see `simulate`.
+    artifact_dir: the folder of the results, where an interrupted study continues; without it nothing is kept on disk.
+
+    The settings are those of `llmirage sweep`. Raises ConfigError with all problems.
     """
+    settings = settings_from(SweepSettings, locals(), but=("study", "progress"))
     read = sweeping.load_study(study if isinstance(study, Mapping) else os.fspath(study))
-    chosen = instance_of(SweepSettings, parsed("sweep", [read.name], settings))
     stream = progress_stream(progress)
 
     def on_point(row: Row, done: int, total: int) -> None:
         stream.write(f"{done:,} of {total:,} points, {row.point.name}: {row.status}\n")
 
-    if chosen.artifact_dir is not None:
-        folder = Path(chosen.artifact_dir)
-        return SweepResult(sweeping.sweep(read, folder, chosen, on_point), folder)
+    if settings.artifact_dir is not None:
+        folder = Path(settings.artifact_dir)
+        return SweepResult(sweeping.sweep(read, folder, settings, on_point), folder)
     with tempfile.TemporaryDirectory(prefix="llmirage-") as passing:
-        return SweepResult(sweeping.sweep(read, Path(passing), chosen, on_point), None)
+        return SweepResult(sweeping.sweep(read, Path(passing), settings, on_point), None)
 
 
-def calibrate(*runs: str | os.PathLike[str], **settings: Unpack[CalibrateOptions]) -> CalibrationResult:
+@takes_settings(CalibrateSettings)
+def calibrate(
+    *runs: PathName,
+    engine_log: PathName | None = None,
+    fit: str | Sequence[str] | None = None,
+    cluster: PathName | None = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    instances: int | None = None,
+    weights: str | None = None,
+    perf_model: Literal["roofline", "silicon"] | None = None,
+    engine: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    router: str | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_model_len: int | None = None,
+    enable_chunked_prefill: bool | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory_utilization: float | None = None,
+    enable_prefix_caching: bool | None = None,
+    num_speculative_tokens: int | None = None,
+    acceptance_rate: float | None = None,
+    set: Mapping[str, object] | None = None,
+) -> CalibrationResult:
     """Fit an engine profile to measured runs of one deployment: folders of `run` or AIPerf, or files of other tools.
 
-    Settings are those of `llmirage calibrate`, by the names of its options: they describe the measured deployment.
+    fit: factors to fit; None: all that the runs determine. The other settings describe the measured deployment.
+    set: other settings of `llmirage calibrate` by name, such as {"block_size": 32}.
+
     Raises ConfigError with all problems.
     """
-    given = parsed("calibrate", runs, settings)
-    chosen = instance_of(CalibrateSettings, given, cluster=ClusterSettings.of(given))
-    return CalibrationResult(calibration.calibrate(given["runs"], chosen))
+    settings = settings_from(CalibrateSettings, locals(), but=("runs",))
+    if not runs:
+        raise ConfigError(["give at least one measured run"])
+    return CalibrationResult(calibration.calibrate([os.fspath(run) for run in runs], settings))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import inspect
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, columns_of_rows, workload_of
+from llmirage._settings import PathName, settings_from, takes_settings
+from llmirage_client.choices import ArrivalPattern, EndpointName
 from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.request_metrics import request_columns
@@ -32,13 +33,13 @@ from llmirage_client.report.points_table import points_blocks
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.contradictions import RunSettings
-from llmirage_shared.settings import instance_of
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import RunOptions
     from llmirage._workload import LoadedWorkload
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RunReport(Result):
@@ -172,19 +173,66 @@ class RunSweep(Result):
 Made = Generator[NextRun, Outcome, RunReport | RunSweep]
 
 
+@takes_settings(RunSettings)
 def run(
-    workload: str | os.PathLike[str] | LoadedWorkload | None = None,
+    workload: PathName | LoadedWorkload | None = None,
     *,
     progress: Progress = None,
-    **settings: Unpack[RunOptions],
+    url: str | Sequence[str] | None = None,
+    model: str | None = None,
+    api_key: str | None = None,
+    header: str | Sequence[str] | Mapping[str, str] | None = None,
+    endpoint_type: EndpointName | None = None,
+    endpoint_path: str | None = None,
+    streaming: bool | None = None,
+    extra_inputs: str | Sequence[str] | Mapping[str, object] | None = None,
+    request_timeout_seconds: float | None = None,
+    isl: float | str | None = None,
+    osl: float | str | None = None,
+    isl_stddev: float | None = None,
+    osl_stddev: float | None = None,
+    requests: int | None = None,
+    turns: float | str | None = None,
+    think_time: float | str | None = None,
+    shared_prefix: int | None = None,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    concurrency: int | Sequence[int] | None = None,
+    agents: int | None = None,
+    request_rate: float | Sequence[float] | None = None,
+    arrival_pattern: ArrivalPattern | None = None,
+    arrival_smoothness: float | None = None,
+    user_centric_rate: float | None = None,
+    num_users: int | None = None,
+    fixed_schedule: bool | None = None,
+    random_seed: int | None = None,
+    vary: bool | None = None,
+    request_count: int | Sequence[int] | None = None,
+    num_conversations: int | Sequence[int] | None = None,
+    duration: float | None = None,
+    benchmark_duration: float | None = None,
+    warmup_request_count: int | None = None,
+    speed: float | None = None,
+    slo: str | None = None,
+    goodput: str | None = None,
+    find_max: str | None = None,
+    find_max_upper_bound: float | None = None,
+    executor: Literal["process", "ray"] | None = None,
+    workers: int | None = None,
+    artifact_dir: PathName | None = None,
+    overwrite: bool | None = None,
+    set: Mapping[str, object] | None = None,
 ) -> RunReport | RunSweep:
     """Run a workload against an endpoint.
 
-    Settings are those of `llmirage run`, by the names of its options; without artifact_dir nothing stays on disk. Several
-    loads (`concurrency=[1, 2, 4]`) and `find_max` make a RunSweep. workload, progress: see `simulate`. Raises ConfigError
-    with all problems, also for an endpoint that cannot be asked.
+    workload, progress: see `simulate`. Several loads (`concurrency=[1, 2, 4]`) and `find_max` make a RunSweep.
+    artifact_dir: the folder of the files; without it nothing stays on disk.
+    set: other settings of `llmirage run` by name, such as {"retries": 2}.
+
+    The settings are those of `llmirage run`, with the same units and limits. Raises ConfigError with all problems, also for
+    an endpoint that cannot be asked.
     """
-    steps = _steps(workload, progress, settings)
+    steps = _steps(workload, progress, settings_from(RunSettings, locals(), but=("workload", "progress")))
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -193,14 +241,27 @@ def run(
         return pool.submit(_made, steps).result()
 
 
+def _with_the_signature_of(
+    function: Callable[P, R],
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Give an asynchronous function the parameters of another function."""
+
+    def decorate(asynchronous: Callable[..., Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        asynchronous.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        return asynchronous
+
+    return decorate
+
+
+@_with_the_signature_of(run)
 async def run_async(
-    workload: str | os.PathLike[str] | LoadedWorkload | None = None,
-    *,
-    progress: Progress = None,
-    **settings: Unpack[RunOptions],
+    workload: PathName | LoadedWorkload | None = None, *, progress: Progress = None, **settings: Any
 ) -> RunReport | RunSweep:
-    """`run` on the caller's event loop; what else happens there is in the measured times. Cancelling it ends the run."""
-    steps, outcome = _steps(workload, progress, settings), None
+    """Run as `run` does, on the caller's event loop; the measured times include other work of the loop.
+
+    Cancelling it ends the run.
+    """
+    steps, outcome = _steps(workload, progress, settings_from(RunSettings, settings)), None
     while True:
         try:
             step = next(steps) if outcome is None else steps.send(outcome)
@@ -221,12 +282,8 @@ def _made(steps: Made) -> RunReport | RunSweep:
         outcome = step.run.outcome(run_on_best_loop(step.run))
 
 
-def _steps(
-    workload: str | os.PathLike[str] | LoadedWorkload | None, progress: Progress, settings: Mapping[str, Any]
-) -> Made:
-    """The runs that are asked for, one after another, and what comes of them. Raises ConfigError."""
-    given = parsed("run", (), settings)
-    chosen = instance_of(RunSettings, given)
+def _steps(workload: PathName | LoadedWorkload | None, progress: Progress, chosen: RunSettings) -> Made:
+    """Return the generator of the runs that are asked for, and of their result. Raises ConfigError."""
     check_unused(chosen.artifact_dir, chosen.overwrite)
     requested = requested_run(workload_of(workload), chosen)
     passing = None

@@ -5,21 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from llmirage._settings import settings_named
+from llmirage._settings import PathName, named_values, takes_settings
 from llmirage_client.simulator import serving
-from llmirage_shared.settings import ConfigError, at_call
+from llmirage_shared.settings import ConfigError, at_call, settings_of
 from llmirage_shared.virtual_time import run
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Unpack
 
     from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
-    from llmirage._options import ServerOptions
     from llmirage._requests import ClientVerdict, Expected, ServedRequest
 
 T = TypeVar("T")
@@ -34,6 +32,7 @@ verdict_of: Callable[[Any], ClientVerdict] = at_call("llmirage._requests:verdict
 
 _IN_PROCESS = "http://llmirage"
 _KEY = "unused"
+_OWN_ARGUMENTS = ("self", "cluster", "port", "host", "virtual_time", "script", "faults")
 
 
 class FaultOnOrder:
@@ -63,6 +62,7 @@ class Server:
     Several servers live side by side, each with its own cluster, speed and journal.
     """
 
+    @takes_settings(serving.ClusterConfig)
     def __init__(
         self,
         cluster: str | os.PathLike[str] | None = None,
@@ -72,24 +72,60 @@ class Server:
         virtual_time: bool = False,
         script: Script | None = None,
         faults: Faults | None = None,
-        **settings: Unpack[ServerOptions],
+        model: str | None = None,
+        gpu: str | None = None,
+        instances: int | None = None,
+        weights: str | None = None,
+        engine: str | None = None,
+        tp: int | None = None,
+        pp: int | None = None,
+        dp: int | None = None,
+        ep: int | None = None,
+        router: str | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_model_len: int | None = None,
+        enable_chunked_prefill: bool | None = None,
+        kv_cache_dtype: str | None = None,
+        gpu_memory_utilization: float | None = None,
+        enable_prefix_caching: bool | None = None,
+        num_speculative_tokens: int | None = None,
+        acceptance_rate: float | None = None,
+        block_size: int | None = None,
+        ttft: float | None = None,
+        itl: float | None = None,
+        speed: float | None = None,
+        served_model_name: str | Sequence[str] | None = None,
+        accept_models: Literal["any", "served"] | None = None,
+        tokenizer: str | None = None,
+        replies: Literal["prose", "echo"] | None = None,
+        reply_tokens: int | None = None,
+        dialect: Literal["openai", "vllm", "sglang", "trtllm"] | None = None,
+        api_key: str | Sequence[str] | None = None,
+        rate_limit: int | None = None,
+        replay: PathName | None = None,
+        upstream: str | None = None,
+        seed: int | None = None,
+        set: Mapping[str, object] | None = None,
     ) -> None:
-        """Settings are those of `llmirage serve`, by the names of its options.
+        """Make a server; it starts in a `with` statement, or by `start`.
 
         cluster: a cluster file, or bundled:NAME. port: 0 for a free one; None: in process only. virtual_time: whether the
         clock skips what clients would only wait for. script: a script's file, its content, or a list of rules.
         faults: a file of faults, or a list such as ["status; status=429; times=2"].
-        Raises ConfigError with all problems.
+        set: other settings of a cluster by name, such as {"kv_store_gib": 64}.
+
+        The settings are those of `llmirage serve`, with the same units and limits. Raises ConfigError with all problems.
         """
-        given: dict[str, Any] = dict(settings)
+        given = {name: value for name, value in locals().items() if name not in _OWN_ARGUMENTS}
         files, self._inline_script = _script_of(script)
         listed = None if faults is None or isinstance(faults, str | os.PathLike) else faults
         given |= {"script": files, "faults": None if listed is not None else faults}
-        if virtual_time and given.get("speed") is not None:
+        known = named_values(given, settings_of(serving.ClusterConfig))
+        if virtual_time and "speed" in known:
             raise ConfigError(["speed: in virtual time nothing waits; leave out speed or virtual_time"])
         if port is not None and not (isinstance(port, int) and 0 <= port <= 65535):
             raise ConfigError([f"port must be at least 0 and at most 65,535, not {port!r}"])
-        known = settings_named(given, serving.ClusterConfig)
         self._place = host, port
         self._server = serving.Serving(
             None if cluster is None else os.fspath(cluster), known, script=self._inline_script, skips=virtual_time

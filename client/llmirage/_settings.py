@@ -1,31 +1,98 @@
-"""Keyword arguments as settings: the names, conversions, limits and messages of the command line's options."""
+"""Keyword arguments as settings: the names, conversions, limits and messages of the settings themselves."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
-from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of
+from llmirage_shared.settings import About, ConfigError, did_you_mean, instance_of, settings_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+PathName = str | os.PathLike[str]
 
 
-def settings_named(given: Mapping[str, Any], kind: type[Any], but: Iterable[str] = ()) -> dict[str, Any]:
-    """What was given, by the names of the settings. Raises ConfigError with all problems.
+def takes_settings(kind: type[Any]) -> Callable[[F], F]:
+    """Let a function take every setting of a kind by any of its names, beyond the arguments that its signature has.
 
-    kind: the class that declares the settings. but: names that are not among them here. None: not given.
+    Other names of an argument stand for it; settings that are no arguments join those of `set`.
     """
-    known = keywords(settings_of(kind), but)
+
+    def decorate(function: F) -> F:
+        written = inspect.signature(function).parameters
+        needed = [name for name, one in written.items() if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **given: Any) -> Any:
+            if others := [name for name in given if name not in written]:
+                _place(others, given, written, known_settings(kind))
+            if missing := [name for name in needed if given.get(name) is None]:
+                raise ConfigError(f"{name} must be given" for name in missing)
+            return function(*arguments, **given)
+
+        return cast("F", call)
+
+    return decorate
+
+
+def _place(others: Iterable[str], given: dict[str, Any], written: Iterable[str], known: Mapping[str, About]) -> None:
+    """Move keyword arguments to the places of their settings. Raises ConfigError with all problems."""
+    by_name = {name: about for about in known.values() for name in _names(about)}
+    problems = []
+    for name in others:
+        if (about := by_name.get(name)) is None:
+            problems.append(_unknown(name, by_name))
+            continue
+        value = given.pop(name)
+        argument = next((one for one in _names(about) if one in written), None)
+        if argument is None:
+            given["set"] = {**(given.get("set") or {}), name: value}
+        elif value is not None and given.get(argument) is not None:
+            problems.append(f"{name}: given twice, the other time as {argument}")
+        elif value is not None:
+            given[argument] = value
+    if problems:
+        raise ConfigError(problems)
+
+
+def settings_from(kind: type[T], given: Mapping[str, Any], *, but: Iterable[str] = ()) -> T:
+    """Make settings from keyword arguments. given: None stands for not given; `set` has more of them.
+
+    but: names of arguments that are no settings. Raises ConfigError with all problems.
+    """
+    values = named_values(given, known_settings(kind), but)
+    cluster = _cluster_kind(kind)
+    return instance_of(kind, values) if cluster is None else instance_of(kind, values, cluster=cluster.of(values))
+
+
+def known_settings(kind: type[Any]) -> dict[str, About]:
+    """Return the settings of a kind by name, with those of its cluster."""
+    cluster = _cluster_kind(kind)
+    return {**({} if cluster is None else cluster.known()), **settings_of(kind)}
+
+
+def _cluster_kind(kind: type[Any]) -> Any:
+    field = getattr(kind, "__dataclass_fields__", {}).get("cluster")
+    return None if field is None else field.default_factory
+
+
+def named_values(given: Mapping[str, Any], settings: Mapping[str, About], but: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the values by the names of the settings. Raises ConfigError with all problems."""
+    by_name = {name: about for about in settings.values() for name in _names(about)}
+    arguments = [(name, value) for name, value in given.items() if name not in ("set", *but) and value is not None]
     found: dict[str, Any] = {}
     problems: list[str] = []
-    for keyword, value in given.items():
-        about = known.get(keyword)
-        if about is None:
-            problems.append(unknown(keyword, known))
+    for keyword, value in (*arguments, *(given.get("set") or {}).items()):
+        if (about := by_name.get(keyword.replace("-", "_"))) is None:
+            problems.append(_unknown(keyword, by_name))
         elif about.name in found:
             problems.append(f"{keyword}: given twice, the other time as {about.name}")
         elif value is not None:
             try:
-                found[about.name] = about.convert(os.fspath(value) if isinstance(value, os.PathLike) else value)
+                found[about.name] = _value(about, value)
             except ValueError as error:
                 problems.append(f"{keyword} {error}")
     if problems:
@@ -33,15 +100,34 @@ def settings_named(given: Mapping[str, Any], kind: type[Any], but: Iterable[str]
     return found
 
 
-def keywords(settings: Mapping[str, About], but: Iterable[str] = ()) -> dict[str, About]:
-    """The settings by every keyword that stands for them: the flag's name, and its other names."""
-    known: dict[str, About] = {}
-    for name, about in settings.items():
-        if name not in but:
-            names = (about.flag or name, name, *about.other_names)
-            known |= {one.replace("-", "_"): about for one in names if len(one) > 1}
-    return known
+def _names(about: About) -> Iterator[str]:
+    for name in (about.flag or about.name, about.name, *about.other_names):
+        if len(name) > 1:
+            yield name.replace("-", "_")
 
 
-def unknown(keyword: str, known: Iterable[str]) -> str:
+def _unknown(keyword: str, known: Iterable[str]) -> str:
     return f"{keyword}: there is no such setting{did_you_mean(keyword, known)}"
+
+
+def _value(about: About, value: Any) -> Any:
+    """Return a value of Python as the setting has it. Raises ValueError with the end of a sentence."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, Mapping) and "=" in (about.metavar or ""):
+        value = [f"{key}={one}" for key, one in value.items()]
+    if about.several:
+        numbers = value if isinstance(value, list | tuple) else (value,)
+        if not numbers:
+            raise ValueError("must have at least one number")
+        return tuple(about.convert(number) for number in numbers)
+    if about.repeated:
+        value = (value,) if isinstance(value, str) else value
+        if isinstance(value, list | tuple):
+            value = [_text(one) for one in value]
+    return about.convert(value)
+
+
+def _text(value: Any) -> str:
+    """Return an element of a list as the command line has it: (64, 4096) of `decode` is 64@4096."""
+    return "@".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, workload_of
+from llmirage._settings import PathName, settings_from, takes_settings
+from llmirage_client.choices import ArrivalPattern
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import judge_failures
 from llmirage_client.operations import simulate as operation
@@ -21,13 +21,9 @@ from llmirage_client.report.screen import Block
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation
-from llmirage_client.simulator.cluster_settings import ClusterSettings
-from llmirage_shared.settings import at_call, instance_of
+from llmirage_shared.settings import at_call
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import SimulateOptions
     from llmirage._workload import LoadedWorkload
 
 single_page = at_call("llmirage_client.report.html.run_page:single_page")  # charts take 20 ms to import
@@ -96,19 +92,73 @@ class SimulationResult(Result):
         return ", ".join(parts)
 
 
+@takes_settings(SimulateSettings)
 def simulate(
-    workload: str | os.PathLike[str] | LoadedWorkload | None = None,
+    workload: PathName | LoadedWorkload | None = None,
     *,
     progress: Progress = None,
-    **settings: Unpack[SimulateOptions],
+    cluster: PathName | None = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    instances: int | None = None,
+    weights: str | None = None,
+    perf_model: Literal["roofline", "silicon"] | None = None,
+    engine: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    router: str | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_model_len: int | None = None,
+    enable_chunked_prefill: bool | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory_utilization: float | None = None,
+    enable_prefix_caching: bool | None = None,
+    num_speculative_tokens: int | None = None,
+    acceptance_rate: float | None = None,
+    via: Literal["engine", "api"] | None = None,
+    max_time: float | None = None,
+    steady_state: bool | None = None,
+    isl: float | str | None = None,
+    osl: float | str | None = None,
+    isl_stddev: float | None = None,
+    osl_stddev: float | None = None,
+    requests: int | None = None,
+    turns: float | str | None = None,
+    think_time: float | str | None = None,
+    shared_prefix: int | None = None,
+    format: str | None = None,
+    tokenizer: str | None = None,
+    concurrency: int | None = None,
+    agents: int | None = None,
+    request_rate: float | None = None,
+    arrival_pattern: ArrivalPattern | None = None,
+    arrival_smoothness: float | None = None,
+    user_centric_rate: float | None = None,
+    num_users: int | None = None,
+    fixed_schedule: bool | None = None,
+    fixed_schedule_speedup: float | None = None,
+    random_seed: int | None = None,
+    vary: bool | None = None,
+    request_count: int | None = None,
+    num_conversations: int | None = None,
+    duration: float | None = None,
+    benchmark_duration: float | None = None,
+    warmup_request_count: int | None = None,
+    slo: str | None = None,
+    goodput: str | None = None,
+    set: Mapping[str, object] | None = None,
 ) -> SimulationResult:
     """Run a workload on a simulated cluster, in virtual time.
 
-    Settings are those of `llmirage simulate`, by the names of its options. workload: a file, bundled:NAME, a preset, or
-    what `load_workload` and `generate` return; isl and osl replace it. progress: None shows it in notebooks only; a
-    function gets a line now and then. Raises ConfigError with all problems.
+    workload: a file, bundled:NAME, a preset, or a result of `load_workload` or `generate`; isl and osl replace it.
+    progress: None shows it in notebooks only; a function gets a line now and then.
+    set: other settings of `llmirage simulate` by name, such as {"kv_store_gib": 64}.
+
+    The settings are those of `llmirage simulate`, with the same units and limits. Raises ConfigError with all problems.
     """
-    given = parsed("simulate", (), settings)
-    chosen = instance_of(SimulateSettings, given, cluster=ClusterSettings.of(given))
+    settings = settings_from(SimulateSettings, locals(), but=("workload", "progress"))
     made = partial(SimulationProgress, stream=progress_stream(progress))
-    return SimulationResult(operation.simulate(workload_of(workload), chosen, progress=made), chosen.steady_state)
+    return SimulationResult(operation.simulate(workload_of(workload), settings, progress=made), settings.steady_state)

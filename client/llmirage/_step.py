@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-from llmirage._commands import parsed
 from llmirage._results import Result, columns_of_rows
+from llmirage._settings import settings_from, takes_settings
 from llmirage_client.report.html.charts import Axis, Bars, bars
 from llmirage_client.report.html.page import Card, PageHead, Section, charts, figure, page, table
 from llmirage_client.report.screen import Block
-from llmirage_client.simulator.pools import Deployment, as_table, explained_step
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import StepOptions
+from llmirage_client.simulator.pools import Deployment, StepSettings, as_table, explained_step
 
 
 class StepResult(Result):
@@ -66,12 +61,34 @@ class StepResult(Result):
         return f"{self._explained['step_ms']:.3f} ms, {self._explained['deployment']}"
 
 
-def step(**settings: Unpack[StepOptions]) -> StepResult:
-    """Explain one forward pass of a model on a GPU. Settings are those of `llmirage step`, by the names of its options.
+@takes_settings(StepSettings)
+def step(
+    *,
+    model: str,
+    gpu: str | None = None,
+    engine: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    weights: str | None = None,
+    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = None,
+    kv_cache_dtype: str | None = None,
+    decode: str | Sequence[str | tuple[int, int]] | None = None,
+    prefill: str | Sequence[str | tuple[int, int]] | None = None,
+    peer_to_peer: bool | None = None,
+    num_speculative_tokens: int | None = None,
+    draft_model: str | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    perf_model: Literal["roofline", "silicon"] | None = None,
+) -> StepResult:
+    """Explain one forward pass of a model on a GPU.
 
-    `decode=[(64, 4096)]`: 64 sequences decoding at 4,096 tokens; `prefill=[(2048, 0)]`: 2,048 new tokens after none.
-    Raises ConfigError with all problems.
+    decode: `[(64, 4096)]` is 64 sequences decoding at 4,096 tokens of context.
+    prefill: `[(2048, 0)]` is a chunk of 2,048 new tokens after none.
+
+    The settings are those of `llmirage step`. Raises ConfigError with all problems.
     """
-    given = parsed("step", (), settings)
-    given.pop("json")
-    return StepResult(*explained_step(**given))
+    return StepResult(*explained_step(settings_from(StepSettings, locals())))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmirage._commands import parsed
 from llmirage._results import Result
+from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.commands.actions.inspect import distribution_rows, facts_lines
 from llmirage_client.commands.actions.output import write_output
 from llmirage_client.commands.actions.table import table_of
@@ -20,12 +20,6 @@ from llmirage_client.report.html.page import PageHead, Section, notes, page, tab
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.workload.session import Turn, Workload
-from llmirage_shared.settings import instance_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from llmirage._options import GenerateOptions, InspectOptions
 
 
 class LoadedWorkload(Result):
@@ -109,21 +103,52 @@ def _input_tokens(turn: Turn) -> int | None:
     return None if turn.synthetic is None else turn.synthetic.tokens
 
 
-def load_workload(file: str | os.PathLike[str], **settings: Unpack[InspectOptions]) -> LoadedWorkload:
-    """Read a workload file, bundled:NAME, or a preset. Settings are those of `llmirage inspect`. Raises ConfigError."""
-    given = parsed("inspect", [file], settings)
-    counting = instance_of(InspectSettings, given)
-    with readable():
-        workload = loaded(given["file"], counting, tokenizer=counting.tokenizer)
-    return LoadedWorkload(workload, counting)
+@takes_settings(InspectSettings)
+def load_workload(
+    file: PathName,
+    *,
+    format: str | None = None,
+    format_option: str | Sequence[str] | Mapping[str, object] | None = None,
+    min_turns: int | None = None,
+    max_turns: int | None = None,
+    dataset_offset: int | None = None,
+    tokenizer: str | None = None,
+    reply_tokens: int | None = None,
+) -> LoadedWorkload:
+    """Read a workload file, bundled:NAME, or a preset.
 
+    format: its format; None: detected from the content. format_option: options of the format, such as {"seed": 1}.
+    max_turns: use only the first turns of a conversation. dataset_offset: skip the first conversations.
+    tokenizer, reply_tokens: how the statistics count, and the length of replies that the file does not give.
 
-def generate(preset: str | os.PathLike[str] = "agent-chain", **settings: Unpack[GenerateOptions]) -> LoadedWorkload:
-    """Make a synthetic workload from a preset or a YAML file. Settings are those of `llmirage generate`.
-
-    Parameters are set by `set={"turns.mean": 12}`. Raises ConfigError with all problems.
+    Raises ConfigError.
     """
-    given = parsed("generate", [preset], settings)
-    chosen = instance_of(GenerateSettings, given)
-    made = generation.generate(given["preset"], chosen)
-    return LoadedWorkload(made.workload, InspectSettings(tokenizer=chosen.tokenizer), made.file)
+    settings = settings_from(InspectSettings, locals(), but=("file",))
+    with readable():
+        workload = loaded(os.fspath(file), settings, tokenizer=settings.tokenizer)
+    return LoadedWorkload(workload, settings)
+
+
+@takes_settings(GenerateSettings)
+def generate(
+    preset: PathName = "agent-chain",
+    *,
+    set: str | Sequence[str] | Mapping[str, object] | None = None,
+    conversations: int | None = None,
+    rate: float | None = None,
+    to: str | None = None,
+    tokenizer: str | None = None,
+    token_ids: bool | None = None,
+    random_seed: int | None = None,
+) -> LoadedWorkload:
+    """Make a synthetic workload.
+
+    preset: a name, or a YAML file of parameters. set: parameters to change, such as {"turns.mean": 12}.
+    rate: conversations per second. to: the format of its file, for `save`.
+
+    Raises ConfigError with all problems.
+    """
+    given = {name: value for name, value in locals().items() if name != "set"}
+    settings = settings_from(GenerateSettings, given | {"set": {"set": set}}, but=("preset",))
+    made = generation.generate(os.fspath(preset), settings)
+    return LoadedWorkload(made.workload, InspectSettings(tokenizer=settings.tokenizer), made.file)

@@ -17,7 +17,12 @@ from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_pri
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.saturation import in_step
 from llmirage_client.simulate.simulation import SimulationError
-from llmirage_client.simulator.cluster_settings import ClusterSettings, check_effect, cluster_configs
+from llmirage_client.simulator.cluster_settings import (
+    ClusterSettings,
+    ShapelessClusterSettings,
+    check_effect,
+    cluster_configs,
+)
 from llmirage_client.simulator.deployments import (
     InstanceShape,
     Refused,
@@ -45,7 +50,7 @@ from llmirage_shared.settings import ConfigError, InputRefused
 class SizeSettings(SizingSettings, LengthSettings, WorkloadSettings, PromptSettings):
     """Settings of `llmirage size`. cluster: without the settings that are looked for."""
 
-    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    cluster: ClusterSettings = field(default_factory=ShapelessClusterSettings)
 
 
 def size(

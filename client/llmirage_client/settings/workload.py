@@ -13,9 +13,17 @@ from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.command_line import OPTIONS
 from llmirage_shared.settings import setting, under
 
+
+def _number_or_text(value: Any) -> float | str:
+    """Return a number or the text of a distribution. Raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"must be a number or a distribution, not {value!r}")
+    return value
+
+
 WORKLOAD, LENGTHS = "Workload", "Load without a file"
 _workload, _lengths = under(WORKLOAD), under(LENGTHS)
-_length = partial(_lengths, read=lambda value: value)
+_length = partial(_lengths, read=_number_or_text)
 _batch = partial(_workload, None, least=0, unset="1")
 
 

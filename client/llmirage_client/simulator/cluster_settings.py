@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from llmirage_client.simulator.cluster_flags import NOT_HERE
+from llmirage_client.simulator.cluster_flags import NOT_HERE, SHAPE_SETTINGS, ClusterFile
 from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, InstanceSettings, canonical_name, did_you_mean, effect
 from llmirage_server.config.file import (
     alone,
@@ -17,9 +17,10 @@ from llmirage_server.config.file import (
     read_cluster_file,
     read_settings,
 )
+from llmirage_shared.settings import About, settings_of
 
 __all__ = [
-    "SIMULATED", "ClusterSettings", "alone", "canonical_name", "check_effect", "cluster_config",
+    "SIMULATED", "ClusterSettings", "ShapelessClusterSettings", "alone", "canonical_name", "check_effect", "cluster_config",
     "cluster_configs", "cluster_path", "combined", "did_you_mean", "is_setting", "read_cluster_file",
     "read_settings", "setting_names", "without_effect",
 ]  # fmt: skip
@@ -48,14 +49,29 @@ def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
 class ClusterSettings:
     """A cluster file, and settings by name that override it. They are checked when the cluster is made."""
 
+    left_out: ClassVar[Sequence[str]] = ()
     cluster_file: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], but: Sequence[str] = ()) -> ClusterSettings:
-        """Pick the cluster's settings from the options of a command; None stands for not given."""
-        names = (name for name in SIMULATED if name not in but and given.get(name) is not None)
-        return cls(cluster_file=given.get("cluster_file"), overrides={name: given[name] for name in names})
+    def known(cls) -> dict[str, About]:
+        """Return the settings of a simulated cluster by name, its file among them."""
+        return {
+            **settings_of(ClusterFile),
+            **{name: SETTINGS[name] for name in SIMULATED if name not in cls.left_out},
+        }
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Pick the cluster's settings from all settings of a command; None stands for not given."""
+        picked = {name: given[name] for name in cls.known() if given.get(name) is not None}
+        return cls(cluster_file=picked.pop("cluster_file", None), overrides=picked)
+
+
+class ShapelessClusterSettings(ClusterSettings):
+    """A cluster without the settings that `llmirage size` looks for."""
+
+    left_out = SHAPE_SETTINGS
 
 
 def cluster_config(settings: ClusterSettings, seed: int, tokenizer: str | None = None) -> ClusterConfig:

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
+from llmirage_server.commands.step import StepSettings
 from llmirage_server.commands.step_report import as_table, explain, explained_step
 from llmirage_server.config.file import make_config
 from llmirage_server.perf.deployment import Deployment
@@ -14,7 +15,9 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 from llmirage_shared.settings import ConfigError
 
-__all__ = ["ClusterConfig", "Deployment", "as_table", "cluster_facts", "explained_step", "planned", "step_of"]
+__all__ = [
+    "ClusterConfig", "Deployment", "StepSettings", "as_table", "cluster_facts", "explained_step", "planned", "step_of",
+]  # fmt: skip
 
 
 def planned(cluster_file: str | None, settings: Mapping[str, Any]) -> ClusterConfig:

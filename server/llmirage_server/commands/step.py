@@ -1,10 +1,12 @@
 """`llmirage step`: its options. The work is done by step_report.py."""
 
+# ruff: noqa: RUF009  `setting` is dataclasses.field with a fixed form of metadata
+
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from typing import Literal
 
 from llmirage_shared.command_line import OPTIONS, command, options
@@ -30,8 +32,9 @@ def _pairs(form: str, least: tuple[int, int]) -> Callable[[Iterable[str]], Pairs
     return lambda texts: tuple(read(text) for text in texts)
 
 
+@dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """A deployment, and the batch of one forward pass of it."""
+    """Settings of a deployment, and the batch of one forward pass of it."""
 
     model: str = setting(
         MISSING,
@@ -145,13 +148,16 @@ class StepSettings:
     perf_model: Literal["roofline", "silicon"] = setting(
         "roofline", OPTIONS, "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
+
+
+class StepOutput:
     json: bool = switch(OPTIONS, "Print JSON.")
 
 
 step = command(
     "step",
     "llmirage_server.commands.step_report:step",
-    options(StepSettings),
+    [*options(StepSettings), *options(StepOutput)],
     """Show the time of every operation of one forward pass, what bounds it, and the roofline limit.
 
     Times and amounts are those of one GPU. With --dp every attention rank has this batch.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from json import dumps
 from typing import Any
 
 import click
 
-from llmirage_server.commands.step import Pairs
+from llmirage_server.commands.step import StepSettings
 from llmirage_server.config import InstanceSettings
 from llmirage_server.config.effect import check_effect
 from llmirage_server.config.planning import link_note
@@ -20,24 +20,24 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.stage import OperationTime
 from llmirage_server.perf.steps.step_model import StepBatch
-from llmirage_shared.settings import ConfigError, InputRefused
+from llmirage_shared.settings import ConfigError, InputRefused, instance_of, settings_of
 
 
-def step(**settings: Any) -> None:
-    as_json = settings.pop("json")
-    deployment, explained = explained_step(**settings)
-    click.echo(json.dumps(explained, indent=2) if as_json else as_table(deployment, explained))
+def step(json: bool, **given: Any) -> None:
+    deployment, explained = explained_step(instance_of(StepSettings, given))
+    click.echo(dumps(explained, indent=2) if json else as_table(deployment, explained))
 
 
-def explained_step(
-    decode: Pairs, prefill: Pairs, num_speculative_tokens: int | None, draft_model: str | None, **settings: Any
-) -> tuple[Deployment, dict[str, Any]]:
-    """What the command prints, as data. Raises ConfigError."""
+def explained_step(settings: StepSettings) -> tuple[Deployment, dict[str, Any]]:
+    """Return the deployment, and its step as data. Raises ConfigError."""
+    decode, prefill = settings.decode, settings.prefill
+    num_speculative_tokens, draft_model = settings.num_speculative_tokens, settings.draft_model
     if not decode and not prefill:
         raise ConfigError(["give at least one --decode N@CONTEXT or --prefill TOKENS@CONTEXT"])
     if draft_model is not None and num_speculative_tokens is None:
         raise ConfigError(["--draft-model needs --num-speculative-tokens N"])
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: getattr(settings, name) for name in settings_of(StepSettings) if name not in _OF_THE_BATCH}
+    given = {name: value for name, value in given.items() if value is not None}
     speculative = None
     if num_speculative_tokens is not None:
         speculative = Speculative(num_speculative_tokens, "draft_model" if draft_model else "mtp", draft_model)
@@ -52,6 +52,7 @@ def explained_step(
     return deployment, explained
 
 
+_OF_THE_BATCH = ("decode", "prefill", "num_speculative_tokens", "draft_model")
 _SETTINGS = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",

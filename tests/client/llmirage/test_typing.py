@@ -15,7 +15,7 @@ import llmirage
 llmirage.simulate(modle="x")
 llmirage.simulate(tp="two")
 llmirage.Server(gpu=3)
-llmirage.step(decode=[(1, "x")])
+llmirage.step(model="m", decode=[(1, "x")])
 found: int = llmirage.generate("chat")
 """
 

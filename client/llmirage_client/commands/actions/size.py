@@ -15,17 +15,14 @@ from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.report.whole_files import unused_folder
 from llmirage_client.simulate.garbage import own_process
-from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
-from llmirage_client.simulator.cluster_settings import ClusterSettings
+from llmirage_client.simulator.cluster_settings import ShapelessClusterSettings
 from llmirage_client.size.page import page_of
 from llmirage_shared.settings import InputRefused, instance_of
 
 
 def size(workload: str | None, json: bool, html: str | None, open: bool, **given: Any) -> None:
     own_process()
-    report = operation.size(
-        workload, instance_of(SizeSettings, given, cluster=ClusterSettings.of(given, but=SHAPE_SETTINGS))
-    )
+    report = operation.size(workload, instance_of(SizeSettings, given, cluster=ShapelessClusterSettings.of(given)))
     if html is not None or open:
         try:
             page = Path(html) if html else unused_folder("size") / "size.html"
