@@ -100,6 +100,7 @@ class Server:
         tokenizer: str | None = None,
         replies: Literal["prose", "echo"] | None = None,
         reply_tokens: int | None = None,
+        exact_length: bool | None = None,
         dialect: Literal["openai", "vllm", "sglang", "trtllm"] | None = None,
         api_key: str | Sequence[str] | None = None,
         rate_limit: int | None = None,
