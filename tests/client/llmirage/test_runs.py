@@ -35,7 +35,7 @@ def test_a_run_measures_and_leaves_nothing(
     assert result.slo.met
     assert "inter_token_latency" in result._columns()
     assert "12 requests ok" in str(result)
-    assert "&lt;svg" in result._repr_html_()
+    assert "data-chart=" in result._repr_html_()
     assert result.report(tmp_path / "page.html").stat().st_size > 10_000
     folder = result.folder
     assert (folder / "profile_export.jsonl").exists()
@@ -99,7 +99,7 @@ def test_several_loads_are_a_sweep(
     assert "concurrency" in str(result)
     assert "TTFT p50" in str(result)
     assert ">Against load<" in result.report(tmp_path / "page.html").read_text()
-    assert "&lt;svg" in result._repr_html_()
+    assert "data-chart=" in result._repr_html_()
     folder = result.folder
     assert {"sweep.json", "sweep.csv", "01_concurrency1", "02_concurrency4"} == {path.name for path in folder.iterdir()}
     del result
