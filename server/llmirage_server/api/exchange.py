@@ -19,7 +19,16 @@ from llmirage_server.api import bodies, json_pieces
 from llmirage_server.api.absent import absent_at
 from llmirage_server.api.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
-from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
+from llmirage_server.replies.structured.budget import (
+    BRIEF,
+    BRIEF_TOKENS,
+    CURRENT,
+    FULL,
+    Budget,
+    BudgetError,
+    InThread,
+    limited,
+)
 from llmirage_server.telemetry.client_connection import CONNECTION
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
@@ -205,7 +214,7 @@ class HttpExchange:
         part: the field that decides how long it is. Raises ApiError (400) for more steps than the request has left.
         """
         if not self.is_large:
-            brief = Budget(steps := min(BRIEF, self.steps_left), part)
+            brief = Budget(steps := min(BRIEF, self.steps_left), part, BRIEF_TOKENS)
             token = CURRENT.set(brief)
             try:
                 result = work()

@@ -28,7 +28,7 @@ from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
-from llmirage_server.replies.structured.budget import working_on
+from llmirage_server.replies.structured.budget import spend_tokens, working_on
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
 from llmirage_shared.prose_book import mix
@@ -79,6 +79,7 @@ class ComposedReplies:
         draft = Draft(self._tokenizer, most)
         if request.reasoning_tokens:
             tokens = thought_tokens(request, mix(key ^ _THINKING))
+            spend_tokens(tokens)
             draft.add("reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, tokens, whole_sentences=True))
             draft.end_thoughts()
         if refuse:

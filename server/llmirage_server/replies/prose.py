@@ -10,6 +10,7 @@ import numpy as np
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.stops import find_stop
+from llmirage_server.replies.structured.budget import spend_tokens
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -45,11 +46,13 @@ class ProseReplies:
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
         if request.ignore_eos or (self._exact_length and request.max_tokens is not None):
+            spend_tokens(most)
             ids, pieces = self._text.ids_and_pieces(key, most)
             ends = False
         else:
             wanted = max(request.min_tokens, self._lengths.tokens_for(request, mix(key)))
-            ids, pieces = self._text.ids_and_pieces(key, min(max(wanted, 1), most), whole_sentences=True)
+            spend_tokens(length := min(max(wanted, 1), most))
+            ids, pieces = self._text.ids_and_pieces(key, length, whole_sentences=True)
             if not wanted:  # an answer that is complete ends, though a limit leaves no room for one more sentence
                 ids, pieces = ids[: most - 1], pieces[: most - 1]
             ends = len(ids) < most

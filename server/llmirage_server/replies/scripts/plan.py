@@ -14,6 +14,7 @@ from llmirage_server.replies.scripts.conditions import CONVERSING
 from llmirage_server.replies.scripts.rule import NO_JSON, RuleMatch, ScriptedCall, ScriptedReply
 from llmirage_server.replies.scripts.template import Scope, ScriptError, Template, rendered
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
+from llmirage_server.replies.structured.budget import spend_tokens
 from llmirage_server.replies.structured.validity import first_problem
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.synthetic_text import SyntheticText
@@ -39,9 +40,8 @@ def planned_reply(
     ends = reason != "length"
     _write(draft, scripted, match.scope, request)
     if scripted.tokens:  # the token that ends the turn is one of them
-        draft.add(
-            "text", *SyntheticText(tokenizer).ids_and_pieces(conversation_key(request), min(scripted.tokens - ends, most))
-        )
+        spend_tokens(tokens := min(scripted.tokens - ends, most))
+        draft.add("text", *SyntheticText(tokenizer).ids_and_pieces(conversation_key(request), tokens))
     stopped = None
     if request.stop and not scripted.calls and len(draft):
         stopped = draft.stopped(request.stop, request.include_stop_str, request.min_tokens)

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 BRIEF = 2_000  # steps on the event loop: a few milliseconds
 FULL = 100_000  # steps for one request: less than half a second
 CHARACTERS = 8  # produced by one step
+BRIEF_TOKENS = 4_096  # of prose on the event loop: a few milliseconds
 
 T = TypeVar("T")
 
@@ -33,13 +34,14 @@ class BudgetError(Exception):
 
 
 class Budget:
-    """The steps that are left, and the part of the request that they are spent on."""
+    """The steps that are left, and the part of the request that they are spent on. tokens: of prose; None is any number."""
 
-    __slots__ = ("left", "part")
+    __slots__ = ("left", "part", "tokens")
 
-    def __init__(self, steps: int, part: str = "") -> None:
+    def __init__(self, steps: int, part: str = "", tokens: int | None = None) -> None:
         self.left = steps
         self.part = part
+        self.tokens = tokens
 
 
 # Set by `limited`, and by HttpExchange.planned.
@@ -58,6 +60,15 @@ def spend(steps: int = 1) -> None:
 def spend_characters(count: int) -> None:
     """Count the steps of characters that will be produced. Raises BudgetError as `spend`."""
     spend(count // CHARACTERS)
+
+
+def spend_tokens(count: int) -> None:
+    """Count the tokens of prose that will be written. Raises BudgetError when the event loop has no time for them."""
+    budget = CURRENT.get()
+    if budget is not None and budget.tokens is not None:
+        budget.tokens -= count
+        if budget.tokens < 0:
+            raise BudgetError(budget.part)
 
 
 def working_on(part: str) -> None:

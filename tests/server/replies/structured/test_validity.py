@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -85,6 +85,7 @@ def test_valid_is_what_jsonschema_calls_valid(schema: Any, one: Any, two: Any, v
 
 @settings(max_examples=600, deadline=None)
 @given(few(schemas()), VALUES)
+@example({"prefixItems": [{"type": "string", "allOf": [False]}]}, [None])
 def test_messages_are_those_of_jsonschema(schema: Any, value: Any) -> None:
     if "$ref" in str(schema):
         return
@@ -92,9 +93,9 @@ def test_messages_are_those_of_jsonschema(schema: Any, value: Any) -> None:
     expected = {(error.message, tuple(error.absolute_path)) for error in reference.iter_errors(value)}
     found = {(problem.message, problem.path) for problem in Validator(schema).problems(value)}
     # One message of each keyword is enough: of several missing properties the first is told.
-    # (python-jsonschema does not say where a schema `false` stands.)
+    # (python-jsonschema does not always tell the whole place of a schema `false`.)
     plain = {(_in_order(message), () if message.startswith("False schema") else path) for message, path in found}
-    told = {(_in_order(message), path) for message, path in expected}
+    told = {(_in_order(message), () if message.startswith("False schema") else path) for message, path in expected}
     assert not [
         message for message, path in plain if not any(path == place and _same(message, full) for full, place in told)
     ]
