@@ -34,8 +34,8 @@ class CountedBudget(Budget):
     __slots__ = ("steps",)
     made: list[CountedBudget] = []  # noqa: RUF012
 
-    def __init__(self, steps: int, part: str = "") -> None:
-        super().__init__(steps, part)
+    def __init__(self, steps: int, part: str = "", tokens: int | None = None) -> None:
+        super().__init__(steps, part, tokens)
         self.steps = steps
         self.made.append(self)
 

@@ -109,7 +109,7 @@ def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:
 def test_a_client_that_closes_its_connection_frees_its_slot() -> None:
     """With room for one sequence, the second request is only answered because the first one's client has left."""
     with served("--instances", "1", "--max-num-seqs", "1") as server, httpx.Client(timeout=10) as client:
-        endless = BODY | {"max_tokens": 12_000, "ignore_eos": True}
+        endless = BODY | {"max_tokens": 30_000, "ignore_eos": True}
         with httpx.stream("POST", f"{server.url}/chat/completions", json=endless) as response:
             next(response.iter_lines())
         body = client.post(f"{server.url}/chat/completions", json=BODY | {"max_tokens": 3, "stream": False}).json()
@@ -119,7 +119,7 @@ def test_a_client_that_closes_its_connection_frees_its_slot() -> None:
 
 
 def test_a_client_that_does_not_read_cannot_keep_the_server_from_ending() -> None:
-    with served("--speed", "max") as server, closing(open_stream(server, 12_000)):
+    with served("--speed", "max") as server, closing(open_stream(server, 30_000)):
         time.sleep(0.5)  # the connection's buffers are full now
         code, _, err = server.end(signal.SIGTERM)
     assert (code, err) == (0, "")

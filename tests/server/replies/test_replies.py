@@ -17,6 +17,7 @@ from llmirage_server.replies.echo import EchoReplies
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.prose import ProseReplies, conversation_key
 from llmirage_server.replies.reply import Reply, ReplyRequest
+from llmirage_server.replies.structured.budget import BRIEF_TOKENS, FULL, Budget, BudgetError, limited
 from llmirage_shared.tokenizer_loader import embedded
 
 TOKENIZER = embedded()
@@ -313,3 +314,13 @@ def test_sources_are_chosen_by_name() -> None:
     assert isinstance(make_reply_source("echo", TOKENIZER, 1)._texts, EchoReplies)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="unknown reply source 'poem'; choose from prose, echo"):
         make_reply_source("poem", TOKENIZER, 1)  # type: ignore[arg-type]
+
+
+def test_long_prose_is_more_than_the_event_loop_has_time_for() -> None:
+    long = request("a tale", limit_tokens=100_000, max_tokens=2 * BRIEF_TOKENS, ignore_eos=True)
+    replies = ProseReplies(TOKENIZER)
+    with pytest.raises(BudgetError):
+        limited(lambda: replies.reply(long), Budget(FULL, tokens=BRIEF_TOKENS))
+    assert len(limited(lambda: replies.reply(long), Budget(FULL)).ids) == 2 * BRIEF_TOKENS
+    brief = replace(long, ignore_eos=False)  # a high limit alone makes no reply long
+    assert len(limited(lambda: replies.reply(brief), Budget(FULL, tokens=BRIEF_TOKENS)).ids) < BRIEF_TOKENS

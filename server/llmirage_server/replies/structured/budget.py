@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 BRIEF = 2_000  # steps on the event loop: a few milliseconds
 FULL = 100_000  # steps for one request: less than half a second
 CHARACTERS = 8  # produced by one step
-BRIEF_TOKENS = 4_096  # of prose on the event loop: a few milliseconds
+BRIEF_TOKENS = 8_192  # of prose on the event loop: a few milliseconds
 
 T = TypeVar("T")
 
