@@ -39,11 +39,15 @@ _EXACT_FIELDS = ("min_tokens", "ignore_eos")
 
 @dataclass(slots=True, frozen=True)
 class Planned:
-    """A turn's request, with its prompt tokens and requested tokens where the workload or our own count gives them."""
+    """A turn's request, with its prompt tokens and requested tokens where the workload or our own count gives them.
+
+    input_tokens: counted by the endpoint's tokenizer. input_tokens_asked: of the workload, by whatever tokenizer.
+    """
 
     call: Call
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input_tokens_asked: int | None = None
 
 
 def thread_of(conversation: Conversation) -> Thread:
@@ -213,7 +217,7 @@ class TokenCalls:
         body |= engine_fields(turn, endpoint, options, spec.output_tokens)
         counted = options.counts_prompts or prompt_as_ids(spec, options)
         call = finished_call(endpoint, body, turn, options)
-        return Planned(call, spec.input_tokens if counted else None, spec.output_tokens)
+        return Planned(call, spec.input_tokens if counted else None, spec.output_tokens, spec.input_tokens)
 
     def _prompt(self, conversation: Conversation, spec: TokenSpec) -> str | list[int]:
         if spec.input_ids is None:

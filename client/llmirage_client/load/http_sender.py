@@ -88,6 +88,7 @@ class HttpSender(Sender):
             exchange=Exchange(start_s=self._target.now()),
             phase=phase,
             input_tokens=planned.input_tokens,
+            input_tokens_asked=planned.input_tokens_asked,
             output_tokens_asked=planned.output_tokens,
             turns=len(conversation.session.turns),
             branch_mode=conversation.branch_mode,

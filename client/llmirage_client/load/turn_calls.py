@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from llmirage_client.load.calls import Planned, TokenCalls, message_call, prompt_as_ids, verbatim_call
+from llmirage_client.load.calls import Planned, TokenCalls, message_call, prompt_as_ids, thread_of, verbatim_call
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import forget
 from llmirage_client.load.options import RunOptions
@@ -59,10 +59,13 @@ class CallPlanner:
             case "tokens":
                 return self._token_calls.plan(conversation, turn)
             case _:
+                asked = None
                 if turn.synthetic is not None:
+                    alone = not turn.messages and not thread_of(conversation).history
+                    asked = turn.synthetic.tokens + turn.synthetic.prefix_tokens if alone else None
                     turn = self._synthetic_turns.written(turn, turn.synthetic)
                 call = message_call(conversation, turn, self._options, self._endpoint)
-                return Planned(call, output_tokens=turn.min_tokens)
+                return Planned(call, output_tokens=turn.min_tokens, input_tokens_asked=asked)
 
     @cached_property
     def _synthetic_turns(self) -> SyntheticTurns:

@@ -38,6 +38,7 @@ class Exchange:
     usage: in the words of chat completions, whatever the API. finish_reason: likewise (stop, length, tool_calls).
     skipped_events: events of a stream that were not JSON, and were left out because it ended as a stream should.
     retries: how often it was sent again; start_s is that of the first attempt. url: which of several endpoints took it.
+    other_model: the model that was asked for and the one that the reply names, where they are two.
     """
 
     start_s: float
@@ -58,6 +59,7 @@ class Exchange:
     skipped_events: int = 0
     retries: int = 0
     url: str | None = None
+    other_model: tuple[str, str] | None = None
     retry_after_s: float | None = None  # with an error: when the server wants to see us again
 
 
@@ -91,6 +93,7 @@ class Record:
     parent_turn_index: int | None = None
     joined: tuple[str, ...] = ()
     turns: int | None = None
+    input_tokens_asked: int | None = None  # of the workload, in its tokenizer
 
     @property
     def ok(self) -> bool:

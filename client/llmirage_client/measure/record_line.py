@@ -48,6 +48,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         skipped_events=_whole(own.get("skipped_events")) or 0,
         retries=_whole(own.get("retries")) or 0,
         url=own.get("url"),
+        other_model=_names(own.get("other_model")),
     )
     record = Record(
         session_num=_whole(metadata.get("session_num")) or 0,
@@ -62,6 +63,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         exchange=exchange,
         phase=str(metadata.get("benchmark_phase") or "profiling"),
         cancelled=metadata.get("was_cancelled") is True,
+        input_tokens_asked=_whole(own.get("input_tokens_asked")),
         output_tokens_asked=_whole(own.get("output_tokens_asked")),
         parent_turn_index=_whole(own.get("parent_turn_index")),
         turns=_whole(own.get("turns")),
@@ -106,6 +108,10 @@ def _take_measured(record: Record, metrics: Mapping[str, Any], own: Mapping[str,
             exchange.token_s[-1] = last_s  # free of the roundings of all gaps
         elif last_s > first_s:
             exchange.token_s.append(last_s)
+
+
+def _names(value: Any) -> tuple[str, str] | None:
+    return (str(value[0]), str(value[1])) if isinstance(value, list) and len(value) == 2 else None
 
 
 def _error(value: Any) -> RequestError | None:

@@ -17,6 +17,7 @@ from llmirage_client.load.saturation import repeats_in_run
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
+from llmirage_client.measure.mismatch import mismatches_of
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
@@ -75,9 +76,10 @@ class Outcome:
         if self.interrupted:
             return INTERRUPTED
         verdicts = self.verdicts
-        if not all(verdict.met for verdict in verdicts):
-            return MISSED
         records = self.result.records
+        unasked = self.result.options.get("fail_on_mismatch") and mismatches_of(records)
+        if unasked or not all(verdict.met for verdict in verdicts):
+            return MISSED
         failed = not judge_failures(verdicts) and any(not record.ok and not record.cancelled for record in records)
         succeeded = any(record.ok for record in records)
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
@@ -188,7 +190,7 @@ class OneRun:
         if self.pace is not None:
             values = request_columns(columns, result.speed)
             result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
-        found = [one for one in (result.repeats, result.distortion) if one is not None]
+        found = [one for one in (mismatches_of(records), result.repeats, result.distortion) if one is not None]
         result.notes[:0] = [note for one in found for note in one.notes]
         files = _written(result, metrics, self.records)
         return Outcome(result, metrics, self.options, files, self.roots_taken, self.simulated)

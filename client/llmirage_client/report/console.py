@@ -10,6 +10,7 @@ from typing import TextIO
 
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import Metrics, compute
+from llmirage_client.measure.mismatch import mismatches_of
 from llmirage_client.measure.record import ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
@@ -128,7 +129,8 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
 
 
 def _first_notes(result: RunResult) -> list[str]:
-    return [note for found in (result.repeats, result.distortion) if found is not None for note in found.notes]
+    found = (mismatches_of(result.records), result.repeats, result.distortion)
+    return [note for one in found if one is not None for note in one.notes]
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:

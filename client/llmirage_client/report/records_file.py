@@ -205,12 +205,14 @@ def _own(record: Record) -> str:
     rare = {
         "input_tokens": record.input_tokens,
         "output_tokens": record.output_tokens,
+        "input_tokens_asked": record.input_tokens_asked,
         "output_tokens_asked": record.output_tokens_asked,
         "parent_turn_index": record.parent_turn_index,
         "joined": record.joined or None,
         "retries": exchange.retries or None,
         "skipped_events": exchange.skipped_events or None,
         "url": exchange.url,
+        "other_model": exchange.other_model,
     }
     given = {key: value for key, value in rare.items() if value is not None}
     common = _common(record.branch_mode, exchange.streamed, exchange.status, exchange.finish_reason, record.turns)

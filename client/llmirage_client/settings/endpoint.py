@@ -150,6 +150,9 @@ class ConnectionSettings:
     preflight: bool = _endpoint(
         True, "Ask the endpoint before the load starts whether it answers and knows the model and the key."
     )
+    fail_on_mismatch: bool = switch(
+        ENDPOINT, "Exit with status 3 if replies are not what was asked: other lengths, another model (docs/load.md)."
+    )
     retries: int = _endpoint(
         0,
         "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",

@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 import httpx
 
+from llmirage_client.measure.mismatch import other_model
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.measure.usage import absurd_count
 from llmirage_client.targets.address import normalise_url
@@ -142,7 +143,9 @@ class HttpTarget:
             exchange.error = RequestError(None, "invalid_request", f"the request cannot be sent: {error}")
         stream = arrived.stream
         exchange.end_s = now() if stream is None or stream.end_s is None else stream.end_s
-        _take_in(exchange, call.new_reply(), arrived, call.empty_ok)
+        reply = call.new_reply()
+        _take_in(exchange, reply, arrived, call.empty_ok)
+        exchange.other_model = other_model(call.body.get("model"), reply.model)
         return exchange
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:

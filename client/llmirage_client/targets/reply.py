@@ -42,10 +42,16 @@ class ReplyReader:
         self.malformed: RequestError | None = None
         self.skipped_events = 0
         self.response_id: str | None = None
+        self.model: str | None = None
         self.items: list[dict[str, Any]] | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
+
+    def read_model(self, value: Mapping[str, Any]) -> None:
+        """Keep the name of the model that answers, where the object has one."""
+        if isinstance(model := value.get("model"), str):
+            self.model = model
 
     @property
     def text(self) -> str:

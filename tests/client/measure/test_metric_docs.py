@@ -45,7 +45,7 @@ def test_files_and_their_keys_are_in_the_documentation(tmp_path: Path) -> None:
     done.retries, done.skipped_events, done.url = 1, 1, "u"
     failed = Exchange(1.0, end_s=2.0, error=RequestError(500, "t", "m"))
     records = [
-        Record(0, "c", 0, "r", "x", "x", "p", 1, 1.0, done, "profiling", False, 5, 2, 2, "fork", 0, ("y",), 2),
+        Record(0, "c", 0, "r", "x", "x", "p", 1, 1.0, done, "profiling", False, 5, 2, 2, "fork", 0, ("y",), 2, 6),
         Record(0, "c", 1, "r", "x", "x", None, 0, 1.0, failed),
     ]
     result = RunResult(

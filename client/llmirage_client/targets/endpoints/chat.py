@@ -35,6 +35,7 @@ class ChatReply(ReplyReader):
         if value.get("error"):
             self._fail(stated_error(value, None, "stream_error" if part == "delta" else "server_error"))
             return
+        self.read_model(value)
         usage = value.get("usage")
         if isinstance(usage, dict):
             self.usage = usage

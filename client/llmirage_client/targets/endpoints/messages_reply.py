@@ -64,6 +64,7 @@ class MessagesReply(ReplyReader):
         elif kind == "message_start" and isinstance(message := value.get("message"), dict):
             self._read_usage(message.get("usage"))
             self.response_id = message.get("id")
+            self.read_model(message)
         elif kind == "message_delta":
             self._read_usage(value.get("usage"))
             self._read_stop(value.get("delta"))
@@ -105,6 +106,7 @@ class MessagesReply(ReplyReader):
         self._read_usage(value.get("usage"))
         self._read_stop(value)
         self.response_id = value.get("id")
+        self.read_model(value)
         output = bool(self.text or self._tool_calls)
         self._note_arrival(stamp_s, output, output or bool(self.reasoning))
 

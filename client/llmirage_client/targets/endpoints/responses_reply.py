@@ -109,6 +109,7 @@ class ResponsesReply(ReplyReader):
         """The response as a whole: the last event's, or the body."""
         if isinstance(response.get("id"), str):
             self.response_id = response["id"]
+        self.read_model(response)
         if isinstance(usage := response.get("usage"), dict):
             self.usage = chat_usage(usage)
         output = dicts(response.get("output"))

@@ -1,0 +1,94 @@
+"""Differences between what was asked of an endpoint and what came, by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_runs import record, run
+
+from llmirage_client.measure.metrics import compute
+from llmirage_client.measure.mismatch import mismatches_of, other_model
+from llmirage_client.measure.record import Record, RequestError
+from llmirage_client.report.console import render
+from llmirage_client.report.summary_files import summary_json
+
+
+def asked(reply: int | None = None, sent: int | None = None, **made: Any) -> Record:
+    """Return a request that asked for a reply of `reply` tokens with a prompt of `sent`."""
+    return replace(record(**made), output_tokens_asked=reply, input_tokens_asked=sent)
+
+
+@pytest.mark.parametrize(
+    ("one", "kinds"),
+    [
+        (asked(11, 100), []),
+        (asked(12, 100), []),  # without its end token
+        (asked(50, tokens=100), ["reply_length"]),
+        (asked(500, tokens=474), ["reply_length"]),
+        (asked(500, tokens=476), []),
+        (asked(sent=200, prompt=20), ["prompt_length"]),
+        (asked(sent=200, prompt=310), ["prompt_length"]),
+        (asked(sent=200, prompt=290), []),  # another tokenizer
+        (replace(asked(sent=200, prompt=290), input_tokens=200), ["prompt_length"]),  # the endpoint's own
+        (record(), []),  # nothing was asked for
+        (asked(50, error=RequestError(500, "server_error", "no")), []),
+        (replace(asked(50, tokens=100), phase="warmup"), []),
+    ],
+)
+def test_lengths(one: Record, kinds: list[str]) -> None:
+    assert [mismatch.kind for mismatch in mismatches_of([one]).found] == kinds
+
+
+def test_a_length_without_usage_is_that_of_the_events() -> None:
+    silent = asked(50, tokens=100)
+    silent.exchange.usage = None
+    [mismatch] = mismatches_of([silent]).found
+    assert (mismatch.kind, mismatch.asked, mismatch.got) == ("reply_length", 50, 100)
+
+
+def test_more_chunks_than_tokens() -> None:
+    doubled = record(tokens=100)
+    doubled.exchange.usage = {"prompt_tokens": 100, "completion_tokens": 50}
+    [mismatch] = mismatches_of([doubled, record(tokens=100)]).found
+    assert (mismatch.kind, mismatch.requests, mismatch.judged) == ("chunks", 1, 2)
+    assert "1 of 2 requests" in mismatch.note
+    assert "50 tokens, 100 chunks" in mismatch.note
+
+
+@pytest.mark.parametrize(
+    ("wanted", "came", "other"),
+    [
+        ("gpt-4o", "gpt-4o-2024-08-06", False),
+        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b", False),
+        ("llama", "meta/llama", False),
+        ("gpt-4o", "gpt-3.5-turbo", True),
+        ("llama-70b", "llama-8b", True),
+        ("m", None, False),
+        (None, "m", False),
+        ("", "m", False),
+        ({"name": "m"}, "other", False),
+    ],
+)
+def test_names_of_models(wanted: Any, came: str | None, other: bool) -> None:
+    assert (other_model(wanted, came) is not None) == other
+
+
+def test_the_report_begins_with_it_and_the_summary_has_it() -> None:
+    wrong = asked(50, tokens=100)
+    wrong.exchange.other_model = ("gpt-4o", "tiny")
+    result = run([wrong])
+    notes = mismatches_of(result.records).notes
+    assert len(notes) == 2
+    assert "all requests name another model: gpt-4o asked, tiny answered" in notes[1]
+    found = summary_json(result, compute(result), "")["llmirage"]["mismatches"]
+    assert [one["kind"] for one in json.loads(json.dumps(found))] == ["reply_length", "model"]
+    assert "mismatches" not in summary_json(run([record()]), compute(run([record()])), "")["llmirage"]
+
+
+def test_the_head_of_the_report_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    render(run([asked(50, tokens=100)]))
+    head = capsys.readouterr().out.partition("Latency in ms")[0]
+    assert "50 tokens asked, 100 came" in " ".join(head.split())
