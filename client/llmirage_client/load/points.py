@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from llmirage_client.choices import Variable
 from llmirage_client.load.options import RunOptions
@@ -97,7 +97,7 @@ class MaxSearch:
     precision: when the lowest miss is within this share above the highest hit, the search ends; whole loads also end when
         they are neighbours.
     best: the highest load that met the condition.
-    worst: the lowest that missed it.
+    worst: the lowest that did not. missed: the lowest that certainly missed it. open: loads that are too close to tell.
     """
 
     start: float
@@ -107,6 +107,8 @@ class MaxSearch:
     precision: float
     best: float | None = None
     worst: float | None = None
+    missed: float | None = None
+    open: list[float] = field(default_factory=list)
 
     def next_load(self) -> float | None:
         best, worst = self.best, self.worst
@@ -121,11 +123,16 @@ class MaxSearch:
         close = worst - best <= self.precision * best
         return middle if best < middle < worst and not close else None
 
-    def tell(self, load: float, met: bool) -> None:
+    def tell(self, load: float, met: bool | None) -> None:
+        """Take in whether the load met the condition; None: too close to tell, which counts as missed."""
         if met:
             self.best = load if self.best is None else max(self.best, load)
+            return
+        self.worst = load if self.worst is None else min(self.worst, load)
+        if met is None:
+            self.open.append(load)
         else:
-            self.worst = load if self.worst is None else min(self.worst, load)
+            self.missed = load if self.missed is None else min(self.missed, load)
 
 
 def _rounded(load: float) -> float:

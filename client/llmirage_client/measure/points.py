@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmirage_client.measure.confidence import CONFIDENCE
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.repeats import Repeats
 from llmirage_client.measure.slo import Verdict, judge_failures
@@ -25,6 +27,7 @@ class PointResult:
     status: the exit status of this point alone. behind: latency kept growing (see load.saturation).
 
     verdicts: of the objectives of a search, or of --slo. interrupted: it was stopped before its end.
+    judged: by a search, after this and earlier runs at the load: met, missed or open.
     """
 
     variable: str
@@ -39,6 +42,7 @@ class PointResult:
     interrupted: bool = False
     repeats: Repeats | None = None
     verdicts: tuple[Verdict, ...] = ()
+    judged: str = ""
 
     @property
     def name(self) -> str:
@@ -50,7 +54,14 @@ class PointResult:
 
         Failures are left to the objectives when one of them is about the error rate.
         """
-        return not self.interrupted and not any(self._against()) and all(verdict.met for verdict in self.verdicts)
+        if self.judged:
+            return self.judged == "met"
+        return not self.interrupted and not self.contradicted and all(verdict.met for verdict in self.verdicts)
+
+    @property
+    def contradicted(self) -> bool:
+        """True where failures or a rate that was not kept say that the load is too high, whatever the objectives."""
+        return any(self._against())
 
     @property
     def first_error(self) -> str:
@@ -60,7 +71,7 @@ class PointResult:
     @property
     def mark(self) -> str:
         """The outcome of this point in a search."""
-        return "cut off" if self.interrupted else "met" if self.meets else "missed"
+        return "cut off" if self.interrupted else self.judged or ("met" if self.meets else "missed")
 
     def reasons(self) -> str:
         """Every objective with what was measured, and other reasons why the load is too high."""
@@ -81,9 +92,9 @@ class PointResult:
 
 @dataclass(slots=True, frozen=True)
 class SearchAnswer:
-    """best: the highest load that met the objectives, worst: the lowest that did not; None where there was none.
+    """best: the highest load that met the objectives, worst: the lowest that missed them; None where there was none.
 
-    doubt: why it may not hold for other prompts; "": it does.
+    doubt: why it may not hold for other prompts; "": it does. open: loads too close to the limit to tell.
     """
 
     slo: str
@@ -94,6 +105,7 @@ class SearchAnswer:
     upper: float
     interrupted: bool
     doubt: str = ""
+    open: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         return f"{self._sentence()} {self.doubt}".rstrip()
@@ -104,6 +116,15 @@ class SearchAnswer:
         if self.interrupted:
             known = "no load is" if self.best is None else f"{what} {self.best:g}{unit} is the highest"
             return f"The search was interrupted. So far {known} known to meet {self.slo}."
+        between = [load for load in self.open if load > (self.best or 0) and load < (self.worst or math.inf)]
+        if between and not self.interrupted:
+            met = "no load" if self.best is None else f"{what} {self.best:g}{unit}"
+            missed = "no load tried" if self.worst is None else f"{self.worst:g}{unit}"
+            too_close = " and ".join(f"{load:g}" for load in between)
+            return (
+                f"{met.capitalize()} is the highest known to meet {self.slo}, and {missed} the lowest known to miss it; "
+                f"{too_close} too close to the limit to tell (confidence {CONFIDENCE:.0%})."
+            )
         if self.best is None:
             return f"No load meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
         if self.worst is None:

@@ -5,8 +5,9 @@ Both are generators that yield the run to be carried out next, are told its outc
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import MaxSearch, Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
+from llmirage_client.measure.confidence import LOOKS, PooledVerdict, least_requests
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import MISSED, judge
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch
@@ -33,6 +35,7 @@ _DOUBT = (
     "It holds only for prompts that the endpoint has seen before (exit status 4): --vary gives repeats fresh tokens, a "
     "restart empties the cache of the endpoint."
 )
+_JUDGED = {"met": "meets the SLO after {}", "missed": "misses the SLO after {}", "open": "too close to tell after {}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,27 +201,41 @@ def sweep_steps(loads: Loads, points: Sequence[Point], stop_at_saturation: bool)
 
 
 def search_steps(loads: Loads, search: Search) -> Steps:
-    """The exit status is 0 with an answer, IN_DOUBT with one that may not hold, 1 when nothing meets."""
+    """Run each load until its verdict is certain enough.
+
+    The exit status is 0 with an answer, IN_DOUBT with one that may not hold, 1 when nothing meets.
+    """
     states = MaxSearch(search.start, search.lower, search.upper, search.variable == "concurrency", search.precision)
     results: list[PointResult] = []
     stopped = False
-    for point in _probes(loads.workload, states, loads.options, search.variable):
-        try:
-            result = loads.end(point, (yield loads.begin(point, None)))
-        except RefusedError as error:
-            return _refused(error, loads, results)
-        except KeyboardInterrupt:
-            stopped = True
-            break
-        result.verdicts = judge(search.objectives, result.metrics)
-        results.append(result)
-        stopped = result.interrupted
-        if stopped:
-            break
-        met = result.meets
-        states.tell(point.load, met)
-        _save(loads, results, answer=_answer(search, states, True))
-        loads.tell(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
+    needed = least_requests(search.objectives)
+    if needed > 1:
+        loads.note(f"Each load is repeated until {search.slo} is certain, with {needed:,} requests or more where it is met")
+    while not stopped and (load := states.next_load()) is not None:
+        pooled, first = PooledVerdict(search.objectives), _first_look(loads, search.variable, load, len(results) + 1)
+        met: bool | None = None
+        for _ in range(LOOKS):
+            point = _next_look(first, loads.options, len(results) + 1, pooled, needed)
+            try:
+                result = loads.end(point, (yield loads.begin(point, None)))
+            except RefusedError as error:
+                return _refused(error, loads, results)
+            except KeyboardInterrupt:
+                stopped = True
+                break
+            result.verdicts = judge(search.objectives, result.metrics)
+            results.append(result)
+            if stopped := result.interrupted:
+                break
+            pooled.add(result.metrics)
+            met = False if result.contradicted else pooled.met
+            result.judged = "open" if met is None else "met" if met else "missed"
+            _save(loads, results, answer=_answer(search, states, True))
+            loads.tell(f"  {_JUDGED[result.judged].format(f'{pooled.requests:,} requests')}: {result.reasons()}")
+            if met is not None:
+                break
+        if not stopped:
+            states.tell(load, met)
     wrapped = loads.wrapped() if results else None
     doubtful = any(result.repeats is not None and result.repeats.doubtful for result in results)
     doubt = _DOUBT if wrapped or doubtful else ""
@@ -228,16 +245,46 @@ def search_steps(loads: Loads, search: Search) -> Steps:
 
 def _answer(search: Search, states: MaxSearch, interrupted: bool, doubt: str = "") -> SearchAnswer:
     return SearchAnswer(
-        search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted, doubt
+        search.slo,
+        search.variable,
+        states.best,
+        states.missed,
+        search.lower,
+        search.upper,
+        interrupted,
+        doubt,
+        tuple(sorted(states.open)),
     )
 
 
-def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable: Variable) -> Iterator[Point]:
-    number = 0
-    limited = options.open_ended or options.num_conversations is not None
-    while (load := states.next_load()) is not None:
-        number += 1
-        yield Point(variable, load, number) if limited else probe(workload, variable, load, number)
+def _first_look(loads: Loads, variable: Variable, load: float, number: int) -> Point:
+    options = loads.options
+    if options.request_count is not None:
+        return Point(variable, load, number, requests=options.request_count)
+    if options.open_ended:
+        return Point(variable, load, number)
+    if options.num_conversations is not None:
+        return Point(variable, load, number, conversations=options.num_conversations)
+    return probe(loads.workload, variable, load, number)
+
+
+def _next_look(first: Point, options: RunOptions, number: int, pooled: PooledVerdict, needed: int) -> Point:
+    """Return the next run at a load: as many requests as double those so far, or as the verdict needs at least."""
+    if not pooled.runs:
+        return first
+    growth = max(needed / max(pooled.requests, 1), 2.0) - 1
+    per_run = pooled.runs[0] / max(pooled.requests, 1)  # the first run's share of all requests
+    return replace(
+        first,
+        number=number,
+        conversations=_grown(first.conversations, growth / per_run),
+        requests=_grown(first.requests, growth / per_run),
+        duration_s=None if first.duration_s is None else first.duration_s * growth / per_run,
+    )
+
+
+def _grown(count: int | None, growth: float) -> int | None:
+    return None if count is None else math.ceil(count * growth)
 
 
 def _saturation(results: Sequence[PointResult]) -> str | None:

@@ -13,7 +13,7 @@ from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError
 
 _PROBES = 16  # about as many as a search takes
-_SEARCHED = 4096  # conversations for a search, when nothing says how many a probe takes
+_SEARCHED = 16_384  # conversations for a search, when nothing says how many a probe takes
 _VARIABLES: tuple[Variable, ...] = ("concurrency", "request_rate")
 
 

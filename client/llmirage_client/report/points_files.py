@@ -49,6 +49,7 @@ def points_json(results: Sequence[PointResult], notes: Sequence[str], answer: Se
             "answer": str(answer),
             "highest_met": answer.best,
             "lowest_missed": answer.worst,
+            "too_close_to_tell": list(answer.open),
             "lower_bound": answer.lower,
             "upper_bound": answer.upper,
             "interrupted": answer.interrupted,
