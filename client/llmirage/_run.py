@@ -129,7 +129,7 @@ class RunSweep(Result):
     def best(self) -> RunReport | None:
         """The run at the highest load that met the objectives of `find_max`; None where none did, or without a search."""
         answer = self._done.answer
-        return None if answer is None or answer.best is None else self._points[self.loads.index(answer.best)]
+        return None if answer is None or answer.best is None else self._points[-1 - self.loads[::-1].index(answer.best)]
 
     @property
     def passed(self) -> bool:

@@ -23,7 +23,7 @@ from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.targets.target import Call
-from llmirage_client.workload.request_graph import Need, Request, sessions_of_play
+from llmirage_client.workload.request_graph import Need, RecordedRequest, sessions_of_play
 from llmirage_client.workload.session import Branch, Round, Session, TokenSpec, Turn, Workload
 from llmirage_shared import virtual_time
 from llmirage_shared.standstill import VirtualDeadlockError
@@ -222,13 +222,13 @@ def plays(draw: st.DrawFn) -> Workload:
     sessions: dict[str, Session] = {}
     roots, names = [], set[str]()
     for play in range(draw(st.integers(1, 3))):
-        requests: list[Request] = []
+        requests: list[RecordedRequest] = []
         for number in range(draw(st.integers(1, 8))):
             before = draw(st.lists(st.sampled_from(requests), max_size=3, unique_by=lambda one: one.id)) if requests else []
             waits = [Need(one.id, draw(DELAYS), draw(st.sampled_from(["reply", "dispatch"]))) for one in before]
             turn = Turn(tokens=TokenSpec(20 + 10 * number, 5))
             stream = f"p{play}/{draw(st.integers(0, 2))}"
-            requests.append(Request(f"{number}", stream, turn, number + draw(DELAYS), tuple(waits)))
+            requests.append(RecordedRequest(f"{number}", stream, turn, number + draw(DELAYS), tuple(waits)))
         made = sessions_of_play(requests, names, float(play), floors=draw(st.booleans()), mode="tokens")
         made = [replace(one, ends_on_failure=draw(st.booleans())) for one in made]
         sessions |= {one.id: one for one in made}
