@@ -13,7 +13,7 @@ from sizing.truth import Truths, grows
 from llmirage_client.measure.columns import filled
 
 
-@pytest.mark.parametrize("name", ["single, tight TPOT", "heavy prompts, p99", "MoE 20B", "sessions, loose", "session users"])
+@pytest.mark.parametrize("name", ["single, tight TPOT", "MoE 20B", "session users"])
 def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> None:
     (mix,) = (mix for mix in MIXES if mix.name == name)
     sizing = ask(mix, seed=0)

@@ -185,14 +185,14 @@ def test_asyncio_anyio_trio_and_the_loop_of_virtual_time(project: Project) -> No
 
 def test_workers_of_xdist_have_servers_of_their_own(project: Project) -> None:
     project.tests("""
-        @pytest.mark.parametrize("number", range(8))
+        @pytest.mark.parametrize("number", range(4))
         @pytest.mark.llmirage(port=0)
         def test_it(llmirage_server, llmirage_session_server, number):
             ask(llmirage_server, str(number))
             ask(llmirage_session_server, str(number))
             llmirage_server.expect(1, user=str(number))
     """)
-    project.run("-n", "2", apart=True, passed=8)
+    project.run("-n", "2", apart=True, passed=4)
 
 
 def test_no_thread_socket_or_file_stays(project: Project) -> None:

@@ -17,6 +17,15 @@ llmirage.simulate(tp="two")
 llmirage.Server(gpu=3)
 llmirage.step(model="m", decode=[(1, "x")])
 found: int = llmirage.generate("chat")
+llmirage.Server(gpus="H100")
+"""
+RIGHT = """
+import llmirage
+
+def ask() -> str:
+    with llmirage.Server(virtual_time=True, gpu="h100_sxm", tp=2, speed=None) as server:
+        [request] = server.expect(1, user="weather")
+        return request.reply
 """
 
 
@@ -26,6 +35,7 @@ def test_examples_are_typed_and_mistakes_are_found(tmp_path: Path) -> None:
     for number, block in enumerate(blocks):
         (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    (tmp_path / "right.py").write_text(RIGHT, encoding="utf-8")
     there = [str(ROOT / side) for side in ("client", "server", "shared")]  # mypy does not follow an editable install
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", "."],
@@ -33,4 +43,4 @@ def test_examples_are_typed_and_mistakes_are_found(tmp_path: Path) -> None:
     )  # fmt: skip
     found = [line.split(": error: ")[0] for line in done.stdout.splitlines() if ": error: " in line]
     assert len(blocks) == 6
-    assert found == [f"wrong.py:{line}" for line in range(4, 9)], done.stdout + done.stderr
+    assert found == [f"wrong.py:{line}" for line in range(4, 10)], done.stdout + done.stderr

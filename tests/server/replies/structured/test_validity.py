@@ -74,7 +74,7 @@ LEAVES = [
 ]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(few(schemas()), st.sampled_from(LEAVES), st.sampled_from(LEAVES), VALUES)
 def test_valid_is_what_jsonschema_calls_valid(schema: Any, one: Any, two: Any, value: Any) -> None:
     if isinstance(schema, dict):
@@ -83,7 +83,7 @@ def test_valid_is_what_jsonschema_calls_valid(schema: Any, one: Any, two: Any, v
     assert Validator(schema).is_valid(value) == reference.is_valid(value)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(few(schemas()), VALUES)
 @example({"prefixItems": [{"type": "string", "allOf": [False]}]}, [None])
 def test_messages_are_those_of_jsonschema(schema: Any, value: Any) -> None:
