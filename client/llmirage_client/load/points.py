@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from llmirage_client.choices import Variable
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.points import point_name
+from llmirage_client.measure.load_points import point_name
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.summary import requests_by_root
 

@@ -12,8 +12,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.record import Record
-from llmirage_client.measure.repeats import NOTABLE, Repeats
+from llmirage_client.measure.record import NOTABLE, Record, Repeats
 from llmirage_client.workload.common_beginnings import common_shares
 from llmirage_client.workload.session import Workload
 

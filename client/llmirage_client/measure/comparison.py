@@ -1,23 +1,90 @@
-"""Two runs side by side: by how much each figure differs, and whether that is more than chance."""
+"""Two runs side by side: differences of figures and settings, and the noise that repeats of the runs would show.
+
+Noise is estimated by drawing conversations anew with replacement (cluster bootstrap): requests of one conversation tree share
+their context, their place in the cluster and its queue, so whole trees are drawn. Requests of one time share the load of that
+time: `parts` of the run are drawn likewise (block bootstrap). Source: B. Efron, R. Tibshirani, An Introduction to the
+Bootstrap, 1993, ch. 8, 13.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from statistics import NormalDist
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats, Ints
+from llmirage_client.measure.arrays import Floats, Ints, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.equal_load import at_equal_load, loaded
-from llmirage_client.measure.metrics import compute_columns
+from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import request_columns
-from llmirage_client.measure.resampling import REPLICATES, draws, means, parts, percentiles, ratios, student_t
+
+REPLICATES = 500
+_AT_ONCE = 4_000_000  # weights held in memory at a time
+
+
+def parts(start_s: Floats, count: int) -> Ints:
+    """For each request the part of the run in which it began, of `count` parts with as many requests each."""
+    place = np.argsort(np.argsort(start_s, kind="stable"), kind="stable")
+    return place * count // max(start_s.size, 1)
+
+
+def student_t(probability: float, freedom: int) -> float:
+    """Quantile of Student's t distribution. Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5."""
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
+
+
+def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES) -> npt.NDArray[np.int32]:
+    """How often each cluster is drawn in each replicate, shape (replicates, clusters); every row sums to `clusters`."""
+    chosen = rng.integers(0, clusters, size=(replicates, clusters))
+    counts = np.zeros((replicates, clusters), dtype=np.int32)
+    np.add.at(counts, (np.arange(replicates)[:, None], chosen), 1)
+    return counts
+
+
+def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+    """The mean of the values in each replicate, NaN where none was drawn. values, cluster: one entry a row, without NaN."""
+    return ratios(values, np.ones(values.size), cluster, counts)
+
+
+def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+    """Sum of upper / sum of lower in each replicate, NaN where lower sums to 0."""
+    clusters = counts.shape[1]
+    sums = [np.bincount(cluster, weights=values, minlength=clusters) for values in (upper, lower)]
+    above, below = (np.asarray(counts @ one, dtype=np.float64) for one in sums)
+    return ratio(above, below)
+
+
+def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:
+    """Percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
+
+    A percentile is the smallest value that so many percent do not exceed.
+    """
+    order = np.argsort(values)
+    values, cluster = values[order], cluster[order]
+    found = np.full((counts.shape[0], len(percents)), np.nan)
+    step = max(_AT_ONCE // max(values.size, 1), 1)
+    shares = np.array(percents) / 100
+    for begin in range(0, counts.shape[0], step):
+        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int32)
+        for row, drawn in enumerate(weights, begin):
+            if drawn[-1] > 0:
+                found[row] = values[np.searchsorted(drawn, np.ceil(shares * drawn[-1]).clip(1))]
+    return found
+
 
 FEWEST_CLUSTERS = 8  # fewer conversations than this say nothing about how conversations vary
 FEWEST_BEYOND = 5  # values above a percentile that its noise can be judged by
@@ -341,3 +408,71 @@ def _rates(side: _Side, tag: str) -> Floats:
     sums, _ = np.histogram(columns.end_s[ok], bins=_SLICES, range=(begin, end), weights=amount[ok])
     rates: Floats = sums * (_SLICES / ((end - begin) * side.speed))
     return rates
+
+
+# Options that say where files go or where requests come from, not what was asked of the endpoint.
+_NO_MATTER = {
+    *(
+        "artifact_dir",
+        "overwrite",
+        "records",
+        "api_key",
+        "url",
+        "headers",
+        "goodput",
+        "slo",
+        "junit",
+        "slice_duration",
+        "file",
+    )
+}
+
+
+def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
+    """One sentence each, about the workload, the settings and how the runs ended; empty when there is nothing to say."""
+    found = []
+    settings: tuple[tuple[str, Any, Any], ...] = (
+        ("model", baseline.model, other.model),
+        ("API", baseline.endpoint, other.endpoint),
+        ("workload", baseline.workload_path, other.workload_path),
+        ("format of the workload", baseline.workload_format, other.workload_format),
+        ("streaming", baseline.streaming, other.streaming),
+        ("speed", baseline.speed, other.speed),
+    )
+    for word, one, two in settings:
+        if one != two:
+            found.append(f"The {word} differs: {_shown(one)} and {_shown(two)}.")
+    options = []
+    for name in sorted((baseline.options.keys() | other.options.keys()) - _NO_MATTER - {"model", "streaming", "speed"}):
+        one, two = _shown(baseline.options.get(name)), _shown(other.options.get(name))
+        if one != two:
+            options.append(f"--{name.replace('_', '-')} ({one}, {two})")
+    if options:
+        found.append(f"Options differ: {', '.join(options)}.")
+    if _conversations(baseline) != _conversations(other):
+        counts = " and ".join(str(len(_conversations(run))) for run in (baseline, other))
+        found.append(f"The runs have different conversations ({counts} different ones).")
+    for name, run in (("first", baseline), ("other", other)):
+        if run.cancelled:
+            found.append(f"The {name} run is not whole: {run.cancel_reason or 'it was stopped'}.")
+        cost = compute(run).client
+        if cost is not None and cost.was_bottleneck:
+            state = "late" if cost.late else "busy"
+            found.append(f"The client of the {name} run was {state}: its figures may be worse than the endpoint is.")
+    return found
+
+
+def _conversations(run: RunResult) -> Counter[str]:
+    roots = {
+        (r.root_correlation_id, r.conversation_id) for r in run.records if r.agent_depth == 0 and r.phase == "profiling"
+    }
+    return Counter(name for _, name in roots)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if not value:  # switches that are off, lists without an entry, zeros: as if not given
+        return "not given"
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

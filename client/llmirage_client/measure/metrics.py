@@ -1,4 +1,7 @@
-"""The metrics of a run, computed after it from its records alone."""
+"""All metrics of a run, of slices of it, and of the client that measured it, from its records.
+
+A conversation is a row of its own: duration, time to its first answer, and the part of its context found in the server's cache.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.arrays import Floats, Ints, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
-from llmirage_client.measure.client_cost import client_cost
 from llmirage_client.measure.columns import Columns, columns_of, filled
-from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
 from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
 from llmirage_client.measure.over_time import Level, levels
@@ -22,6 +23,126 @@ from llmirage_client.measure.record import ClientCost, Record, RequestError, Run
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
 from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
+
+
+@dataclass(slots=True, frozen=True)
+class Conversations:
+    """Arrays of one length, one entry a conversation with at least one request that succeeded, in order of first start.
+
+    Times are in seconds of cluster time, counted over the turns that succeeded; NaN where a figure has no basis.
+    number: as in Columns.conversation. whole: it came to its last turn, and none of its requests failed or was cancelled.
+    latency_s: first start to last content. ttfat_s: first start to the first content of the last turn.
+    decode_tokens_per_s: mean over turns of (tokens - 1) / (latency - TTFT); of replies that came in one piece there is none.
+    cache_hit: cached tokens, part of all prompt tokens. eligible_cache_hit: cached tokens, part of those that the server had
+        seen: the prompt and reply of the turn before. Both are at most 1.
+    """
+
+    number: Ints
+    turns: Ints
+    whole: np.typing.NDArray[np.bool_]
+    start_s: Floats
+    latency_s: Floats
+    first_turn_ttft_s: Floats
+    ttfat_s: Floats
+    decode_tokens_per_s: Floats
+    cache_hit: Floats
+    eligible_cache_hit: Floats
+
+    def those(self, chosen: Ints | np.typing.NDArray[np.bool_]) -> Conversations:
+        """The conversations with these places, or where this is true."""
+        return Conversations(*(getattr(self, name)[chosen] for name in Conversations.__slots__))
+
+
+def conversations(
+    columns: Columns, prompt: Floats, completion: Floats, cached: Floats, speed: float = 1.0, *, to_last_byte: bool = False
+) -> Conversations:
+    """prompt, completion, cached: tokens of each row, NaN where unknown; a turn whose count of cached tokens is unknown is
+    left out of both hit rates. to_last_byte: a request ends with its last byte (evalscope) and not with its last content.
+    """
+    ends_s = columns.end_s if to_last_byte else columns.last_s
+    rows = np.lexsort((columns.turn_index, columns.conversation))
+    rows = rows[columns.ok[rows] & ~np.isnan(ends_s[rows])]
+    number = columns.conversation[rows]
+    starts = np.flatnonzero(np.diff(number, prepend=-1)) if rows.size else np.empty(0, dtype=np.int64)
+    turns = np.diff(starts, append=rows.size)
+    failed = np.isin(number[starts], columns.conversation[~columns.ok])
+    begin, end = columns.start_s[rows], ends_s[rows]
+    # A reply in one piece has no first token of its own: all of it came at once.
+    ttft = np.where(columns.streamed[rows], columns.first_s[rows], end) - begin
+    lasts = starts + turns - 1
+
+    def total(values: Floats) -> Floats:
+        """Sum over each conversation; NaN counts as nothing."""
+        sums: Floats = np.add.reduceat(np.nan_to_num(values), starts) if rows.size else np.empty(0)
+        return sums
+
+    decode_s = (end - begin - ttft) * speed
+    further = completion[rows] - 1
+    several = columns.last_s[rows] > columns.first_s[rows]  # packets: one alone says nothing of how fast it was decoded
+    per_s = np.divide(further, decode_s, out=np.full(rows.size, np.nan), where=several & (decode_s > 0) & (further > 0))
+    known = ~np.isnan(cached[rows]) & ~np.isnan(prompt[rows])
+    hits = np.where(known, np.minimum(cached[rows], prompt[rows]), np.nan)
+    seen = prompt + completion
+    before = columns.continues[rows]
+    eligible = np.where(known & (before >= 0), seen[before], np.nan)
+    result = Conversations(
+        number=number[starts],
+        turns=turns,
+        whole=~failed & np.isin(number[starts], columns.conversation[columns.final]),
+        start_s=begin[starts],
+        latency_s=(end[lasts] - begin[starts]) * speed,
+        first_turn_ttft_s=ttft[starts] * speed,
+        ttfat_s=(begin[lasts] + ttft[lasts] - begin[starts]) * speed,
+        decode_tokens_per_s=ratio(total(per_s), total((~np.isnan(per_s)).astype(np.float64))),
+        cache_hit=ratio(total(hits), total(np.where(known, prompt[rows], np.nan))),
+        eligible_cache_hit=ratio(total(np.minimum(hits, eligible)), total(eligible)),
+    )
+    return result.those(np.argsort(result.start_s, kind="stable"))
+
+
+LATE_MS = 10.0
+LATE_SHARE = 0.05  # of the median request latency
+BUSY_SHARE = 0.85  # of one CPU core
+_SHORTEST_JUDGED_S = 1.0
+
+
+def client_cost(
+    cpu_s: float | None,
+    wall_s: float,
+    timer_lag_s: Sequence[float],
+    metrics: Mapping[str, Floats],
+    speed: float = 1.0,
+    *,
+    waits_for_slots: bool = False,
+) -> ClientCost:
+    """timer_lag_s: samples in seconds of real time. metrics: request_columns of the measured requests.
+
+    waits_for_slots: a schedule that waits for free slots is late because the endpoint is slow; its requests are not judged.
+    Late: the 95th percentile of either lag is above LATE_MS and above LATE_SHARE of the median request latency.
+    Busy: the client used more than BUSY_SHARE of one core over a run of at least a second.
+    """
+    timers = _tail(np.asarray(timer_lag_s, dtype=np.float64) * (speed * 1e3))
+    send_lag_ms = None if waits_for_slots else metrics.get("credit_to_start_latency")
+    sends = _tail(send_lag_ms[~np.isnan(send_lag_ms)]) if send_lag_ms is not None else (None, None)
+    latency_ms = metrics.get("request_latency")
+    limit_ms = max(LATE_MS, LATE_SHARE * (0.0 if latency_ms is None else float(np.nanmedian(latency_ms))))
+    return ClientCost(
+        cpu_s=cpu_s,
+        wall_s=wall_s,
+        timers_late_p95_ms=timers[0],
+        timers_late_max_ms=timers[1],
+        sends_late_p95_ms=sends[0],
+        sends_late_max_ms=sends[1],
+        late=any(p95 is not None and p95 > limit_ms for p95 in (timers[0], sends[0])),
+        busy=cpu_s is not None and wall_s >= _SHORTEST_JUDGED_S and cpu_s > BUSY_SHARE * wall_s,
+    )
+
+
+def _tail(late_ms: Floats) -> tuple[float, float] | tuple[None, None]:
+    if not late_ms.size:
+        return None, None
+    return float(np.percentile(late_ms, 95)), float(late_ms.max())
+
 
 TokenSource = Literal["server", "client", "mixed", "unknown"]
 
@@ -283,3 +404,34 @@ def _counted_by(found: Mapping[str, Floats], tag: str, usage_tag: str) -> TokenS
     counted = int((~np.isnan(found[tag])).sum())
     by_server = int((~np.isnan(found[usage_tag])).sum()) if usage_tag in found else 0
     return "server" if by_server == counted else "client" if by_server == 0 else "mixed"
+
+
+@dataclass(slots=True, frozen=True)
+class Slice:
+    """index: from 0, counted from the first start of the run; start_s, end_s: from there, in cluster time."""
+
+    index: int
+    start_s: float
+    end_s: float
+    metrics: Metrics
+
+
+def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int = 5_000) -> list[Slice]:
+    """The metrics of the requests that started in each slice of slice_s seconds of cluster time; an empty slice is left out.
+
+    Raises ValueError when slice_s is not above zero or there would be more than `most` slices.
+    """
+    if not slice_s > 0:
+        raise ValueError("the duration of a slice must be above 0")
+    columns = columns.rows(columns.measured)
+    if not len(columns):
+        return []
+    since_s = (columns.start_s - columns.start_s.min()) * speed
+    number = np.floor(since_s / slice_s).astype(np.int64)
+    found = np.unique(number)
+    if found.size > most:
+        raise ValueError(f"slices of {slice_s:g} s would be {found.size}; {most} is the most")
+    return [
+        Slice(int(i), i * slice_s, (i + 1) * slice_s, compute_columns(columns.rows(number == i), speed))
+        for i in found.tolist()
+    ]

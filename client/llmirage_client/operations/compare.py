@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.measure.comparison import Comparison, Difference
+from llmirage_client.measure.comparison import Comparison, Difference, run_differences
 from llmirage_client.measure.comparison import compare as compare_results
-from llmirage_client.measure.run_differences import run_differences
 from llmirage_client.measure.run_folder import read_runs
 from llmirage_client.settings.output import CompareSettings
 from llmirage_shared.settings import InputRefused

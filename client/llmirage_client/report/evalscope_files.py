@@ -12,7 +12,7 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats, ratio
 from llmirage_client.measure.columns import Columns
-from llmirage_client.measure.conversations import conversations
+from llmirage_client.measure.metrics import conversations
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
 from llmirage_client.measure.workload_throughput import (
     LAST_WINDOW_S,

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.columns import Columns, columns_of
-from llmirage_client.measure.metrics import Metrics, compute
+from llmirage_client.measure.metrics import Metrics, Slice, compute, time_slices
 from llmirage_client.measure.record import RunResult
-from llmirage_client.measure.time_slices import Slice, time_slices
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line, remove_earlier_run
 from llmirage_client.report.secrets import hide_in_command

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
-from llmirage_client.measure.points import PointResult, SearchAnswer
+from llmirage_client.measure.load_points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.report.whole_files import write_json, write_text
 

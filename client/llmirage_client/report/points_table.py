@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmirage_client.measure.points import PointResult, SearchAnswer
+from llmirage_client.measure.load_points import PointResult, SearchAnswer
 from llmirage_client.report.numbers import cached_cell, count, known, latency_cells, number, rate_cells
 from llmirage_client.report.screen import Block, plain_table
 from llmirage_client.report.secrets import hide_in_text

@@ -12,12 +12,11 @@ from typing import Any
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
-from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.metrics import Metrics, Slice
 from llmirage_client.measure.mismatch import mismatches_of
 from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import verdicts_json, verdicts_of
-from llmirage_client.measure.time_slices import Slice
 from llmirage_client.report.records_file import RunClock, error_details, run_head
 from llmirage_shared.statistics import Summary
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.saturation import rate_note
-from llmirage_client.measure.client_cost import client_cost
 from llmirage_client.measure.columns import columns_of
+from llmirage_client.measure.metrics import client_cost
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
-from llmirage_client.measure.record_line import record_of
 from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.measure.run_folder import record_of
 from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.workers.conductor import WorkerPart
 from llmirage_client.workload.session import Workload

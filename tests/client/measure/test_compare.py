@@ -12,12 +12,20 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.measure.columns import filled
-from llmirage_client.measure.comparison import Comparison, Difference, compare
+from llmirage_client.measure.comparison import (
+    Comparison,
+    Difference,
+    compare,
+    draws,
+    means,
+    percentiles,
+    ratios,
+    run_differences,
+    student_t,
+)
 from llmirage_client.measure.equal_load import loaded
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import request_columns
-from llmirage_client.measure.resampling import draws, means, percentiles, ratios, student_t
-from llmirage_client.measure.run_differences import run_differences
 from llmirage_client.report.files import write_artifacts
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.measure.metrics import compute
+from llmirage_client.measure.metrics import compute, time_slices
 from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
-from llmirage_client.measure.time_slices import time_slices
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.report.secrets import HIDDEN, hide_in_command, hide_in_options, hide_in_text

@@ -8,8 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from llmirage_client.measure.comparison import compare
-from llmirage_client.measure.run_differences import run_differences
+from llmirage_client.measure.comparison import compare, run_differences
 from llmirage_client.measure.slo import Objective
 from llmirage_client.report.comparison_table import difference_cells, difference_heads
 from llmirage_client.report.html import run_summary

@@ -1,4 +1,4 @@
-"""What came of a run at several loads: one PointResult each, and the answer of a search."""
+"""Results of a run at several loads, one PointResult each, and the answer of a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmirage_client.measure.confidence import CONFIDENCE
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.repeats import Repeats
+from llmirage_client.measure.record import Repeats
 from llmirage_client.measure.slo import Verdict, judge_failures
 
 _ERROR_CHARACTERS = 120
