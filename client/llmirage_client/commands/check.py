@@ -18,7 +18,7 @@ check = command(
     "check",
     "llmirage_client.commands.actions.check:check",
     [
-        argument("file", names=at_call("llmirage_client.workload.names:bundled_names")),
+        argument("file", names=at_call("llmirage_client.workload.synthesis.generated:bundled_names")),
         *options(FileSettings),
         *options(CheckOutput),
     ],

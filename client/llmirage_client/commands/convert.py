@@ -15,7 +15,7 @@ convert = command(
     "convert",
     "llmirage_client.commands.actions.convert:convert",
     [
-        argument("file", names=at_call("llmirage_client.workload.names:bundled_names")),
+        argument("file", names=at_call("llmirage_client.workload.synthesis.generated:bundled_names")),
         *options(ConvertSettings),
         *options(MadeFile),
         *options(ConvertOutput),

@@ -20,7 +20,7 @@ generate = command(
             "preset",
             "[PRESET|FILE.yaml]",
             default="agent-chain",
-            names=at_call("llmirage_client.workload.names:preset_names"),
+            names=at_call("llmirage_client.workload.synthesis.generated:preset_names"),
         ),
         *options(MadeFile),
         *options(GenerateSettings),

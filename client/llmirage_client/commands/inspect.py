@@ -15,7 +15,7 @@ inspect = command(
     "inspect",
     "llmirage_client.commands.actions.inspect:inspect",
     [
-        argument("file", names=at_call("llmirage_client.workload.names:workload_names")),
+        argument("file", names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(InspectSettings),
         *options(InspectOutput),
     ],

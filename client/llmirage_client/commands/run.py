@@ -13,7 +13,7 @@ run = command(
     "run",
     "llmirage_client.commands.actions.run:run",
     [
-        argument("file", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
+        argument("file", required=False, names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(ConnectionSettings),
         *options(LengthSettings),
         *options(WorkloadSettings),

@@ -14,7 +14,7 @@ simulate = command(
     "simulate",
     "llmirage_client.commands.actions.simulate:simulate",
     [
-        argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
+        argument("workload", required=False, names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(SimulationSettings),
         *options(SimulationOutput),
         renamed("door", "via", direct="engine", memory="api"),

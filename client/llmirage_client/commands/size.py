@@ -13,7 +13,7 @@ size = command(
     "size",
     "llmirage_client.commands.actions.size:size",
     [
-        argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
+        argument("workload", required=False, names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(SizingSettings, but=("max_time",)),
         *options(LengthSettings, but=("isl_stddev", "osl_stddev", "input_file")),
         *options(SizingOutput),

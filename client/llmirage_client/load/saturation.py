@@ -13,7 +13,7 @@ from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import NOTABLE, Record, Repeats
-from llmirage_client.workload.common_beginnings import common_shares
+from llmirage_client.workload.common_prefixes import common_shares
 from llmirage_client.workload.session import Workload
 
 GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoint serves less than 91 % of the offered load

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.workload.common_beginnings import common_tokens, roots_of
+from llmirage_client.workload.common_prefixes import common_tokens, roots_of
 from llmirage_client.workload.session import Session, SyntheticUser, Turn, Workload
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Two runs side by side: differences of figures and settings, and the noise that repeats of the runs would show.
 
-Noise is estimated by drawing conversations anew with replacement (cluster bootstrap): requests of one conversation tree share
-their context, their place in the cluster and its queue, so whole trees are drawn. Requests of one time share the load of that
-time: `parts` of the run are drawn likewise (block bootstrap). Source: B. Efron, R. Tibshirani, An Introduction to the
-Bootstrap, 1993, ch. 8, 13.
+Noise is estimated by drawing conversations anew with replacement (cluster bootstrap): requests of one conversation tree
+share their context, their place in the cluster and its queue, so whole trees are drawn. Requests of one time share the
+load of that time: `parts` of the run are drawn likewise (block bootstrap).
+Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8, 13.
 """
 
 from __future__ import annotations

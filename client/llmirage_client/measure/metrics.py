@@ -1,6 +1,7 @@
 """All metrics of a run, of slices of it, and of the client that measured it, from its records.
 
-A conversation is a row of its own: duration, time to its first answer, and the part of its context found in the server's cache.
+A conversation is a row of its own: duration, time to its first answer, and the part of its context that the
+server had cached.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from llmirage_client.load.turn_calls import written_out
-from llmirage_client.workload.convert import WRITERS, ConversionError, Converted
+from llmirage_client.workload.convert import ConversionError, Converted
 from llmirage_client.workload.convert import convert as in_format
 from llmirage_client.workload.registry import ALIASES
 from llmirage_client.workload.session import Workload
+from llmirage_client.workload.writers import WRITERS
 from llmirage_shared.settings import ConfigError, InputRefused
 
 

@@ -10,7 +10,7 @@ from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.workload import FileSettings, LengthSettings, WorkloadSettings
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
-from llmirage_client.workload.format_options import parse_pairs
+from llmirage_client.workload.format import parse_pairs
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
 from llmirage_client.workload.files import read_json_lines, read_records
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Option
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_shared.prompt_encoder import PromptEncoder

@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import json
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_client.workload.hash_blocks import block_content
-from llmirage_client.workload.prefix_tree import as_segment, tokens_of
 from llmirage_client.workload.session import Session, SyntheticUser, TokenSpec, Turn, Workload
 from llmirage_shared.media import part_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
+
+_TOKEN_BYTES = 4
+
+
+def as_segment(ids: npt.NDArray[np.int32]) -> bytes:
+    """Token ids as a segment: bytes that sort as the ids do."""
+    return ids.astype(np.uint32).astype(">u4").tobytes()
+
+
+def tokens_of(segment: bytes) -> int:
+    return len(segment) // _TOKEN_BYTES
+
+
+class PrefixTree:
+    """Prompts cut into segments at the same places: whole segments are found by hash, the one that differs by neighbours."""
+
+    __slots__ = ("_children", "_sorted")
+
+    def __init__(self) -> None:
+        self._children: dict[bytes, PrefixTree] = {}
+        self._sorted: list[bytes] = []
+
+    def match(self, segments: Sequence[bytes]) -> int:
+        """Tokens at the beginning that some prompt put in before begins with too."""
+        node, matched = self, 0
+        for segment in segments:
+            child = node._children.get(segment)
+            if child is None:
+                return matched + node._common(segment)
+            matched += tokens_of(segment)
+            node = child
+        return matched
+
+    def put(self, segments: Sequence[bytes]) -> None:
+        node = self
+        for segment in segments:
+            child = node._children.get(segment)
+            if child is None:
+                child = node._children[segment] = PrefixTree()
+                node._sorted.insert(bisect_left(node._sorted, segment), segment)
+            node = child
+
+    def _common(self, segment: bytes) -> int:
+        """The most tokens that it begins with as a child does: in sorted order one of its neighbours has them."""
+        place = bisect_left(self._sorted, segment)
+        return max((_common(segment, other) for other in self._sorted[max(place - 1, 0) : place + 1]), default=0)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    length = min(len(one), len(other))
+    differ = np.frombuffer(one[:length], dtype=np.uint32) != np.frombuffer(other[:length], dtype=np.uint32)
+    return int(differ.argmax()) if differ.any() else length // _TOKEN_BYTES
+
 
 _FIRST_UNKNOWN = 2**31  # ids from here on are in no vocabulary
 _LONGEST_REPLY = 1_000_000  # where a file allows more, no model gives them

@@ -1,6 +1,6 @@
 """The workload formats by name, which one a file is in, and the workloads that ship with the package.
 
-A format is a module of `formats/` with a FORMAT; there is nothing else to register.
+Every Format at the top level of a module of `formats/` is found; there is nothing else to register.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import Any
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import JsonFault, fault, parse, read_head, read_magic
-from llmirage_client.workload.first_keys import FirstKeys, first_keys
-from llmirage_client.workload.format import Format, never
-from llmirage_client.workload.format_options import DATASET_OFFSET, read_options, skip
+from llmirage_client.workload.format import DATASET_OFFSET, FirstKeys, Format, first_keys, never, read_options, skip
 from llmirage_client.workload.session import Workload
 
 BUNDLED_PREFIX = "bundled:"
@@ -27,11 +25,9 @@ _LINES_TO_LOOK_AT = 100
 
 
 def _find_formats() -> dict[str, Format]:
-    found = []
-    for module in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
-        declared = getattr(importlib.import_module(module.name), "FORMAT", None)
-        if isinstance(declared, Format):
-            found.append(declared)
+    modules = pkgutil.iter_modules(formats.__path__, f"{formats.__name__}.")
+    values = [value for module in modules for value in vars(importlib.import_module(module.name)).values()]
+    found = [value for value in values if isinstance(value, Format)]
     return {declared.name: declared for declared in sorted(found, key=lambda declared: (declared.order, declared.name))}
 
 

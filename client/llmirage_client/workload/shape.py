@@ -8,8 +8,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from llmirage_client.workload.prefix_tree import PrefixTree
-from llmirage_client.workload.prompts import PromptWriter
+from llmirage_client.workload.prompts import PrefixTree, PromptWriter
 from llmirage_client.workload.session import Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.statistics import Summary, summarize

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from workload_files import mutate, write
 
 from llmirage_client.commands.convert import convert as command
-from llmirage_client.workload.convert import WRITERS, ConversionError, convert
+from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.registry import FORMATS, load
 from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import summarise
+from llmirage_client.workload.writers import WRITERS
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load as load_tokenizer
 

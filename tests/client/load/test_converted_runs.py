@@ -12,9 +12,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmirage_client.workload.convert import WRITERS, ConversionError, convert
+from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, ContextMode, Session, SyntheticUser, TokenSpec, Turn, Workload
+from llmirage_client.workload.writers import WRITERS
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="@"), min_size=1, max_size=12)
 TIMES_S = st.integers(0, 50_000).map(lambda ms: ms / 1000)

@@ -8,7 +8,7 @@ import pytest
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.turn_calls import SyntheticTurns
-from llmirage_client.workload.format_options import skip
+from llmirage_client.workload.format import skip
 from llmirage_client.workload.session import Session, SyntheticUser, Turn
 from llmirage_shared.tokenizer_loader import embedded
 

@@ -14,7 +14,7 @@ from workload_files import loads_or_is_refused, mutate, problems_of, write_whole
 from workload_files import write as write_rows
 
 from llmirage_client.workload import formats, registry
-from llmirage_client.workload.first_keys import first_keys
+from llmirage_client.workload.format import first_keys
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 DAG = '{"session_id":"a","turns":[{"messages":[{"role":"user","content":"x"}]}]}\n'

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from workload_files import write
 
 from llmirage_client.cli import main
-from llmirage_client.workload.prefix_tree import PrefixTree, as_segment
-from llmirage_client.workload.prompts import PromptWriter
+from llmirage_client.workload.prompts import PrefixTree, PromptWriter, as_segment
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import WorkloadShape, shape

@@ -13,8 +13,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import read_prompt
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError

@@ -14,8 +14,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import fault
-from llmirage_client.workload.format import Format, never
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option, never
 from llmirage_client.workload.hash_blocks import without_reply_note
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError

@@ -17,10 +17,8 @@ import yaml
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.conversation_lines import LeftOut
-from llmirage_client.workload.csv_rows import header_of, read_table
-from llmirage_client.workload.files import fault, read_head
-from llmirage_client.workload.format import Format, never
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.files import fault, header_of, read_head, read_table
+from llmirage_client.workload.format import Format, Option, never
 from llmirage_client.workload.hash_blocks import GrowingPrompts, ids_within, key_of, recorded_turn
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError

@@ -14,9 +14,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.first_keys import folder_begins_with
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option, folder_begins_with
 from llmirage_client.workload.hash_blocks import key_of, read_prompt, recorded_turn, unknown_prompt, without_reply_note
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees

@@ -12,8 +12,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {

@@ -1,11 +1,19 @@
-"""otel_spans: traces of agents by OpenTelemetry's gen_ai conventions, plain spans or OTLP/JSON, a file or a folder of them.
+"""OpenTelemetry spans of calls of a model, as exported and as Exgentic publishes them.
+
+otel_spans: traces of agents by OpenTelemetry's gen_ai conventions, plain spans or OTLP/JSON, a file or a folder of them.
 
 A trace is one tree of requests, each sent with the messages of its span. A call waits for those whose replies are among its
 messages; where none is, for the last one that had ended within the span that holds it, or the next one outwards.
+
+exgentic: sessions of benchmark agents as spans (Exgentic agent-llm-traces, v1 and v2), an object a session.
+
+Each call of a model is a whole request: its messages, tools and limit as recorded. The calls of a session follow each other,
+each as long after the previous one's end as recorded. When sessions began relative to each other the file does not say.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +21,144 @@ from typing import Any
 from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
 from llmirage_client.workload.conversation_lines import LeftOut
 from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.first_keys import folder_begins_with
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.request_graph import Need, RecordedRequest, sessions_of_play
+from llmirage_client.workload.format import Format, Option, folder_begins_with
+from llmirage_client.workload.request_graph import Need, RecordedRequest, free_name, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
-from llmirage_client.workload.span_messages import input_messages, output_text, request_parameters, tool_definitions
+
+Message = dict[str, Any]
+
+
+def input_messages(attributes: Mapping[str, Any], check: Checker, at: str) -> tuple[Message, ...]:
+    """The request's messages, system instructions first. Problems go to the checker."""
+    field = f"{at}gen_ai.input.messages"
+    entries = check.json_of(check.required(attributes, "gen_ai.input.messages", at), field)
+    messages = list(_system(attributes.get("gen_ai.system_instructions"), check, f"{at}gen_ai.system_instructions"))
+    for i, entry in enumerate(check.items(entries, field, may_be_empty=False) or []):
+        message = check.mapping(entry, f"{field}.{i}")
+        if message is not None:
+            messages += _messages(message, check, f"{field}.{i}")
+    return tuple(messages)
+
+
+def output_text(attributes: Mapping[str, Any]) -> str | None:
+    """The text of the reply, where it was recorded."""
+    text = attributes.get("gen_ai.output.text")
+    if isinstance(text, str):
+        return text
+    check = Checker(None)
+    entries = check.json_of(attributes.get("gen_ai.output.messages"), "")
+    if not isinstance(entries, list):
+        return None
+    texts = [
+        message.get("content") for entry in entries if isinstance(entry, dict) for message in _messages(entry, check, "")
+    ]
+    return "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def tool_definitions(attributes: Mapping[str, Any], check: Checker, at: str) -> tuple[Message, ...] | None:
+    """The tools of the request; a definition without "function" is put into one."""
+    field = f"{at}gen_ai.tool.definitions"
+    value = attributes.get("gen_ai.tool.definitions")
+    entries = None if value is None else check.mappings(check.json_of(value, field), field)
+    if not entries:
+        return None
+    keys = ("name", "description", "parameters")
+    return tuple(
+        tool
+        if isinstance(tool.get("function"), dict)
+        else {"type": "function", "function": {key: tool[key] for key in keys if tool.get(key) is not None}}
+        for tool in entries
+    )
+
+
+def request_parameters(attributes: Mapping[str, Any], check: Checker, at: str) -> dict[str, Any]:
+    """Temperature and stop sequences of the request."""
+    extra: dict[str, Any] = {}
+    temperature = check.given(attributes, "gen_ai.request.temperature", check.number, at)
+    if temperature is not None:
+        extra["temperature"] = temperature
+    stop = check.given(attributes, "gen_ai.request.stop_sequences", check.texts, at)
+    if stop:
+        extra["stop"] = list(stop)
+    return extra
+
+
+def _system(value: object, check: Checker, field: str) -> Iterator[Message]:
+    if value is None or value == "":
+        return
+    parts: object = value
+    if isinstance(value, str):
+        try:
+            parts = json.loads(value)
+        except (ValueError, RecursionError):
+            parts = None
+        if not isinstance(parts, list):
+            yield {"role": "system", "content": value}
+            return
+    yield from _messages({"role": "system", "parts": parts}, check, field)
+
+
+def _messages(message: Mapping[str, Any], check: Checker, at: str) -> Iterator[Message]:
+    """The messages that one with parts is: each tool's result is one of its own."""
+    role = check.text(check.required(message, "role", f"{at}."), f"{at}.role", may_be_empty=False)
+    if role is None:
+        return
+    if "parts" not in message:
+        if "content" not in message and "tool_calls" not in message:
+            check.required(message, "content", f"{at}.")
+        yield dict(message)
+        return
+    made = _Made("system" if role == "developer" else role)
+    for i, entry in enumerate(check.items(message["parts"], f"{at}.parts") or []):
+        part = check.mapping(entry, f"{at}.parts.{i}")
+        if part is None:
+            continue
+        if part.get("type") == "tool_call_response":
+            yield from made.flushed()
+            result = part["result"] if "result" in part else part.get("response")
+            yield {"role": "tool", "tool_call_id": part.get("id"), "content": _as_text(result)}
+        else:
+            made.add(part, check, f"{at}.parts.{i}")
+    yield from made.flushed(may_be_empty=not message["parts"])
+
+
+class _Made:
+    """A message in the making."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Message] = []
+
+    def add(self, part: Mapping[str, Any], check: Checker, at: str) -> None:
+        match part.get("type"):
+            case "text":
+                self._texts.append(str(part.get("content") or part.get("text") or ""))
+            case "thinking" | "reasoning":
+                self._thoughts.append(str(part.get("thinking") or part.get("content") or ""))
+            case "tool_call":
+                function = {"name": part.get("name"), "arguments": _as_text(part.get("arguments"))}
+                self._calls.append({"id": part.get("id"), "type": "function", "function": function})
+            case other:
+                check.fail(f"{at}.type", f"Input should be text, thinking, tool_call or tool_call_response, got {other!r}")
+
+    def flushed(self, may_be_empty: bool = False) -> Iterator[Message]:
+        if not (self._texts or self._thoughts or self._calls or may_be_empty):
+            return
+        message: Message = {"role": self._role, "content": "".join(self._texts)}
+        if self._thoughts:
+            message["reasoning_content"] = "".join(self._thoughts)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        yield message
+        self._texts, self._thoughts, self._calls = [], [], []
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(None if value is ABSENT else value, ensure_ascii=False)
+
 
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _OPERATIONS = ("chat", "generate_content", "text_completion")
@@ -231,4 +371,122 @@ FORMAT = Format(
     aliases=("otel", "otlp_json"),
     order=14,
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
+)
+
+
+_EXGENTIC_FAILED = 2
+_PROVIDERS = ("openai/azure/", "azure/", "aws/", "gcp/")
+_EXGENTIC_ENDINGS = (".jsonl", ".jsonl.gz", ".json")
+
+
+def load_exgentic(
+    path: str, *, harness: str | None = None, source_model: str | None = None, benchmark: str | None = None
+) -> Workload:
+    """Every session of the file or folder that the options let pass.
+
+    Raises WorkloadError with all problems, each with file, line and field.
+    """
+    problems: list[Problem] = []
+    left_out = LeftOut()
+    sessions: list[Session] = []
+    names: set[str] = set()
+    for _, row, check in read_rows_below(path, _EXGENTIC_ENDINGS, problems):
+        if not _wanted(row, check, harness, source_model, benchmark):
+            left_out.add("sessions of another harness, model or benchmark")
+            continue
+        session = _session(row, check, names, left_out)
+        if session is not None and session.turns:
+            sessions.append(session)
+        elif session is not None:
+            left_out.add("sessions without a call of a model that succeeded")
+    if not sessions and not problems:
+        problems.append(Problem("; ".join(["has no session that can run", *left_out.notes()])))
+    if problems:
+        raise WorkloadError(path, problems)
+    return Workload.of_roots(EXGENTIC.name, path, sessions, left_out.notes())
+
+
+def _wanted(row: Mapping[str, Any], check: Checker, harness: str | None, model: str | None, benchmark: str | None) -> bool:
+    models = check.given(row, "models", check.texts) or ()
+    if harness is not None and row.get("harness") != harness:
+        return False
+    if model is not None and _plain_row(model) not in [_plain_row(one) for one in models]:
+        return False
+    return benchmark is None or row.get("benchmark") == benchmark
+
+
+def _plain_row(model: str) -> str:
+    """The name without its provider."""
+    model = model.casefold()
+    return next((model.removeprefix(prefix) for prefix in _PROVIDERS if model.startswith(prefix)), model)
+
+
+def _session(row: Mapping[str, Any], check: Checker, names: set[str], left_out: LeftOut) -> Session | None:
+    name = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
+    calls = []
+    for i, entry in enumerate(check.items(check.required(row, "spans"), "spans") or []):
+        span = check.mapping(entry, f"spans.{i}")
+        call = None if span is None else _exgentic_call(span, f"spans.{i}.", check, left_out)
+        if call is not None:
+            calls.append(call)
+    if name is None or check.problems:
+        return None
+    calls.sort(key=lambda call: call[0])
+    turns: list[Turn] = []
+    ended_s: float | None = None
+    for start_s, end_s, turn in calls:
+        delay_s = 0.0 if ended_s is None else max(start_s - ended_s, 0.0)
+        turns.append(Turn(turn.messages, max_tokens=turn.max_tokens, tools=turn.tools, extra=turn.extra, delay_s=delay_s))
+        ended_s = end_s if ended_s is None else max(ended_s, end_s)
+    return Session(free_name(name, names), tuple(turns), "isolated", line=check.line)
+
+
+def _exgentic_call(span: Mapping[str, Any], at: str, check: Checker, left_out: LeftOut) -> tuple[float, float, Turn] | None:
+    """Start, end and request of a span; None for what is no call of a model, or failed."""
+    attributes = check.given(span, "attributes", check.mapping, at) or {}
+    kind = span.get("type")
+    if kind != "llm_call" and (kind is not None or attributes.get("gen_ai.operation.name") != "chat"):
+        return None
+    status = check.given(span, "status", check.mapping, at) or {}
+    if status.get("code") == _EXGENTIC_FAILED:
+        left_out.add("calls that failed when they were recorded")
+        return None
+    within = f"{at}attributes."
+    usage = "gen_ai.usage.output_tokens"
+    output = check.integer(check.required(attributes, usage, within), f"{within}{usage}", minimum=0, maximum=MOST_TOKENS)
+    if output == 0:
+        left_out.add("calls with a reply of 0 tokens")
+        return None
+    start_s = check.moment(check.required(span, "start_time", at), f"{at}start_time")
+    end_s = check.moment(check.required(span, "end_time", at), f"{at}end_time")
+    limit = attributes.get("gen_ai.request.max_tokens")
+    if limit is not None:
+        limit = check.integer(limit, f"{within}gen_ai.request.max_tokens", minimum=1, maximum=MOST_TOKENS)
+    messages = input_messages(attributes, check, within)
+    tools = tool_definitions(attributes, check, within)
+    extra = request_parameters(attributes, check, within)
+    if start_s is None or end_s is None:
+        return None
+    return start_s, max(end_s, start_s), Turn(messages, max_tokens=limit or output, tools=tools, extra=extra)
+
+
+def recognises_exgentic(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return {"harness", "spans"} <= known or {"[].harness", "[].spans"} <= known
+
+
+EXGENTIC = Format(
+    name="exgentic",
+    summary="sessions of benchmark agents (Exgentic agent-llm-traces): whole requests with their tools, and waits",
+    needs="'harness', 'session_id' and 'spans' in every object",
+    recognises=recognises_exgentic,
+    load=load_exgentic,
+    aliases=("exgentic_v2",),
+    order=13,
+    options=(
+        Option("harness", "text", "only sessions of this harness"),
+        Option("source_model", "text", "only sessions recorded with this model"),
+        Option("benchmark", "text", "only sessions of this benchmark (v2)"),
+    ),
+    fetch="huggingface.co/datasets/Exgentic/agent-llm-traces, write its rows as JSON lines",
 )

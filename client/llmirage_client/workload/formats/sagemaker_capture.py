@@ -12,8 +12,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import JsonFault, parse, read_rows_below
-from llmirage_client.workload.first_keys import folder_begins_with
-from llmirage_client.workload.format import Format
+from llmirage_client.workload.format import Format, folder_begins_with
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError

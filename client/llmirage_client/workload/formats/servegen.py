@@ -19,8 +19,7 @@ import numpy as np
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_lines
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, recorded_turn, unknown_prompt
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError

@@ -11,8 +11,7 @@ from typing import Any
 from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.conversation_lines import LeftOut
 from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 

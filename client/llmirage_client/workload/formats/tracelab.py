@@ -11,11 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.csv_rows import header_of, read_table
-from llmirage_client.workload.files import read_head, read_rows_below
-from llmirage_client.workload.first_keys import folder_begins_with
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.files import header_of, read_head, read_rows_below, read_table
+from llmirage_client.workload.format import Format, Option, folder_begins_with
 from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, without_reply_note
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError

@@ -1,4 +1,4 @@
-"""Workloads that are drawn instead of read: a plan becomes sessions, and the name of a preset a workload."""
+"""Workloads that are drawn instead of read: sessions from a plan, presets by name, and names for shell completion."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.workload.files import fault
+from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthesis.plan import Plan, draw_plan
 from llmirage_client.workload.synthesis.profile import Profile, presets, read_profile
@@ -46,3 +47,15 @@ def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: boo
             field="format",
         )
     return as_tokens(plan, text if with_ids else None)
+
+
+def preset_names() -> list[str]:
+    return list(presets())
+
+
+def bundled_names() -> list[str]:
+    return [BUNDLED_PREFIX + name for name in bundled()]
+
+
+def workload_names() -> list[str]:
+    return [*bundled_names(), *preset_names()]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from workload_files import problems_of
 
-from llmirage_client.workload.format_options import Option, parse_pairs, read_options, skip
+from llmirage_client.workload.format import Option, parse_pairs, read_options, skip
 from llmirage_client.workload.registry import FORMATS, bundled, detect, load
 from llmirage_client.workload.session import Session, Turn, Workload, WorkloadError
 

@@ -1,4 +1,10 @@
-"""sglang_autobench: requests of SGLang's autobench data sets, one a line.
+"""SGLang's request files.
+
+sglang_token_trace: requests in token ids with the lengths of their replies, one a line, as SGLang's token-trace has them.
+
+`ts` is the time of a request in milliseconds. Rows without tokens, and those with an empty reply, are left out.
+
+sglang_autobench: requests of SGLang's autobench data sets, one a line.
 
 A prompt is a text, an array of messages, token ids, or a list of texts or of arrays of messages, the turns of a conversation
 with the live replies between them. Every key that the format does not know is a request parameter.
@@ -12,11 +18,78 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
+from llmirage_client.workload.conversation_lines import LeftOut
 from llmirage_client.workload.files import read_rows
-from llmirage_client.workload.format import Format
-from llmirage_client.workload.format_options import Option
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import ContextMode, Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+
+_LARGEST_ID = np.iinfo(np.int32).max
+_MS_PER_S = 1e3
+
+
+def load(path: str) -> Workload:
+    """Every request of the file. Raises WorkloadError with all problems, each with line and field."""
+    problems: list[Problem] = []
+    left_out = LeftOut()
+    sessions: list[Session] = []
+    for row, check in read_rows(path, problems):
+        spec = _tokens(row, check)
+        timestamp_ms = check.given(row, "ts", check.number)
+        if check.problems or spec is None:
+            continue
+        if not spec.input_tokens or not spec.output_tokens:
+            left_out.add("rows without tokens of a prompt or of a reply")
+            continue
+        arrival_s = None if timestamp_ms is None else timestamp_ms / _MS_PER_S
+        turn = Turn(tokens=spec, arrival_s=arrival_s)
+        sessions.append(Session(f"request_{check.line}", (turn,), "tokens", arrival_s, line=check.line))
+    if not sessions and not problems:
+        problems.append(Problem("; ".join(["has no request that can run", *left_out.notes()])))
+    if problems:
+        raise WorkloadError(path, problems)
+    return scheduled(FORMAT.name, path, sessions, left_out.notes())
+
+
+def _tokens(row: Mapping[str, Any], check: Checker) -> TokenSpec | None:
+    ids = _ids(check.required(row, "input_tokens"), "input_tokens", check)
+    output_ids = None if row.get("output_tokens") is None else _ids(row["output_tokens"], "output_tokens", check)
+    count = check.given(row, "num_output_tokens", check.integer)
+    if count is None and output_ids is None and "num_output_tokens" not in row:
+        check.required(row, "num_output_tokens")
+    if count is not None and not 0 <= count <= MOST_TOKENS:
+        check.fail("num_output_tokens", f"Input should be 0 to {MOST_TOKENS}")
+    if ids is None or check.problems:
+        return None
+    output_tokens = count if count is not None else 0 if output_ids is None else len(output_ids)
+    same = output_ids is not None and len(output_ids) == output_tokens
+    return TokenSpec(len(ids), output_tokens, ids, output_ids if same else None)
+
+
+def _ids(value: object, field: str, check: Checker) -> Any:
+    entries = check.items(value, field)
+    for i, entry in enumerate(entries or []):
+        if type(entry) is not int or not 0 <= entry <= _LARGEST_ID:
+            check.fail(f"{field}.{i}", f"Input should be a token id, 0 to {_LARGEST_ID}")
+            return None
+    return None if entries is None else np.array(entries, dtype=np.int32)
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return "input_tokens" in known and bool(known & {"output_tokens", "num_output_tokens"})
+
+
+FORMAT = Format(
+    name="sglang_token_trace",
+    summary="requests in token ids with the lengths of their replies, one a line (SGLang token-trace)",
+    needs="'input_tokens', and 'output_tokens' or 'num_output_tokens', on every line",
+    recognises=recognises,
+    load=load,
+    aliases=("token_trace",),
+    order=37,
+)
+
 
 _OUTPUT_TOKENS = 256
 _LIMITS = ("output_len", "max_tokens", "max_completion_tokens", "completion_tokens")
@@ -24,13 +97,11 @@ _RESERVED = (
     "prompt", "messages", "prompt_origin", *_LIMITS, "prompt_len", "text_prompt_len", "vision_prompt_len", "image_data",
     "timestamp", "routing_key", "metadata", "extra_request_body", "param_send", "system", "content",
 )  # fmt: skip
-_LARGEST_ID = np.iinfo(np.int32).max
-_MS_PER_S = 1e3
 
 Prompt = tuple[ContextMode, list[tuple[dict[str, Any], ...]]]
 
 
-def load(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
+def load_autobench(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
     """Every row of the file. output_len: of a reply where the row does not say. Raises WorkloadError with all problems."""
     problems: list[Problem] = []
     sessions: list[Session] = []
@@ -42,7 +113,7 @@ def load(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
         problems.append(Problem("has no rows"))
     if problems:
         raise WorkloadError(path, problems)
-    return scheduled(FORMAT.name, path, sessions)
+    return scheduled(AUTOBENCH.name, path, sessions)
 
 
 def _session(row: Mapping[str, Any], output_len: int, check: Checker) -> Session | None:
@@ -56,7 +127,7 @@ def _session(row: Mapping[str, Any], output_len: int, check: Checker) -> Session
     name = f"request_{check.line}"
     prompt = _json(row.get("prompt"))
     if row.get("messages") is None and isinstance(prompt, list) and prompt and type(prompt[0]) is int:
-        ids = _ids(prompt, check)
+        ids = _prompt_ids(prompt, check)
         if ids is None:
             return None
         turn = Turn(tokens=TokenSpec(len(ids), limit, ids), arrival_s=arrival_s, extra=extra)
@@ -108,7 +179,7 @@ def _messages(value: Any, field: str, check: Checker) -> tuple[dict[str, Any], .
     return tuple(messages)
 
 
-def _ids(value: list[Any], check: Checker) -> Any:
+def _prompt_ids(value: list[Any], check: Checker) -> Any:
     for i, entry in enumerate(value):
         if type(entry) is not int or not 0 <= entry <= _LARGEST_ID:
             check.fail(f"prompt.{i}", f"Input should be a token id, 0 to {_LARGEST_ID}")
@@ -135,18 +206,18 @@ def _json(value: Any) -> Any:
     return value if found is ABSENT else found
 
 
-def recognises(keys: Collection[str]) -> bool:
+def recognises_autobench(keys: Collection[str]) -> bool:
     known = set(keys)
     marks = {"output_len", "prompt_len", "extra_request_body", "param_send", "routing_key"}
     return ("prompt" in known and bool(known & marks)) or "prompt_origin" in known or known >= {"system", "content"}
 
 
-FORMAT = Format(
+AUTOBENCH = Format(
     name="sglang_autobench",
     summary="requests of SGLang's autobench data sets: texts, messages, token ids or turns, with lengths of replies",
     needs="'prompt' and 'output_len' on every line",
-    recognises=recognises,
-    load=load,
+    recognises=recognises_autobench,
+    load=load_autobench,
     aliases=("autobench",),
     order=36,
     options=(Option("output_len", "integer", "tokens of a reply where the row does not say", _OUTPUT_TOKENS, minimum=1),),

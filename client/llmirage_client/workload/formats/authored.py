@@ -1,0 +1,312 @@
+"""AIPerf's simple formats: requests written by hand, of text, images, sounds and videos.
+
+single_turn: one request a line, of text, images, sounds and videos. Documented by AIPerf.
+
+Lines that share a session_id go out one after the other; each is complete in itself, nothing is carried over.
+
+multi_turn: one conversation a line, its turns written like the lines of single_turn. Documented by AIPerf.
+
+The history grows by the file's turns and the live replies. A first turn that is nothing but a system prompt is no request
+of its own: it stands before the history of every turn. Lines that share a session_id are one conversation.
+
+random_pool: requests drawn at random, with replacement, from a file of them or from several. Documented by AIPerf.
+
+A file is one pool, each line of it a request as in single_turn but without times, roles and sessions. A directory has one
+pool a file: every request is a line of each, put together in one message. As many requests are drawn as the run asks for.
+With a batch size other than 1 the lines are taken apart: all texts of all files are one pool, all images another, and so on,
+and a request has as many of each as its batch size says, drawn independently.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
+from llmirage_client.workload.files import fault, read_bytes, read_rows
+from llmirage_client.workload.format import Format, Option, first_keys
+from llmirage_client.workload.schedule import SessionLines, scheduled
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
+
+TURN_KEYS = (*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra")
+_MS_PER_S = 1e3
+
+
+@dataclass(slots=True, frozen=True)
+class AuthoredTurn:
+    """bare: it has nothing but a role and text, so it may become a system prompt."""
+
+    turn: Turn
+    role: str
+    content: Content
+    bare: bool
+    session_id: str | None
+
+    @property
+    def system_text(self) -> str | None:
+        """The text of a turn that is nothing but a system prompt."""
+        text = "\n".join(self.content.texts)
+        return text if self.role == "system" and self.bare and text else None
+
+
+class TurnReader:
+    """Reads the turns of one file."""
+
+    def __init__(self) -> None:
+        self._contents = ContentReader()
+        self.stray = StrayKeys()
+
+    def read(self, row: Mapping[str, Any], check: Checker, prefix: str = "") -> AuthoredTurn:
+        """Raises nothing: every problem goes to the checker."""
+        self.stray.look(row, TURN_KEYS, check, prefix)
+        check_type(row, "single_turn", check, prefix)
+        content = self._contents.read(row, check, prefix)
+        role = check.given(row, "role", check.text, prefix)
+        timing = read_timing(row, check, prefix)
+        if row.get("timestamp") and row.get("delay"):
+            check.rule("timestamp and delay cannot be set together", prefix[:-1] or None)
+        max_tokens = read_output_length(row, check, prefix)
+        extra = read_extra(row, check, prefix)
+        session_id = check.given(row, "session_id", check.text, prefix)
+        turn = Turn(
+            messages=({"role": role or "user", "content": content.rendered()},),
+            max_tokens=max_tokens,
+            extra=extra,
+            delay_s=timing.delay_s,
+            arrival_s=timing.arrival_s,
+        )
+        dispatched = ("timestamp", "delay", "output_length", "extra")
+        bare = content.only_text and all(row.get(key) is None for key in dispatched)
+        return AuthoredTurn(turn, role or "user", content, bare, session_id or None)
+
+
+@dataclass(slots=True, frozen=True)
+class Timing:
+    arrival_s: float | None
+    delay_s: float
+
+
+def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Timing:
+    """`timestamp` and `delay`, milliseconds both."""
+    timestamp_ms = check.given(row, "timestamp", check.number, prefix)
+    delay_ms = check.given(row, "delay", check.number, prefix)
+    return Timing(None if timestamp_ms is None else timestamp_ms / _MS_PER_S, (delay_ms or 0.0) / _MS_PER_S)
+
+
+def read_output_length(row: Mapping[str, Any], check: Checker, prefix: str = "") -> int | None:
+    value = row.get("output_length")
+    return None if value is None else check.integer(value, f"{prefix}output_length", minimum=1, maximum=MOST_TOKENS)
+
+
+NO_EXTRA: Mapping[str, Any] = {}
+
+
+def read_extra(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Mapping[str, Any]:
+    value = row.get("extra")
+    return NO_EXTRA if value is None else check.mapping(value, f"{prefix}extra") or NO_EXTRA
+
+
+def check_type(row: Mapping[str, Any], name: str, check: Checker, prefix: str = "") -> None:
+    """`type`, where it is given, is the name of the format."""
+    if row.get("type", name) != name:
+        check.fail(f"{prefix}type", f"Input should be '{name}'")
+
+
+def load(path: str) -> Workload:
+    """Every line of the file. Raises WorkloadError with all problems, each with line and field."""
+    problems: list[Problem] = []
+    reader = TurnReader()
+    lines: SessionLines[AuthoredTurn] = SessionLines()
+    for row, check in read_rows(path, problems):
+        turn = reader.read(row, check)
+        lines.add(turn.session_id, check.line or 0, [turn])
+    if problems:
+        raise WorkloadError(path, problems)
+    sessions = [
+        Session(name, tuple(row.turn for row in group), mode="isolated", arrival_s=group[0].turn.arrival_s, line=line)
+        for name, line, group in lines.sessions()
+    ]
+    return scheduled(FORMAT.name, path, sessions, reader.stray.notes())
+
+
+FORMAT = Format(
+    name="single_turn",
+    summary="one request a line: text, images, sounds, videos",
+    needs="'text', 'texts', 'image' or the like on every line",
+    recognises=lambda keys: bool(set(MODALITY_KEYS) & set(keys)) and "turns" not in keys,
+    load=load,
+    order=90,
+)
+
+
+_MULTI_TURN_KEYS = ("type", "session_id", "turns")
+
+
+def load_multi_turn(path: str) -> Workload:
+    """Every conversation of the file. Raises WorkloadError with all problems, each with line and field."""
+    problems: list[Problem] = []
+    reader = TurnReader()
+    lines: SessionLines[AuthoredTurn] = SessionLines()
+    for row, check in read_rows(path, problems):
+        reader.stray.look(row, _MULTI_TURN_KEYS, check)
+        check_type(row, MULTI_TURN.name, check)
+        session_id = check.given(row, "session_id", check.text)
+        entries = check.items(check.required(row, "turns"), "turns", may_be_empty=False) or []
+        read = [(check.mapping(entry, f"turns.{i}"), f"turns.{i}.") for i, entry in enumerate(entries)]
+        lines.add(session_id, check.line or 0, [reader.read(turn, check, at) for turn, at in read if turn is not None])
+    if problems:
+        raise WorkloadError(path, problems)
+    sessions = []
+    for name, line, group in lines.sessions():
+        turns = _with_system_prompt(group)
+        sessions.append(Session(name, turns, arrival_s=turns[0].arrival_s, line=line))
+    return scheduled(MULTI_TURN.name, path, sessions, reader.stray.notes())
+
+
+def _with_system_prompt(authored: Sequence[AuthoredTurn]) -> tuple[Turn, ...]:
+    """The turns; a leading system prompt is part of the first, unless a further system turn or nothing comes after it."""
+    turns = tuple(entry.turn for entry in authored)
+    prompt = authored[0].system_text
+    if prompt is None or len(authored) == 1 or authored[1].role == "system":
+        return turns
+    first = turns[1]
+    return (replace(first, messages=({"role": "system", "content": prompt}, *first.messages)), *turns[2:])
+
+
+MULTI_TURN = Format(
+    name="multi_turn",
+    summary="conversations of text, images, sounds and videos, one a line",
+    needs="'turns', each with 'text' or the like, on every line",
+    recognises=lambda keys: "turns.messages" not in keys and any(f"turns.{key}" in keys for key in MODALITY_KEYS),
+    load=load_multi_turn,
+    order=85,
+)
+
+
+_POOL_KEYS = frozenset((*MODALITY_KEYS, "type")) - {"image_uuids"}
+_SINGLE_TURN_ONLY = ("timestamp", "delay", "role", "session_id", "output_length", "extra", "image_uuids")
+_LOWEST_SEED = -(2**63)
+_MOST_DRAWN = 10_000  # of one kind in a request
+
+
+def load_random_pool(
+    path: str,
+    *,
+    conversations: int = 100,
+    seed: int = 0,
+    batch_size_text: int = 1,
+    batch_size_image: int = 1,
+    batch_size_audio: int = 1,
+    batch_size_video: int = 1,
+) -> Workload:
+    """As many requests as conversations says. Raises WorkloadError with all problems, each with file, line and field."""
+    sizes = (batch_size_text, batch_size_image, batch_size_audio, batch_size_video)
+    problems: list[Problem] = []
+    stray = StrayKeys()
+    reader = ContentReader()
+    pools = []
+    for file in pool_files(Path(path)):
+        found: list[Problem] = []
+        pools.append(list(_pool(str(file), reader, stray, found)))
+        problems += [replace(problem, file=file.name) for problem in found] if Path(path).is_dir() else found
+    if problems:
+        raise WorkloadError(path, problems)
+    if not pools:
+        raise fault(path, "is a directory without any file; each file of it is a pool")
+    rng = random.Random(seed)
+    draws = _draws(pools, conversations, rng) if set(sizes) == {1} else _batches(pools, conversations, sizes, rng)
+    turns = (Turn(messages=({"role": "user", "content": content.rendered()},)) for content in draws)
+    sessions = [Session(f"session_{number:06d}", (turn,), mode="isolated") for number, turn in enumerate(turns)]
+    entries = " x ".join(f"{len(pool):,}" for pool in pools)
+    note = f"{conversations:,} requests are drawn from {entries} entries by seed {seed} (--num-conversations, --random-seed)"
+    return Workload.of_roots(RANDOM_POOL.name, path, sessions, (note, *stray.notes()))
+
+
+def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterator[Content]:
+    """One entry of each pool for every request."""
+    for drawn in zip(*(rng.choices(pool, k=count) for pool in pools), strict=True):
+        content = Content()
+        for part in drawn:
+            content.add(part)
+        yield content
+
+
+def _batches(pools: list[list[Content]], count: int, sizes: tuple[int, ...], rng: random.Random) -> Iterator[Content]:
+    """So many texts, images, sounds and videos for every request, of all that the pools hold."""
+    whole = Content()
+    for pool in pools:
+        for entry in pool:
+            whole.add(entry)
+    texts, images, audios, videos = sizes
+    for _ in range(count):
+        yield Content(
+            texts=rng.choices(whole.texts, k=texts) if whole.texts else [],
+            images=rng.choices(whole.images, k=images) if whole.images else [],
+            audios=rng.choices(whole.audios, k=audios) if whole.audios else [],
+            videos=rng.choices(whole.videos, k=videos) if whole.videos else [],
+        )
+
+
+def _pool(path: str, reader: ContentReader, stray: StrayKeys, problems: list[Problem]) -> Iterator[Content]:
+    try:
+        data = read_bytes(path)
+    except WorkloadError as error:
+        problems += error.problems
+        return
+    for row, check in read_rows(data, problems):
+        for key in _SINGLE_TURN_ONLY:
+            if row.get(key) is not None:
+                check.fail(key, "is not for random_pool: its entries have no order, times or sessions (see single_turn)")
+        stray.look(row, _POOL_KEYS.union(_SINGLE_TURN_ONLY), check)
+        check_type(row, RANDOM_POOL.name, check)
+        yield reader.read(row, check)
+
+
+def pool_files(path: Path) -> list[Path]:
+    """The file itself, or the files of a directory by name; hidden ones are left alone."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+
+
+def recognises_pool(path: Path) -> bool:
+    """Whether every file begins with an entry of a pool."""
+    files = pool_files(path)
+    return bool(files) and all(set(MODALITY_KEYS) & first_keys(_first_line(file)).marks for file in files)
+
+
+def _first_line(file: Path) -> bytes:
+    try:
+        return next((line for line in read_bytes(str(file)).split(b"\n") if line.strip()), b"")
+    except WorkloadError:
+        return b""
+
+
+RANDOM_POOL = Format(
+    name="random_pool",
+    summary="requests drawn at random from a file of them, or from each file of a directory",
+    needs="""'"type": "random_pool"' or to be named by --format random_pool (its lines are those of single_turn)""",
+    recognises=lambda keys: "type=random_pool" in keys,
+    load=load_random_pool,
+    order=70,
+    options=(
+        Option("conversations", "integer", "how many requests are drawn (--num-conversations)", 100, minimum=1),
+        Option("seed", "integer", "what is drawn (--random-seed)", 0, minimum=_LOWEST_SEED, maximum=2**63),
+        *(
+            Option(
+                f"batch_size_{kind}",
+                "integer",
+                f"{kind}s of a request, where the pools have any",
+                1,
+                minimum=0,
+                maximum=_MOST_DRAWN,
+            )
+            for kind in ("text", "image", "audio", "video")
+        ),
+    ),
+    recognises_directory=recognises_pool,
+)

@@ -1,0 +1,181 @@
+"""Whole request bodies, sent as they are.
+
+raw_payload: whole request bodies, sent unchanged. Documented by AIPerf.
+
+A file has one body a line, each a conversation of its own. A directory has one conversation a .jsonl file, named like the
+file: its lines are the turns, in order.
+
+inputs_json: whole request bodies by session, sent as they are: {"data": [{"session_id": ..., "payloads": [...]}]}.
+
+Nothing is added to a payload or taken from it, and the loader does not look inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.workload.checking import ABSENT, AT_LEAST_ONE_ITEM, kind_of
+from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_rows
+from llmirage_client.workload.format import Format, first_keys
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+
+
+def load(path: str) -> Workload:
+    """Every body of the file or directory. Raises WorkloadError with all problems, each with file, line and field."""
+    problems: list[Problem] = []
+    if Path(path).is_dir():
+        sessions = _directory(Path(path), problems)
+    else:
+        payloads = _payloads(read_bytes(path), problems)
+        sessions = [_session(f"request_{line}", [payload], line) for line, payload in payloads]
+    if problems:
+        raise WorkloadError(path, problems)
+    return Workload.of_roots(FORMAT.name, path, sessions)
+
+
+def _directory(path: Path, problems: list[Problem]) -> list[Session]:
+    files = body_files(path)
+    if not files:
+        raise fault(str(path), "is a directory without .jsonl files; each is a conversation, each line of it a request body")
+    sessions = []
+    for file in files:
+        found: list[Problem] = []
+        try:
+            payloads = _payloads(read_bytes(str(file)), found)
+        except WorkloadError as error:
+            found += error.problems
+        else:
+            sessions.append(_session(file.stem, [payload for _, payload in payloads], None))
+        problems += [replace(problem, file=file.name) for problem in found]
+    return sessions
+
+
+def _session(name: str, payloads: list[dict[str, Any]], line: int | None) -> Session:
+    return Session(name, tuple(Turn(payload=payload) for payload in payloads), mode="verbatim", line=line)
+
+
+def _payloads(data: bytes, problems: list[Problem]) -> list[tuple[int, dict[str, Any]]]:
+    """The bodies with their lines. Only their `messages` are looked at: a body without is a mistake of the file."""
+    read = []
+    for body, check in read_rows(data, problems):
+        messages = check.required(body, "messages")
+        if messages is not ABSENT and not isinstance(messages, list):
+            check.fail("messages", f"Input should be a valid list (the request's messages), got {kind_of(messages)}")
+        read.append((check.line or 0, body))
+    return read
+
+
+def body_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.glob("*.jsonl") if file.is_file())
+
+
+def recognises(keys: Collection[str]) -> bool:
+    return "messages" in keys and "conversation_id" not in keys
+
+
+def recognises_directory(path: Path) -> bool:
+    """Whether at least half of its .jsonl files begin with a request body; the others are then mistakes."""
+    files = body_files(path)
+    return bool(files) and 2 * sum(map(_begins_with_body, files)) >= len(files)
+
+
+def _begins_with_body(file: Path) -> bool:
+    try:
+        data = read_bytes(str(file))
+    except WorkloadError:
+        return False
+    return recognises(first_keys(next((line for line in data.split(b"\n") if line.strip()), b"")).marks)
+
+
+FORMAT = Format(
+    name="raw_payload",
+    summary="whole request bodies, one a line, sent as they are; or a directory, a conversation a file",
+    needs="'messages' on every line",
+    recognises=recognises,
+    load=load,
+    order=80,
+    recognises_directory=recognises_directory,
+)
+
+
+JsonPath = tuple[str | int, ...]
+
+
+def load_inputs(path: str) -> Workload:
+    """Every session of the file in order. Raises WorkloadError with all problems, each with the line it is on."""
+    data = read_bytes(path)
+    try:
+        document = parse(data)
+    except JsonFault as error:
+        raise fault(path, f"invalid JSON: {error}", error.line) from None
+    faults: list[tuple[JsonPath, str]] = []
+    sessions = _inputs_sessions(document, faults)
+    if faults:
+        places = Places(data.decode("utf-8"))
+        raise WorkloadError(path, [Problem(message, places.line(where)) for where, message in faults])
+    return Workload.of_roots(INPUTS.name, path, sessions)
+
+
+def _inputs_sessions(document: object, faults: list[tuple[JsonPath, str]]) -> list[Session]:
+    if not isinstance(document, dict):
+        faults.append(((), f'the file must hold an object {{"data": [...]}}, got {kind_of(document)}'))
+        return []
+    if "data" not in document:
+        faults.append(((), "missing required key 'data'"))
+        return []
+    data = document["data"]
+    if not isinstance(data, list):
+        faults.append((("data",), f"data: Input should be a valid list, got {kind_of(data)}"))
+        return []
+    if not data:
+        faults.append((("data",), f"data: {AT_LEAST_ONE_ITEM}"))
+    sessions = []
+    first: dict[str, int] = {}
+    for i, entry in enumerate(data):
+        session = _inputs_session(entry, i, faults)
+        if session is None:
+            continue
+        if session.id in first:
+            where = f"already declared by data[{first[session.id]}]; each session_id must be unique"
+            faults.append((("data", i, "session_id"), f"data[{i}] duplicate session_id '{session.id}' ({where})"))
+        first.setdefault(session.id, i)
+        sessions.append(session)
+    return sessions
+
+
+def _inputs_session(entry: object, i: int, faults: list[tuple[JsonPath, str]]) -> Session | None:
+    at = f"data[{i}]"
+    if not isinstance(entry, dict):
+        faults.append((("data", i), f"{at} must be an object, got {type(entry).__name__}"))
+        return None
+    missing = [key for key in ("session_id", "payloads") if key not in entry]
+    faults += [(("data", i), f"{at} missing required key '{key}'") for key in missing]
+    session_id, payloads = entry.get("session_id", ""), entry.get("payloads", [])
+    if not isinstance(session_id, str):
+        faults.append((("data", i, "session_id"), f"{at}.session_id: Input should be a valid string"))
+    if not isinstance(payloads, list):
+        faults.append((("data", i, "payloads"), f"{at}.payloads: Input should be a valid list"))
+        payloads = []
+    elif not payloads and "payloads" in entry:
+        faults.append((("data", i, "payloads"), f"{at}.payloads: {AT_LEAST_ONE_ITEM}"))
+    for j, payload in enumerate(payloads):
+        if not isinstance(payload, dict):
+            message = f"{at}.payloads[{j}]: Input should be a valid dictionary (a JSON object), got {kind_of(payload)}"
+            faults.append((("data", i, "payloads", j), message))
+    if "session_id" not in entry or not isinstance(session_id, str):
+        return None
+    turns = tuple(Turn(payload=payload) for payload in payloads)
+    return Session(session_id, turns, mode="verbatim")
+
+
+INPUTS = Format(
+    name="inputs_json",
+    summary="whole request bodies by session, sent as they are",
+    needs='one object {"data": [{"session_id": ..., "payloads": [...]}]}',
+    recognises=lambda keys: "data" in keys,
+    load=load_inputs,
+    order=10,
+)

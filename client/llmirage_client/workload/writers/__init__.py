@@ -1,1 +1,0 @@
-"""Workloads as files: one module a format that can be written."""
