@@ -28,8 +28,7 @@ from llmirage_client.operations.run import requested_run, run_json, steps_of
 from llmirage_client.report.console import run_blocks
 from llmirage_client.report.html.run_page import run_page, single_page
 from llmirage_client.report.html.run_view import RunView, view_run
-from llmirage_client.report.points_files import point_row, points_json, read_sweep
-from llmirage_client.report.points_table import points_blocks
+from llmirage_client.report.load_points import point_row, points_blocks, points_json, read_sweep
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.contradictions import RunSettings

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.calibrate.factors import FACTORS, Factor
-from llmirage_client.calibrate.least_squares import FactorFit, Simulate, System
+from llmirage_client.calibrate.least_squares import FACTORS, Factor, FactorFit, Simulate, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun, count_of
 from llmirage_client.measure.arrays import Floats
 

@@ -1,4 +1,7 @@
-"""A run read back from its folder, as `report` and `compare` need it: also one that was cut off, and one of AIPerf."""
+"""Runs read back from their folders for `report` and `compare`, also interrupted ones and AIPerf's.
+
+A line of profile_export.jsonl becomes a Record again.
+"""
 
 from __future__ import annotations
 

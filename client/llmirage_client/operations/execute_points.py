@@ -24,9 +24,8 @@ from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, Ref
 from llmirage_client.operations.points import Search
 from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Spread
-from llmirage_client.report.points_files import forget_points, write_points
-from llmirage_client.report.points_table import one_line
-from llmirage_client.report.whole_files import new_folder
+from llmirage_client.report.atomic_files import new_folder
+from llmirage_client.report.load_points import forget_points, one_line, write_points
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 

@@ -28,9 +28,8 @@ from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.address import probe
-from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.targets.endpoint import EndpointSettings, ServerPace, read_pace
 from llmirage_client.targets.httpx_transport import transport_notes
-from llmirage_client.targets.server_pace import ServerPace, read_pace
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
 from llmirage_client.workers.job import CrewError, Job

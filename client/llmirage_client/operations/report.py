@@ -10,7 +10,7 @@ from llmirage_client.measure.cluster_series import ClusterLevels, ClusterSeriesE
 from llmirage_client.measure.run_folder import NO_RUN, find_runs, read_runs
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import names_of
-from llmirage_client.report.points_files import read_sweep
+from llmirage_client.report.load_points import read_sweep
 from llmirage_shared.settings import InputRefused
 
 PAGE_FILE = "report.html"

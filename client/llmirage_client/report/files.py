@@ -11,11 +11,11 @@ from typing import Any
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, Slice, compute, time_slices
 from llmirage_client.measure.record import RunResult
+from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line, remove_earlier_run
 from llmirage_client.report.secrets import hide_in_command
 from llmirage_client.report.summary_files import slices_csv, slices_json, summary_csv, summary_json
-from llmirage_client.report.whole_files import json_bytes, write_json, write_text, write_whole
 
 SLICES_JSON = "profile_export_aiperf_timeslices.json"
 SLICES_CSV = "profile_export_aiperf_timeslices.csv"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import Verdict
+from llmirage_client.report.atomic_files import write_text
 from llmirage_client.report.secrets import hide_in_text
-from llmirage_client.report.whole_files import write_text
 
 
 def suite_name(result: RunResult) -> str:

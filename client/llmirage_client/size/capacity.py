@@ -20,8 +20,8 @@ from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.rate_grid import user_grid
+from llmirage_client.size.traffic import missed_unloaded
 from llmirage_client.size.trial import Trial, Trials
-from llmirage_client.size.unloaded_bound import missed_unloaded
 
 SAMPLED = 32  # instances
 _GRID = user_grid(100_000)  # numbers of instances that are tried

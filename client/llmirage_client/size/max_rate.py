@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, search_users, user_grid
+from llmirage_client.size.traffic import missed_unloaded
 from llmirage_client.size.trial import Effort, Trial, Trials, wants_traffic
-from llmirage_client.size.unloaded_bound import missed_unloaded
 
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
 _LOWEST_SHARE_UNKNOWN = 1e-4  # of a rate that was found to be too high, where the roofline says nothing

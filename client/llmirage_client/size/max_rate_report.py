@@ -10,8 +10,7 @@ from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.deployments import hourly_usd, models_of, summary_line
 from llmirage_client.size.error_margin import least_confident, margins_of
 from llmirage_client.size.max_rate import MaxRate, MaxRates
-from llmirage_client.size.trial import Trial
-from llmirage_client.size.wording import (
+from llmirage_client.size.report_parts import (
     Question,
     about_lines,
     rates_of,
@@ -22,6 +21,7 @@ from llmirage_client.size.wording import (
     usd,
     verdicts_json,
 )
+from llmirage_client.size.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,7 @@ from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.report import SizeReport, answer_line, name_of, nearest, notes_of
-from llmirage_client.size.sizing import Priced
-from llmirage_client.size.trial import Effort
-from llmirage_client.size.wording import (
+from llmirage_client.size.report_parts import (
     Question,
     about_lines,
     effort_text,
@@ -23,6 +21,8 @@ from llmirage_client.size.wording import (
     usd,
     value_text,
 )
+from llmirage_client.size.sizing import Priced
+from llmirage_client.size.trial import Effort
 
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 

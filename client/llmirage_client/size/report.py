@@ -11,10 +11,7 @@ from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.size.capacity import SAMPLED, CapacitySearch
 from llmirage_client.size.error_margin import least_confident, margins_of_answer
-from llmirage_client.size.sizing import Priced, Sizing
-from llmirage_client.size.traffic import Traffic
-from llmirage_client.size.trial import FEW_REQUESTS
-from llmirage_client.size.wording import (
+from llmirage_client.size.report_parts import (
     Question,
     about_lines,
     rates_of,
@@ -26,6 +23,9 @@ from llmirage_client.size.wording import (
     value_text,
     verdicts_json,
 )
+from llmirage_client.size.sizing import Priced, Sizing
+from llmirage_client.size.traffic import Traffic
+from llmirage_client.size.trial import FEW_REQUESTS
 
 _REASONS_SHOWN = 8
 

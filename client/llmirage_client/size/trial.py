@@ -20,7 +20,7 @@ from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.looks import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
+from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
 from llmirage_client.size.steady_state import fill_up
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 

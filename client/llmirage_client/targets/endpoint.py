@@ -1,9 +1,13 @@
-"""What the command line says about the endpoint and how it is trusted, and the target made of it."""
+"""Settings of the endpoint under test, the target made of them, and the pace that llmirage servers report."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import json
+import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +15,13 @@ import httpx
 
 from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
+from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.httpx_transport import httpx_transport
 from llmirage_client.targets.servers import ServersTarget
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.targets.timed_transport import TimedTransport
+from llmirage_shared.log_histogram import ServedTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +122,42 @@ class EndpointSettings:
         if proxy is not None and proxy.startswith("https:"):  # our certificate is for the endpoint
             return httpx_transport(url, proxy, self.http2, context, Tls(self.tls.ca, self.tls.insecure).context())
         return httpx_transport(url, proxy, self.http2, context)
+
+
+_PATH = "/llmirage/pacing"
+_WITHIN_S = 10.0
+
+
+@dataclass(slots=True, frozen=True)
+class ServerPace:
+    """speeds: of each server, inf: without waiting. times: what all of them served so far, or in some time."""
+
+    speeds: tuple[float, ...]
+    times: ServedTimes
+
+    def since(self, before: ServerPace) -> ServerPace | None:
+        """What was served after `before`; None if a server was started anew or changed its speed in the meantime."""
+        if self.speeds != before.speeds:
+            return None
+        try:
+            return ServerPace(self.speeds, self.times.since(before.times))
+        except ValueError:
+            return None
+
+
+async def read_pace(endpoint: EndpointSettings, urls: Sequence[str]) -> ServerPace | None:
+    """Ask each of these servers; None if there is none, or one does not tell."""
+    speeds, times = [], ServedTimes()
+    for url in urls:
+        target = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False).target()
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                status, body = await target.get(_PATH, from_root=True)
+            told = json.loads(body) if status == 200 else {}
+            speeds.append(math.inf if told["speed"] == "max" else float(told["speed"]))
+            times = times.merged(ServedTimes.from_dict(told["histograms"]))
+        except (TimeoutError, Fault, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        finally:
+            await target.close()
+    return ServerPace(tuple(speeds), times) if speeds else None

@@ -15,7 +15,7 @@ from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.operations.endpoint import endpoint_of
 from llmirage_client.settings.contradictions import RunSettings, contradictions
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
-from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.servers import ServersTarget, worth_retrying
 from llmirage_client.targets.target import Call
 from llmirage_shared import virtual_time

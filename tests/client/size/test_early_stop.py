@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llmirage_client.measure.record import Exchange, Record
 from llmirage_client.measure.request_metrics import request_metrics
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.size.early_stop import EarlyStop
+from llmirage_client.size.early_stopping import EarlyStop
 from llmirage_shared.statistics import summarize
 
 

@@ -19,9 +19,8 @@ from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.rate_grid import user_grid
 from llmirage_client.size.sizing import Goal, Sizing, size
-from llmirage_client.size.traffic import Kind, RequestSource, Traffic, synthetic_source
+from llmirage_client.size.traffic import Kind, RequestSource, Traffic, missed_unloaded, synthetic_source
 from llmirage_client.size.trial import Trials
-from llmirage_client.size.unloaded_bound import missed_unloaded
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
 PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}

@@ -6,7 +6,7 @@ import gzip
 import sys
 from pathlib import Path
 
-from llmirage_client.report.whole_files import write_whole
+from llmirage_client.report.atomic_files import write_whole
 from llmirage_shared.settings import ConfigError
 
 

@@ -24,13 +24,12 @@ from llmirage_client.operations.one_run import CTRL_C, INTERRUPTED, RefusedError
 from llmirage_client.operations.run import RequestedRun, requested_run, run_json, steps_of
 from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Stoppable
+from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
-from llmirage_client.report.points_files import points_json
-from llmirage_client.report.points_table import points_blocks
+from llmirage_client.report.load_points import points_blocks, points_json
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.report.whole_files import new_folder
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_shared.settings import at_call, instance_of
 

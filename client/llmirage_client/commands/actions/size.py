@@ -12,8 +12,8 @@ import click
 from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.operations import size as operation
 from llmirage_client.operations.size import SizeSettings
+from llmirage_client.report.atomic_files import unused_folder
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.report.whole_files import unused_folder
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulator.cluster_settings import ShapelessClusterSettings
 from llmirage_client.size.page import page_of

@@ -16,8 +16,8 @@ from llmirage_client.report.html.charts import Axis, Bars, Mark, ParetoPoint, Se
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table
 from llmirage_client.report.html.run_sections import LATENCIES, latencies
 from llmirage_client.report.html.run_view import RunView, rolling
+from llmirage_client.report.load_points import LoadSweep
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, number, rate_cells
-from llmirage_client.report.points_files import LoadSweep
 
 _CONFIDENCE = 95.0  # of the bounds of differences, percent
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway

@@ -14,7 +14,7 @@ from llmirage_client.report.html.comparison import comparison_page
 from llmirage_client.report.html.page import PageHead, page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.html.swimlane import swimlane
-from llmirage_client.report.points_files import LoadSweep
+from llmirage_client.report.load_points import LoadSweep
 
 
 def run_page(

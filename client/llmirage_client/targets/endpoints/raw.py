@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmirage_client.targets.endpoints.chat import ChatEndpoint, ChatReply
-from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.messages import MessagesReply
 from llmirage_client.targets.endpoints.protocol import TurnRequest
-from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.sse import split_events
 

@@ -19,7 +19,7 @@ from llmirage_client.report.comparison_table import difference_cells
 from llmirage_client.report.html.comparison import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
-from llmirage_client.report.points_files import LoadSweep, read_sweep
+from llmirage_client.report.load_points import LoadSweep, read_sweep
 
 
 def view(name: str, seed: int = 0, **options: Any) -> RunView:

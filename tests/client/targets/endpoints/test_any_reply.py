@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.targets.endpoints.chat import ChatReply
-from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.messages import MessagesReply
 from llmirage_client.targets.endpoints.raw import RawReply
-from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.reply import ReplyReader
 
 KEYS = st.sampled_from([

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmirage_client.targets.endpoints.messages import DEFAULT_MAX_TOKENS, MessagesEndpoint
-from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.messages import DEFAULT_MAX_TOKENS, MessagesEndpoint, MessagesReply
 from llmirage_client.targets.endpoints.protocol import TurnRequest
 
 THOUGHT = {"type": "thinking", "thinking": "hm hm", "signature": "s1g"}

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_client.targets.endpoints.protocol import TurnRequest
-from llmirage_client.targets.endpoints.responses import ResponsesEndpoint
-from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.endpoints.responses import ResponsesEndpoint, ResponsesReply
 
 MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
            "content": [{"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": []}]}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What both answers of `llmirage size` share: names of shapes, lines about the search, and the common part of the JSON."""
+"""Parts of both answers of `llmirage size`: names of shapes, lines about the search, the common keys of the JSON."""
 
 from __future__ import annotations
 

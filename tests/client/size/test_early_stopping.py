@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.size.looks import Interval, interval_of
+from llmirage_client.size.early_stopping import Interval, interval_of
 
 
 @pytest.mark.parametrize(("statistic", "truth"), [("avg", 1.0), ("p50", math.log(2)), ("p99", math.log(100))])

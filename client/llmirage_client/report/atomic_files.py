@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: a process that is killed while it writes one leaves nothing of it."""
+"""Files that are replaced in one step: a process that is killed while it writes one leaves no part of it."""
 
 from __future__ import annotations
 
