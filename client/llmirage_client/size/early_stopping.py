@@ -1,6 +1,6 @@
 """Confidence in simulated figures, and the end of a simulation that has settled its objectives.
 
-A run stops as soon as its objectives are out of reach, and once the intervals of all objectives lie on one side of their limits.
+A run stops once its objectives are out of reach, or once all intervals lie on one side of their limits.
 Requests of one simulation depend on each other: a busy minute is slow for all. So their spread is taken over at
 most BATCHES consecutive batches of equal numbers (batch means): of conversations, of batches that are no shorter than they
 live. Interval and verdict do not look at each other's limit: an interval depends on the figures alone, and a stricter
