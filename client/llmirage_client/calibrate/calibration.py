@@ -111,7 +111,7 @@ def calibrate(
 
 
 def _groups(runs: Sequence[MeasuredRun]) -> tuple[npt.NDArray[np.int64], str]:
-    """The fold of each request, in which it is held out: its run, or a part of the conversations of each run."""
+    """Return the fold of each request, in which it is held out: its run, or a part of the conversations of each run."""
     if len(runs) >= 3:
         return np.repeat(np.arange(len(runs)), [len(run.requests) for run in runs]), f"each of {len(runs)} runs in turn"
     parts = []
@@ -123,7 +123,7 @@ def _groups(runs: Sequence[MeasuredRun]) -> tuple[npt.NDArray[np.int64], str]:
 
 
 def _folds(fit: FactorFit, system: System, groups: npt.NDArray[np.int64]) -> tuple[list[Floats], Floats]:
-    """The factors without each fold (one step of Gauss and Newton from the best ones), and their standard errors.
+    """Return the factors without each fold (one step of Gauss and Newton from the best ones), and their standard errors.
 
     The error is the larger one of the jackknife over the folds and of least squares.
     """
@@ -135,7 +135,7 @@ def _folds(fit: FactorFit, system: System, groups: npt.NDArray[np.int64]) -> tup
 
 
 def _doubtful(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str] | None:
-    """A factor that should not be fitted, and why; None when all are known well enough."""
+    """Return a factor that should not be fitted, and why; None when all are known well enough."""
     covariance, lengths = system.covariance()
     for i, factor in enumerate(fit.free):
         if not lengths[i]:

@@ -18,13 +18,13 @@ _NOT_OURS = ("name", "base", "version")  # what a version does to a GPU's host t
 
 
 def engine_text(base: str, values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
-    """The YAML of an engine that differs from a named one in these fields."""
+    """Return the YAML of an engine that differs from a named one in these fields."""
     lines = [*(f"# {comment}".rstrip() for comment in comments), f"base: {base}"]
     return "\n".join([*lines, *(f"{name}: {_scalar(value)}" for name, value in values.items())]) + "\n"
 
 
 def changed_fields(profile: Mapping[str, Any], named: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of an engine file: where the profile differs from the named one it is based on, and the factors."""
+    """Return the fields of an engine file: where the profile differs from the named one it is based on, and the factors."""
     own = {name: value for name, value in profile.items() if name not in _NOT_OURS and value != named[name]}
     return own | {name: _rounded(value) for name, value in values.items() if _rounded(value) != named[name] or name in own}
 

@@ -90,8 +90,11 @@ _JUMP = 6.0  # times the median: a larger derivative is that of a request that m
 
 @dataclass(frozen=True, slots=True)
 class WeightedGroups:
-    """One grouping. kind: an index into _KINDS. used: the requests in it. at, weights: group and weight of each. scale: of
-    each group."""
+    """One grouping of requests.
+
+    kind: an index into _KINDS. used: the requests in it. at, weights: group and weight of each. scale: of
+    each group.
+    """
 
     kind: int
     used: Bools
@@ -107,7 +110,7 @@ class WeightedGroups:
         return found
 
     def cost(self, logs: Floats) -> float:
-        """The weighted squares of logarithms by kind and request."""
+        """Return the weighted squares of logarithms by kind and request."""
         return float((self.means(logs[self.kind]) ** 2).sum())
 
 
@@ -145,13 +148,13 @@ class System:
         return found
 
     def rows(self, kept: Bools | None = None) -> tuple[Floats, Floats]:
-        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's spread."""
+        """Return derivatives (rows, factors) and residuals (rows,), both in units of the residual's spread."""
         groups = self.weighted(kept)
         left = [np.stack([each.means(column) for column in self.jacobian[each.kind].T], axis=-1) for each in groups]
         return np.concatenate(left), np.concatenate([each.means(self.logs[each.kind]) for each in groups])
 
     def step(self, kept: Bools | None = None, damping: float = 0.0) -> Floats:
-        """The step from x, by the requests that are kept."""
+        """Return the step from x, by the requests that are kept."""
         a, b = self.rows(kept)
         # Sums instead of matrix products: BLAS threads cost more than they do here.
         normal = (a[:, :, None] * a[:, None, :]).sum(axis=0)
@@ -170,7 +173,7 @@ class System:
         return covariance, lengths
 
     def standard_errors(self) -> Floats:
-        """Standard errors of the factors, from the size of the residuals."""
+        """Return standard errors of the factors, from the size of the residuals."""
         a, b = self.rows()
         covariance, _ = self.covariance()
         spread = max(float((b * b).sum()) / max(1, len(b) - a.shape[1]), 1.0)
@@ -207,14 +210,14 @@ class FactorFit:
         return {name: np.concatenate([answer[name] for answer in answers]) for name in FIGURES}
 
     def at(self, x: Floats) -> dict[str, float]:
-        """The values of all factors."""
+        """Return the values of all factors."""
         return self.start | {factor.name: factor.value(float(v)) for factor, v in zip(self.free, x, strict=True)}
 
     def bounded(self, x: Floats) -> Floats:
         return np.array([factor.bounded(float(v)) for v, factor in zip(x, self.free, strict=True)], dtype=np.float64)
 
     def by_groups(self, x: Floats) -> System:
-        """The best factors from x on, by means over groups.
+        """Return the best factors from x on, by means over groups.
 
         Each factor is first fitted where it shows without the others: in TPOT, and in the TTFT of unloaded requests. From
         there all are fitted together; a fit of all from x itself would meet many local minima.
@@ -268,7 +271,7 @@ class FactorFit:
         return self._known[key]
 
     def _slopes(self, x: Floats, width: float, fixed: Sequence[bool]) -> Floats:
-        """Derivatives of `_logs`, shape (kinds, requests, factors); 0 for fixed factors."""
+        """Return derivatives of `_logs`, shape (kinds, requests, factors); 0 for fixed factors."""
         base = self._logs(x)
         columns = []
         for i, factor in enumerate(self.free):
@@ -285,13 +288,13 @@ class FactorFit:
         return usable
 
     def _grouped(self, kind: str, chosen: Bools, feature: npt.NDArray[np.generic]) -> list[tuple[int, Ints]]:
-        """A grouping of the chosen requests by similar values of a feature; none if none of them has a figure."""
+        """Return a grouping of the chosen requests by similar values of a feature; none if none of them has a figure."""
         used = self._usable(_KINDS.index(kind)) & chosen
         return [(_KINDS.index(kind), _quantiles(feature, used))] if used.any() else []
 
 
 def _quantiles(values: npt.NDArray[np.generic], used: Bools) -> Ints:
-    """Groups of about equal size with similar values; -1 for requests that are not used."""
+    """Return groups of about equal size with similar values; -1 for requests that are not used."""
     groups = np.full(values.size, -1, dtype=np.int64)
     count = int(used.sum())
     number = min(_MOST_GROUPS, max(1, count // _FEW_IN_GROUP))

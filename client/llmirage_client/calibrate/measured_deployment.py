@@ -58,7 +58,7 @@ def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def unknown_names(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Notes on models whose name in a run says nothing, so that they could not be compared."""
+    """Return notes on models whose name in a run says nothing, so that they could not be compared."""
     return [
         f"{run.place} calls its model {pool['model']}, which the catalogue does not know: whether it is the "
         "cluster's model could not be checked"
@@ -78,7 +78,7 @@ def _measured(runs: Sequence[MeasuredRun], name: str) -> set[Any]:
 
 
 def _key(pool: Mapping[str, Any], name: str) -> Any:
-    """What a run measured, in the catalogue's words; None: the run does not say, or the catalogue does not know it."""
+    """Return the catalogue's key for a value of the run; None if the run or the catalogue lacks it."""
     if name not in _KEYS:
         return pool.get(name)
     try:

@@ -50,7 +50,7 @@ class MeasuredRun:
 
 
 def read_measured(place: str) -> MeasuredRun:
-    """Raises MeasuredRunError for what is not a run, or lacks what is needed."""
+    """Read a measured run. Raises MeasuredRunError for other folders and for runs that lack needed figures."""
     path = Path(place)
     if path.is_dir() and not (path / RECORDS_FILE).exists() and (path / EVALSCOPE_FILE).exists():
         path /= EVALSCOPE_FILE
@@ -263,5 +263,5 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def count_of(runs: Sequence[MeasuredRun]) -> int:
-    """Requests whose times count, in all runs."""
+    """Return requests whose times count, in all runs."""
     return sum(int(run.counted.sum()) for run in runs)

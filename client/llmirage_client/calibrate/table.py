@@ -22,7 +22,7 @@ def factor_line(one: Fitted) -> str:
 
 
 def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Iterator[Block]:
-    """The factors and how good they are."""
+    """Return the factors and how good they are."""
     many = f"{runs} runs" if runs > 1 else "1 run"
     yield bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}")
     table = plain_table("", "profile", "fitted", "+/-", "")
@@ -51,6 +51,7 @@ def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Itera
 
 
 def as_json(result: Calibration) -> dict[str, Any]:
+    """Return the calibration for JSON."""
     return {
         "requests": result.requests,
         "factors": {

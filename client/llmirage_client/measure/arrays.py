@@ -11,7 +11,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def ratio(upper: Floats | float, lower: Floats) -> Floats:
-    """upper / lower, entry by entry; NaN where lower is not above 0."""
+    """Upper / lower, entry by entry; NaN where lower is not above 0."""
     shares: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
     return shares
 

@@ -36,7 +36,7 @@ class ClusterLevels:
     step_time_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ClusterSeriesError when shapes do not fit."""
+        """Check the shapes. Raises ClusterSeriesError."""
         shape = (len(self.instances), max(self.edges_s.size - 1, 0))
         for name, values in self.levels.items():
             if values.shape != shape:
@@ -55,7 +55,7 @@ class ClusterLevels:
 
 
 def read_cluster_series(folder: Path) -> ClusterLevels | None:
-    """The series of the run in `folder`; None when it has none. Raises ClusterSeriesError when the file is broken."""
+    """Return the series of the run in `folder`; None when it has none. Raises ClusterSeriesError when the file is broken."""
     path = folder / CLUSTER_FILE
     try:
         content = json.loads(path.read_bytes())

@@ -113,7 +113,7 @@ def filled(
 
 
 def columns_of(records: Sequence[Record]) -> Columns:
-    """The columns of records, in their order. About 6 microseconds a record and 10 nanoseconds a token."""
+    """Return the columns of records, in their order. About 6 microseconds a record and 10 nanoseconds a token."""
     exchanges = [r.exchange for r in records]
     tokens = [e.token_s for e in exchanges]
     events = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))

@@ -56,7 +56,10 @@ def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES)
 
 
 def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
-    """The mean of the values in each replicate, NaN where none was drawn. values, cluster: one entry a row, without NaN."""
+    """Return the mean of the values in each replicate, NaN where none was drawn.
+
+    values, cluster: one entry a row, without NaN.
+    """
     return ratios(values, np.ones(values.size), cluster, counts)
 
 
@@ -166,7 +169,9 @@ class Difference:
 
 @dataclass(slots=True, frozen=True)
 class Comparison:
-    """paired: the runs had the same conversations, and each was drawn together with its twin, which takes away what the
+    """Differences of two runs.
+
+    paired: the runs had the same conversations, and each was drawn together with its twin, which takes away what the
     conversations themselves vary by. conversations: trees of the baseline and of the other run.
     """
 
@@ -185,14 +190,17 @@ class Comparison:
         return student_t(1 - _FALSE_ALARM / max(len(self.judged), 1), _PARTS[0] - 1)
 
     def worse(self, tolerance: float = 0.0) -> list[Difference]:
-        """The figures that are worse by more than chance and a share of the baseline's value."""
+        """Return the figures that are worse by more than chance and a share of the baseline's value."""
         least = self._errors
         return [
             one for one in self.judged if (one.worsening or 0.0) > tolerance * abs(one.baseline) + least * (one.error or 0.0)
         ]
 
     def seen(self, one: Difference, tolerance: float = 0.0) -> float | None:
-        """The worsening, in percent of the baseline's value, that `worse` would find 9 times in 10; None: cannot be told."""
+        """Return the worsening, in percent of the baseline's value, that `worse` would find 9 times in 10.
+
+        None: cannot be told.
+        """
         if one.error is None or one.worsening is None or not one.baseline:
             return None
         return 100 * (tolerance + (self._errors + student_t(_SEEN, _PARTS[0] - 1)) * one.error / abs(one.baseline))
@@ -245,7 +253,7 @@ class _Side:
             self.counts = draws(len(self.trees), rng)
 
     def values(self, tag: str) -> tuple[Floats, Ints, Ints]:
-        """The metric of the rows that have it, their trees, and their parts of the run."""
+        """Return the metric of the rows that have it, their trees, and their parts of the run."""
         values = self.metrics.get(tag, np.empty(0))
         present = ~np.isnan(values)
         return values[present], self.cluster[: values.size][present], self.part[: values.size][present]
@@ -371,7 +379,7 @@ def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) 
 def _share(
     tag: str, one: _Side, two: _Side, upper: list[Floats], lower: list[Floats], bounds: _Bounds
 ) -> Iterator[Difference]:
-    """A share of sums, in percent."""
+    """Yield the difference of a share of sums, in percent."""
     if tag not in one.whole_run or tag not in two.whole_run:
         return
     why_not, found = bounds.few(), {}
@@ -392,7 +400,7 @@ def _share(
 
 
 def _rates(side: _Side, tag: str) -> Floats:
-    """The rate in each of _SLICES equal parts of the run; tokens are booked when their request is over."""
+    """Return the rate in each of _SLICES equal parts of the run; tokens are booked when their request is over."""
     columns = side.columns
     amount = np.ones(len(columns))
     if tag != "request_throughput":

@@ -33,7 +33,7 @@ class KeptTime:
         return self.sent if self.measured is None else self.measured
 
     def excess(self, percentile: str) -> float:
-        """The share by which it is longer than in the simulated cluster; below 0: shorter."""
+        """Return the share by which it is longer than in the simulated cluster; below 0: shorter."""
         simulated = self.simulated[percentile]
         return self.seen[percentile] / simulated - 1 if simulated > 0 else 0.0
 
@@ -104,7 +104,9 @@ class Distortion:
 def distortion_of(
     times: ServedTimes, server_speeds: Sequence[float], speed: float, ok: Bools, values: Mapping[str, Floats]
 ) -> Distortion | None:
-    """times: what the servers served during the run. values: request_columns of all its requests; ok: which succeeded.
+    """Compare the times of a run with those of its servers.
+
+    times: served during the run. values: request_columns of all its requests; ok: which succeeded.
 
     None if there is nothing to tell: no stream, or a server that does not keep the cluster's time (`--speed max`).
     """

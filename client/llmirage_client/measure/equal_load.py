@@ -71,12 +71,12 @@ class _Level:
         self._area = np.concatenate(([0.0, 0.0], np.cumsum(self._height[1:-1] * np.diff(self._at))))
 
     def before(self, moments: Floats) -> Floats:
-        """The height just before each moment."""
+        """Return the height just before each moment."""
         found: Floats = self._height[np.searchsorted(self._at, moments, side="left")]
         return np.maximum(found, 0.0)  # what rounding leaves
 
     def mean(self, begin: Floats, end: Floats) -> Floats:
-        """The mean height between moments."""
+        """Return the mean height between moments."""
         area = [
             self._area[i] + self._height[i] * (t - self._at[np.maximum(i, 1) - 1]) for i, t in map(self._place, (begin, end))
         ]
@@ -111,7 +111,7 @@ def at_equal_load(one: Loaded, two: Loaded, drawn: tuple[npt.NDArray[np.int32], 
     first, second = one.loads / scale, two.loads / scale
 
     def replicated(counts: Floats, whole: Ints, other: Ints) -> tuple[Floats, Floats]:
-        """Expected and found means with parts drawn. whole, other: the part of each request of the two runs."""
+        """Return expected and found means with parts drawn. whole, other: the part of each request of the two runs."""
         parts = counts.shape[1]
         products = np.stack([first[whole == p].T @ first[whole == p] for p in range(parts)])
         right = np.stack([first[whole == p].T @ one.values[whole == p] for p in range(parts)])

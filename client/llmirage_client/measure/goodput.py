@@ -46,7 +46,7 @@ def parse_goodput(text: str) -> dict[str, float]:
 
 
 def goodput_problem(text: str) -> str | None:
-    """What is wrong with the limits, or None."""
+    """Return the problems of the limits, one a line; None if there are none."""
     try:
         parse_goodput(text)
     except ValueError as error:

@@ -50,14 +50,16 @@ class Conversations:
     eligible_cache_hit: Floats
 
     def those(self, chosen: Ints | np.typing.NDArray[np.bool_]) -> Conversations:
-        """The conversations with these places, or where this is true."""
+        """Return the conversations with these places, or where this is true."""
         return Conversations(*(getattr(self, name)[chosen] for name in Conversations.__slots__))
 
 
 def conversations(
     columns: Columns, prompt: Floats, completion: Floats, cached: Floats, speed: float = 1.0, *, to_last_byte: bool = False
 ) -> Conversations:
-    """prompt, completion, cached: tokens of each row, NaN where unknown; a turn whose count of cached tokens is unknown is
+    """Return one row a conversation.
+
+    prompt, completion, cached: tokens of each row, NaN where unknown; a turn whose count of cached tokens is unknown is
     left out of both hit rates. to_last_byte: a request ends with its last byte (evalscope) and not with its last content.
     """
     ends_s = columns.end_s if to_last_byte else columns.last_s
@@ -273,7 +275,7 @@ def compute_columns(
     client: ClientCost | None = None,
     scheduled: bool = False,
 ) -> Metrics:
-    """The same from columns.
+    """Compute the metrics from columns.
 
     metrics: request_columns of these rows, if computed already. goodput: limits by metric tag. scheduled: whether requests
     had times of their own in the workload.
@@ -418,7 +420,9 @@ class Slice:
 
 
 def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int = 5_000) -> list[Slice]:
-    """The metrics of the requests that started in each slice of slice_s seconds of cluster time; an empty slice is left out.
+    """Return the metrics of the requests that started in each slice of slice_s seconds of cluster time.
+
+    An empty slice is left out.
 
     Raises ValueError when slice_s is not above zero or there would be more than `most` slices.
     """

@@ -48,7 +48,7 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
     streamed = columns.ok & columns.streamed
 
     def level(begin: int, end: int, heights: Floats) -> Floats:
-        """A level that each row raises by its height between two of its moments (0 start, 1 end, 2 first, 3 last)."""
+        """Return a level that each row raises by its height between two of its moments (0 start, 1 end, 2 first, 3 last)."""
         change = np.zeros(4 * rows)
         change[begin * rows : (begin + 1) * rows] = heights
         change[end * rows : (end + 1) * rows] -= heights

@@ -84,7 +84,7 @@ class RequestError:
     message: str
 
     def one_line(self, most: int) -> str:
-        """The message in at most so many characters, without control characters: it must not draw on a terminal."""
+        """Return the message in at most so many characters, without control characters: it must not draw on a terminal."""
         plain = " ".join("".join(c if c.isprintable() else " " for c in self.message).split())
         return plain if len(plain) <= most else plain[: most - 3] + "..."
 

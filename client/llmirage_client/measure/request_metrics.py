@@ -24,19 +24,19 @@ Value = TypeVar("Value", float, Floats)
 
 class _Arithmetic(Protocol[Value]):
     def where(self, chosen: Any, values: Value) -> Value:
-        """The values where chosen, NaN elsewhere."""
+        """Return the values where chosen, NaN elsewhere."""
         ...
 
     def first_known(self, *choices: Value | None) -> Value:
-        """The first choice that is neither None nor NaN."""
+        """Return the first choice that is neither None nor NaN."""
         ...
 
     def ratio(self, upper: Value | float, lower: Value) -> Value:
-        """upper / lower; NaN where lower is not above 0."""
+        """Upper / lower; NaN where lower is not above 0."""
         ...
 
     def less(self, value: Value, part: Value) -> Value:
-        """value - part, at least 0; a part that is not known counts as 0."""
+        """Value - part, at least 0; a part that is not known counts as 0."""
         ...
 
 

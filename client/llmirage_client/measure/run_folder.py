@@ -29,7 +29,7 @@ class RecordLineError(ValueError):
 
 
 def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Record:
-    """The record that made the line, on a run clock that starts at start_unix_ns. Raises RecordLineError.
+    """Return the record that made the line, on a run clock that starts at start_unix_ns. Raises RecordLineError.
 
     Texts are not in the file; everything that metrics are computed from is, to the nanosecond.
     """
@@ -161,7 +161,7 @@ class RunFolderError(ValueError):
 
 
 def read_run(place: Path | str) -> RunResult:
-    """The run whose folder, or whose profile_export.jsonl, is `place`. Raises RunFolderError.
+    """Return the run whose folder, or whose profile_export.jsonl, is `place`. Raises RunFolderError.
 
     Works on the records alone. Without the summary that a finished run has, the result is `cancelled` with CUT as reason,
     and branch_stats and the client's cost are unknown. notes say what could not be read.
@@ -206,7 +206,7 @@ def read_runs(places: Iterable[Path | str]) -> list[RunResult]:
 
 
 def find_runs(place: Path | str) -> list[Path]:
-    """The folder itself if it is a run's, else those below it that are, in order of their names (numbers as numbers)."""
+    """Return the folder itself if it is a run's, else the runs below it by name (numbers as numbers)."""
     folder = Path(place)
     if (folder / RECORDS_FILE).is_file() or folder.is_file():
         return [folder]
@@ -218,7 +218,7 @@ def _natural(path: Path) -> list[Any]:
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The JSON objects of a file, and what is wrong with its other lines."""
+    """Return the JSON objects of a file, and what is wrong with its other lines."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -312,7 +312,7 @@ def _check_limits(options: Mapping[str, Any], records_path: Path) -> None:
 
 
 def _about(records_path: Path) -> _About:
-    """The summary beside the records, if it is theirs: a run that was cut off leaves that of no other behind."""
+    """Return the summary beside the records, if it is theirs: a run that was cut off leaves that of no other behind."""
     stem = records_path.name.removesuffix(".jsonl")
     summary = _json(records_path.with_name(f"{stem}_aiperf.json"))
     head = _json(records_path.with_name(HEAD_FILE))

@@ -69,7 +69,7 @@ class Objective:
         return self.metric.tag if self.statistic is None else f"{self.metric.tag}_{self.statistic}"
 
     def value(self, metrics: Metrics) -> float | None:
-        """What the run measured, in the metric's unit; None when it has no such figure."""
+        """Return the measured figure in the metric's unit; None if the run has none."""
         if self.statistic is None:
             return metrics.whole_run.get(self.metric.tag)
         tag = self.metric.tag
@@ -114,7 +114,7 @@ class Verdict:
 
 
 def parse_slo(text: str) -> tuple[Objective, ...]:
-    """The objectives of an expression, separated by commas or semicolons. Raises SloError."""
+    """Return the objectives of an expression, separated by commas or semicolons. Raises SloError."""
     objectives: list[Objective] = []
     problems: list[str] = []
     for part in re.split(r"[,;]", text):
@@ -184,13 +184,13 @@ def verdicts_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def metric_named(name: str) -> Spec | None:
-    """The metric of that tag or short name."""
+    """Return the metric of that tag or short name."""
     tag = SHORT_NAMES.get(name.lower(), name.lower())
     return PER_REQUEST.get(tag) or PER_CONVERSATION.get(tag) or WHOLE_RUN.get(tag)
 
 
 def limit_in(unit: str, text: str) -> float:
-    """A number with or without its unit, in `unit` of the catalogue. Raises SloError."""
+    """Return a number with or without its unit, in `unit` of the catalogue. Raises SloError."""
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
         raise SloError([f"{text!r} is not a number with a unit"])
@@ -233,7 +233,7 @@ def _metric_and_statistic(name: str, text: str) -> tuple[Spec, str | None]:
 
 
 def _splits(name: str) -> list[tuple[str, str]]:
-    """The name without its last word, and without its first: ttft_p99, p99_ttft."""
+    """Return the name without its last word, and without its first: ttft_p99, p99_ttft."""
     start, _, last = name.lower().rpartition("_")
     first, _, end = name.lower().partition("_")
     return [(start, last), (end, first)]

@@ -27,7 +27,7 @@ _NESTED = {group: {path[1]: tag for tag, path in _PLACES if path[0] == group} fo
 
 
 def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
-    """The counts that are whole numbers; an endpoint may send anything, and null for what it lacks."""
+    """Return the counts that are whole numbers; an endpoint may send anything, and null for what it lacks."""
     counts: dict[str, int] = {}
     for key, value in usage.items():
         if key in _TOP and type(value) is int and value >= 0:  # neither a bool nor a fraction
@@ -42,7 +42,10 @@ def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
 
 
 def absurd_count(usage: Mapping[str, Any]) -> tuple[str, int | float] | None:
-    """A count that no endpoint can mean, with its name; None if there is none. A sum with it would hide all others."""
+    """Return a count that no endpoint can mean, with its name; None if there is none.
+
+    A sum with it would hide all others.
+    """
     for group in (usage, *[usage.get(name) for name in _NESTED]):
         for name, value in group.items() if isinstance(group, Mapping) else ():
             if isinstance(value, int | float) and abs(value) > MOST_TOKENS:
@@ -51,7 +54,7 @@ def absurd_count(usage: Mapping[str, Any]) -> tuple[str, int | float] | None:
 
 
 def usage_of(counts: Mapping[str, int]) -> dict[str, Any]:
-    """A usage object with these counts, by tag: the inverse of usage_counts."""
+    """Return a usage object with these counts, by tag: the inverse of usage_counts."""
     usage: dict[str, Any] = {}
     for tag, path in reversed(_PLACES):  # so that of two places the one that chat completions use remains
         if tag in counts and not any(tag == other and _holds(usage, place) for other, place in _PLACES):

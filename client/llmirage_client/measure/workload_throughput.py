@@ -91,7 +91,7 @@ def timeline(columns: Columns, prompt: Floats, completion: Floats, cached: Float
 def cached_or_estimated(
     columns: Columns, prompt: Floats, completion: Floats, cached: Floats | None
 ) -> tuple[Floats, CachedSource]:
-    """Cached prompt tokens of each row, and whose count it is: the server's, or where it gives none evalscope's estimate.
+    """Return cached prompt tokens of each row and their source: the server's counts, or evalscope's estimate.
 
     The estimate is what a cache that forgets nothing would have: the prompt and the reply of the turn before, at most the
     prompt itself; 0 for a first turn.

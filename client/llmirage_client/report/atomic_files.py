@@ -22,15 +22,17 @@ def json_bytes(content: Any, indent: int | None = None) -> bytes:
 
 
 def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
+    """Write indented JSON in one step. Raises OSError."""
     write_whole(path, lambda file: file.write(json_bytes(content, indent) + b"\n"))
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write text in one step. Raises OSError."""
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Raises OSError; what was at the path before is then still there."""
+    """Replace the file at the path in one step. Raises OSError; the earlier file is then unchanged."""
     beside = path.with_name(f".{path.name}.part")
     try:
         with _nameless(path.parent) or beside.open("wb") as file:
@@ -44,7 +46,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _nameless(folder: Path) -> BinaryIO | None:
-    """A file without a name, which the system removes with the process. None: this system or file system has none."""
+    """Return a file without a name, which the system removes with the process. None: this system or file system has none."""
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").exists():
         return None
     with contextlib.suppress(OSError):

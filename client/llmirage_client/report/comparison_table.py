@@ -67,6 +67,7 @@ def difference_heads(confidence: float) -> list[str]:
 
 
 def difference_cells(one: Difference) -> list[str]:
+    """Return the cells of one difference: values, difference, percent, bounds."""
     percent = "" if one.percent is None else f"{one.percent:+.1f} %"
     bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"
     unit = one.unit.removeprefix("requests").removeprefix("tokens").replace("sec", "s")

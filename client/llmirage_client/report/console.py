@@ -56,6 +56,7 @@ _BRANCH_WORDS = {
 
 
 def latency_table(metrics: Metrics, width: int) -> ScreenTable:
+    """Return the table of latencies."""
     statistics = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
     if width < _WIDE:
         del statistics["min"], statistics["max"]
@@ -75,6 +76,7 @@ def _seen_late(metrics: Metrics) -> bool:
 
 
 def conversation_table(metrics: Metrics) -> ScreenTable:
+    """Return the table of whole conversations."""
     table = plain_table("", "mean", "p50", "p90", "p99", "max", "conversations")
     for tag, words, factor in _CONVERSATIONS:
         summary = metrics.per_conversation.get(tag)
@@ -85,6 +87,7 @@ def conversation_table(metrics: Metrics) -> ScreenTable:
 
 
 def token_rate_table(metrics: Metrics) -> ScreenTable:
+    """Return the table of token rates over time."""
     table = plain_table("", "overall", "last 30 s", "after the first fifth")
     for name, words in (
         ("total_prompt", "Input tokens/s"),
@@ -99,6 +102,7 @@ def token_rate_table(metrics: Metrics) -> ScreenTable:
 
 
 def throughput_table(metrics: Metrics) -> ScreenTable:
+    """Return the table of throughputs and totals."""
     table = plain_table("", "")
     values, summaries = metrics.whole_run, metrics.per_request
     for tag, words, unit in (
@@ -136,6 +140,7 @@ def _spread(summary: Summary) -> str:
 
 
 def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, str] | None = None) -> ScreenTable:
+    """Return a table with a row a group of requests."""
     table = plain_table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
     for group in groups:
         table.add_row(
@@ -146,6 +151,7 @@ def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, st
 
 
 def branch_table(stats: BranchStats) -> ScreenTable:
+    """Return the table of forks, spawns and joins."""
     table = plain_table("", "", "", words=(2,))
     for name, value in asdict(stats).items():
         table.add_row(name, count(value), _BRANCH_WORDS[name])
@@ -153,6 +159,7 @@ def branch_table(stats: BranchStats) -> ScreenTable:
 
 
 def error_table(errors: Sequence[ErrorGroup]) -> ScreenTable:
+    """Return the table of the most frequent errors."""
     table = plain_table("error", "status", "type", "requests")
     for group in errors[:_ERRORS_SHOWN]:
         error = group.error
@@ -178,7 +185,7 @@ def render(
 
 
 def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
-    """The report, for a screen of so many characters."""
+    """Return the report for a screen of `width` characters."""
     tables: list[tuple[str, ScreenTable]] = []
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))
@@ -229,7 +236,7 @@ def written_lines(files: Sequence[Path]) -> list[Block]:
 
 
 def _verdicts(result: RunResult, metrics: Metrics) -> list[Block]:
-    """What --slo asks, answered before anything else."""
+    """Return the verdicts on --slo, which stand first."""
     verdicts = verdicts_of(result.options, metrics)
     met = all(verdict.met for verdict in verdicts)
     lines = [styled(f"  {verdict}", "green" if verdict.met else "red") for verdict in verdicts]
@@ -269,7 +276,7 @@ def _first_notes(result: RunResult) -> list[str]:
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
-    """Notes on how the metrics of this run are to be read."""
+    """Return notes on how the metrics of this run are to be read."""
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:

@@ -98,7 +98,7 @@ def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) 
 
 
 def _inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """The content of inputs.json, a line a body: together they may be many times larger than anything in memory now."""
+    """Yield the content of inputs.json, a line a body, because together the bodies may not fit in memory."""
     yield b'{"data":['
     for number, session in enumerate(inputs):
         yield b",\n" if number else b"\n"

@@ -13,7 +13,7 @@ from llmirage_client.report.secrets import hide_in_text
 
 
 def suite_name(result: RunResult) -> str:
-    """What ran where, as the name of a test suite."""
+    """Return the name of the test suite: workload, model and URL."""
     return f"{result.workload_path} on {result.model or 'unnamed model'}" + (f" at {result.url}" if result.url else "")
 
 

@@ -38,7 +38,7 @@ class LiveFigures:
         self._ttft, self._tpot = LogHistogram(), LogHistogram()
 
     def see(self, exchange: SeenExchange, tokens: int) -> None:
-        """A request has succeeded. tokens: of its reply."""
+        """Count a successful request. tokens: of its reply."""
         times = exchange.token_s
         if times:
             self._ttft.add(max(times[0] - exchange.start_s, 0.0) * self._speed)
@@ -82,7 +82,7 @@ def latency_line(ttft: LogHistogram, tpot: LogHistogram) -> list[str]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A character for each value; the highest is a full one."""
+    """Return a character for each value; the highest is a full one."""
     most = max(values)
     steps = len(_SPARKS) - 1
     return "".join(_SPARKS[round(value / most * steps)] if most > 0 else _SPARKS[0] for value in values)

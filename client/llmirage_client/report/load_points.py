@@ -28,7 +28,7 @@ _STATISTICS = ("avg", "p50", "p90", "p95", "p99")
 
 
 def forget_points(folder: Path) -> None:
-    """Removes what an earlier sweep or search left in the folder: both files, and the folders of its points."""
+    """Remove what an earlier sweep or search left in the folder: both files, and the folders of its points."""
     try:
         points = json.loads((folder / SWEEP_JSON).read_text())["points"]
         names = [point["folder"] for point in points if _POINT_FOLDER.fullmatch(str(point["folder"]))]
@@ -41,7 +41,7 @@ def forget_points(folder: Path) -> None:
 
 
 def points_json(results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None) -> dict[str, Any]:
-    """The content of sweep.json."""
+    """Return the content of sweep.json."""
     content: dict[str, Any] = {
         "variable": results[0].variable,
         "points": [_point(result) for result in results],
@@ -64,7 +64,7 @@ def points_json(results: Sequence[PointResult], notes: Sequence[str], answer: Se
 def write_points(
     folder: Path, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None
 ) -> list[Path]:
-    """Writes both files, each whole or not at all, and returns their paths. Raises OSError."""
+    """Write both files, each in one step, and return their paths. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     json_path, csv_path = folder / SWEEP_JSON, folder / SWEEP_CSV
     write_json(json_path, points_json(results, notes, answer))
@@ -111,7 +111,8 @@ def point_row(result: PointResult) -> dict[str, Any]:
 class LoadSweep:
     """answer: of a search, in a sentence; empty for a sweep. found: a load meets the objectives, and the search is over.
 
-    met: by a run's folder, whether it met every objective."""
+    met: by a run's folder, whether it met every objective.
+    """
 
     answer: str = ""
     found: bool = False
@@ -148,7 +149,7 @@ _HEAD = ("ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50
 
 
 def one_line(result: PointResult) -> str:
-    """A point as it ends: what was done, and the figures that matter most."""
+    """Return a point as it ends: what was done, and the figures that matter most."""
     cells = dict(zip(_HEAD[:5], _row(result)[1:6], strict=True))
     parts = [f"{cells['ok']} ok, {cells['failed']} failed in {cells['s']} s", f"{cells['req/s']} requests/s"]
     for tag, word in (("time_to_first_token", "TTFT"), ("inter_token_latency", "TPOT"), ("request_latency", "latency")):

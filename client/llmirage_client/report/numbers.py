@@ -17,15 +17,17 @@ def number(value: float) -> str:
 
 
 def count(value: float) -> str:
+    """Return a whole number with thousands separators."""
     return f"{round(value):,}"
 
 
 def percent(value: float) -> str:
+    """Return a percentage with one decimal."""
     return f"{value:.1f} %"
 
 
 def known(value: float | None, form: Callable[[float], str] = number) -> str:
-    """The figure; "-" where there is none."""
+    """Return the figure; "-" where there is none."""
     return "-" if value is None else form(value)
 
 
@@ -35,6 +37,7 @@ def statistic(summary: Summary | None, name: str) -> str:
 
 
 def plural(value: float, noun: str) -> str:
+    """Return the count with its noun, in the plural unless it is one."""
     return f"{count(value)} {noun}" if round(value) == 1 else f"{count(value)} {noun}s"
 
 
@@ -49,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def rate_cells(metrics: Metrics) -> list[str]:
-    """Requests and output tokens per second."""
+    """Return requests and output tokens per second."""
     return [known(metrics.whole_run.get(tag)) for tag in ("request_throughput", "output_token_throughput")]
 
 
@@ -67,4 +70,5 @@ def group_cells(group: RequestGroup, *times: tuple[str, str]) -> list[str]:
 
 
 def cached_cell(metrics: Metrics) -> str:
+    """Return the share of prompt tokens found in the cache."""
     return known(metrics.whole_run.get("overall_usage_prompt_cache_read_pct"), percent)

@@ -24,8 +24,9 @@ _LEAST_FOR_BAR = 60  # columns: on fewer the figures need the room
 
 
 class StatusLine:
-    """A line, and what is to be seen below it, that is drawn anew ten times a second on a terminal; elsewhere the line
-    is written every few seconds.
+    """A progress line with further lines below it, redrawn ten times a second on a terminal.
+
+    Elsewhere the line is written every few seconds.
 
     stream: where to draw, by default stderr; a closed or broken one is left alone.
     """
@@ -44,11 +45,11 @@ class StatusLine:
         self._below = 0
 
     def _lines_below(self, elapsed_s: float) -> list[str]:
-        """What stands below the line on a terminal that has the room."""
+        """Return the lines below the progress line, on a terminal with room for them."""
         return []
 
     def _line(self, elapsed_s: float) -> str:
-        """What it says."""
+        """Return the text of the progress line."""
         raise NotImplementedError
 
     def _draw_if_due(self) -> None:
@@ -92,11 +93,11 @@ class StatusLine:
         self._below = len(lines) - 1
 
     def _up(self) -> str:
-        """What takes the cursor to the first line."""
+        """Return the control codes that move the cursor to the first line."""
         return f"\x1b[{self._below}A" if self._below else ""
 
     def _end(self, last: str) -> None:
-        """Writes what comes last on a terminal, and nothing more."""
+        """Write what comes last on a terminal, and nothing more."""
         if self._terminal:
             self._write(last)
         self._stream, self._below = None, 0
@@ -128,7 +129,7 @@ class Progress(StatusLine):
             self._live, self._speed = LiveFigures(speed, slot_s=speed), speed
 
     def see(self, record: Record) -> None:
-        """A request is over."""
+        """Count a finished request."""
         exchange = record.exchange
         if self._live is not None and exchange.error is None:
             usage = exchange.usage or {}
@@ -141,7 +142,7 @@ class Progress(StatusLine):
         self._draw(self._started_s)
 
     def update(self, done: int, errors: int, in_flight: int) -> None:
-        """Called once per request. done: requests finished, well or not; errors: how many of them failed."""
+        """Update the counts, once per request. done: requests finished, well or not; errors: how many of them failed."""
         self._counts = (done, errors, in_flight)
         self._draw_if_due()
 

@@ -89,7 +89,7 @@ class RecordWriter:
     """
 
     def __init__(self, directory: Path, clock: RunClock, about: RunResult | None = None) -> None:
-        """Starts the file afresh and removes what an earlier run left in the folder.
+        """Start the file afresh and remove an earlier run's files from the folder.
 
         about: the run as far as it is known at its start; it is kept beside the records, for the case that there will be no
         summary. Raises OSError when the directory cannot be made or the file not be opened.
@@ -112,7 +112,7 @@ class RecordWriter:
         self.write_lines(record_line(record, self.clock))
 
     def write_lines(self, lines: bytes) -> None:
-        """Appends whole lines that `record_line` made, with a clock that says the same times as this writer's."""
+        """Append whole lines that `record_line` made, with a clock that says the same times as this writer's."""
         if self.problem is None:
             self._append(lines)
         else:
@@ -121,7 +121,7 @@ class RecordWriter:
                 self._catch_up()
 
     def close(self) -> None:
-        """Writes what waited, if it can now. `problem` says whether it could, and whether the file is still there."""
+        """Write what waited, if it can now. `problem` says whether it could, and whether the file is still there."""
         if self._file is None:
             return
         if self._waiting:
@@ -169,7 +169,9 @@ def remove_earlier_run(folder: Path) -> None:
 
 
 def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> bytes:
-    """One line of the file with its newline. Put together by hand, at a third of the JSON encoder's cost: it is written
+    """Return one line of the file with its newline.
+
+    Put together by hand, at a third of the JSON encoder's cost: it is written
     while the load runs. worker: the name of the process that sent it.
     """
     exchange = record.exchange
@@ -200,7 +202,7 @@ def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> by
 
 
 def _own(record: Record) -> str:
-    """What AIPerf's layout has no place for, as far as it is not what goes without saying; a JSON object."""
+    """Return a JSON object of the values that AIPerf's layout has no place for; defaults are left out."""
     exchange = record.exchange
     rare = {
         "input_tokens": record.input_tokens,
@@ -232,5 +234,6 @@ def _common(branch_mode: str, streamed: bool, status: int | None, finish_reason:
 
 
 def error_details(error: RequestError) -> dict[str, Any]:
+    """Return an error as AIPerf's records have it."""
     code = {} if error.code is None else {"code": error.code}
     return {**code, "type": error.type, "message": error.message}

@@ -45,7 +45,7 @@ class ScreenTable:
         self.rows.append(cells)
 
     def fitting(self, width: int) -> Iterator[list[int]]:
-        """The columns of each table, for a screen of so many characters."""
+        """Return the columns of each table, for a screen of so many characters."""
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
         least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
         rest = range(self.keys, len(widths))
@@ -76,8 +76,11 @@ class ScreenTable:
 
 
 class Screen:
-    """Draws blocks for a stream: as wide as its terminal, with colours there; without control codes elsewhere (a pipe, a
-    file), COLUMNS or 100 characters wide (unless said otherwise). Nothing is written before `close`."""
+    """The screen of a stream, on which blocks are drawn when it is closed.
+
+    As wide as its terminal, with colours there; without control codes elsewhere (a pipe, a file), COLUMNS or 100 characters
+    wide (unless said otherwise).
+    """
 
     def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH, width: int | None = None) -> None:
         """stream: standard output by default. plain_width: characters where there is no terminal to ask; width: anywhere."""
@@ -121,7 +124,7 @@ class Screen:
 
 
 def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
-    """The blocks as rich draws them, for a screen of so many characters."""
+    """Return the blocks as rich draws them, for a screen of so many characters."""
     for block in blocks:
         if not isinstance(block, ScreenTable):
             yield styled(block, "") if isinstance(block, str) else block
@@ -142,27 +145,31 @@ def print_blocks(
 
 
 def styled(text: str, style: str) -> Text:
+    """Return text in a style of rich."""
     from rich.text import Text
 
     return Text(text, style=style)
 
 
 def unbroken(text: str) -> Text:
-    """A line to be copied, in one piece on any screen."""
+    """Return a line to be copied, in one piece on any screen."""
     from rich.text import Text
 
     return Text(text, no_wrap=True, overflow="ignore")
 
 
 def bold(text: str, *, bad: bool = False) -> Text:
+    """Return bold text, red if it is bad."""
     return styled(text, "bold red" if bad else "bold")
 
 
 def warning(text: str) -> Text:
+    """Return text in the colour of warnings."""
     return styled(text, "yellow")
 
 
 def plain_table(*columns: str, keys: int = 1, words: Iterable[int] = ()) -> ScreenTable:
+    """Return a table without lines."""
     return ScreenTable(columns, keys, frozenset(words))
 
 

@@ -15,14 +15,14 @@ _URL_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def hide_in_text(text: str) -> str:
-    """A header line of a secret keeps its name only; a URL loses its user and password."""
+    """Hide the value of a secret header line, and user and password of a URL."""
     if match := _SECRET_HEADER.fullmatch(text):
         return f"{match[1]}: {HIDDEN}"
     return _URL_USER.sub(HIDDEN, text)
 
 
 def hide_in_command(arguments: Sequence[str]) -> str:
-    """A command line as a shell would read it, without the values of its secrets."""
+    """Return a command line as a shell would read it, without the values of its secrets."""
     shown: list[str] = []
     hide_next = False
     for argument in arguments:
@@ -43,7 +43,7 @@ def hide_in_command(arguments: Sequence[str]) -> str:
 
 
 def hide_in_options(value: Any, name: str = "") -> Any:
-    """A copy of JSON-like settings without the values of secrets, however deep they lie."""
+    """Return a copy of JSON-like settings without the values of secrets, however deep they lie."""
     if isinstance(value, str):
         return HIDDEN if value and _SECRET_NAME.search(name) else hide_in_text(value)
     if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "
 
 
 def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "") -> dict[str, Any]:
-    """The content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
+    """Return the content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
     clock = RunClock(result.start_s, result.start_unix_s, result.speed)
     head = run_head(result, benchmark_id, clock.start_unix_ns)
     content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
@@ -71,7 +71,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
 
 
 def summary_csv(metrics: Metrics) -> str:
-    """The content of profile_export_aiperf.csv: a row a metric with statistics, a blank line, a row a single value."""
+    """Return profile_export_aiperf.csv: a row a metric with statistics, a blank line, a row a single value."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("Metric", *CSV_STATISTICS))

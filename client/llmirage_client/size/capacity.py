@@ -152,7 +152,7 @@ class CapacitySearch:
         return self._trials.run(self._config(min(instances, SAMPLED)), amount)
 
     def _floor(self, instances: int) -> float:
-        """The traffic below which a user alone stands for it."""
+        """Return the traffic below which a user alone stands for it."""
         if not self._by_rate:
             return instances
         return instances * (_MEETING / self._alone_s if self._alone_s is not None else _UNKNOWN_FLOOR_PER_S)

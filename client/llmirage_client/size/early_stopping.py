@@ -132,11 +132,11 @@ class Interval:
         return low if low == high else None
 
     def worse(self, objective: Objective) -> float:
-        """The end that is closer to missing the objective."""
+        """Return the end that is closer to missing the objective."""
         return self.high if objective.comparison[0] == "<" else self.low
 
     def load(self, objective: Objective) -> float:
-        """The share of the limit that its worse end uses."""
+        """Return the share of the limit that its worse end uses."""
         return Verdict(objective, self.worse(objective)).load
 
 
@@ -186,7 +186,7 @@ def intervals_of(objectives: Sequence[Objective], columns: Columns, batches: int
 
 
 def _error(values: Floats, batches: int) -> float:
-    """The standard error of the mean of values that depend on their neighbours."""
+    """Return the standard error of the mean of values that depend on their neighbours."""
     means = [batch.mean() for batch in np.array_split(values, batches)]
     return float(np.std(means, ddof=1)) / math.sqrt(batches)
 

@@ -101,6 +101,7 @@ def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:
+    """Return the lowest confidence among the margins."""
     return max((margin.confidence for margin in margins), key=lambda confidence: _RANK[confidence])
 
 

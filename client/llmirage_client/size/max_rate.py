@@ -143,8 +143,10 @@ def _users_expected(grid: list[int], config: ClusterConfig, trials: Trials) -> f
 
 
 def _between(found: Trial, search: GridSearch, clumping: float) -> tuple[float, float]:
-    """Where the answers of most seeds lie: those which the trials cannot tell apart, and those whose rate of arrivals in so
-    many requests may as well be this one's.
+    """Return the range in which the answers of most seeds lie.
+
+    It holds the rates that the trials cannot tell apart, and those whose arrivals, in as many requests, may equal this
+    rate's.
     """
     low, high = search.clearly_met or found.amount, search.clearly_missed or found.amount
     spread = _DEVIATIONS * math.sqrt(clumping / found.counted) if found.kind == "request_rate" else 0.0
@@ -152,7 +154,7 @@ def _between(found: Trial, search: GridSearch, clumping: float) -> tuple[float, 
 
 
 def _missed_rate(trials: Trials, config: ClusterConfig) -> float:
-    """A rate that misses the objectives, where the roofline names none: the first of 1, 4, 16, ..."""
+    """Return a rate that misses the objectives, where the roofline names none: the first of 1, 4, 16, ..."""
     rate = 1.0
     while rate < _TOP_UNKNOWN and trials.run(config, rate).met:
         rate *= 4

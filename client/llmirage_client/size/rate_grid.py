@@ -24,7 +24,7 @@ _FURTHER = (3, 8)  # places beyond the answer, where noise may leave none
 
 
 def rate_grid(top: float, lowest_share: float) -> list[float]:
-    """Requests per second from `lowest_share` of `top` up to it, 2 % apart, rounded to three digits."""
+    """Return requests per second from `lowest_share` of `top` up to it, 2 % apart, rounded to three digits."""
     grid, rate = [], top
     while rate >= top * lowest_share:
         grid.append(float(f"{rate:.3g}"))
@@ -43,7 +43,9 @@ def user_grid(top: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GridSearch:
-    """met: the trial at the load on which bisection ends; None: not even the lowest meets the condition. missed: at the next
+    """Result of a search over a grid of loads.
+
+    met: the trial at the load on which bisection ends; None: not even the lowest meets the condition. missed: at the next
     load of the grid; None: the highest load meets it. clearly_met, clearly_missed: loads that do so beyond the noise.
     """
 
@@ -79,9 +81,10 @@ def search_users(
     start: float | None = None,
     run_last: Callable[[float], Trial] | None = None,
 ) -> GridSearch:
-    """As `search_grid`, for users at once, of whom many cost more than few: it begins near `start`, else with few, and goes
-    on where the shares of the limits that its trials used let the limit expect. run_last: instead of `run`, at a number that
-    is the answer if it is met.
+    """Search a grid of users at once, as `search_grid` does, with few trials of many users, which cost most.
+
+    Begins near `start`, else with few, and continues where the used shares of the limits let the limit expect. run_last:
+    instead of `run`, at a number that is the answer if it is met.
     """
     trials: dict[int, Trial] = {}
     run_last = run_last or run
@@ -123,8 +126,10 @@ def search_users(
 
 
 def _expected(grid: list[int], trials: Mapping[int, Trial], low: int, high: int) -> int | None:
-    """The place of the limit, where the share of it that is used grows with a power of the users, as it does between the
-    trials below and above it (else the last two below); None: they do not tell.
+    """Return the expected place of the limit on the grid; None if the trials do not tell.
+
+    The used share of the limit is taken to grow with a power of the users, as it does between the trials below and above it
+    (else the last two below).
     """
     if low < 0:
         return None
@@ -141,7 +146,7 @@ def _expected(grid: list[int], trials: Mapping[int, Trial], low: int, high: int)
 
 
 def highest_met(grid: list[float] | list[int], met: Callable[[float], bool], *, top_first: bool = False) -> int | None:
-    """The index of the load that bisection ends on; None: not even the lowest meets the condition.
+    """Return the index of the load that bisection ends on; None: not even the lowest meets the condition.
 
     top_first: ask for the highest load before all others, where it may well be met.
     """

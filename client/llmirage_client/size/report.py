@@ -32,6 +32,8 @@ _REASONS_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class SizeReport:
+    """The answer to a sizing, as lines, tables and JSON."""
+
     question: Question
     sizing: Sizing
 
@@ -127,12 +129,13 @@ def _first_of(rows: list[tuple[str, str]], rest: str) -> Iterator[str]:
 
 
 def answer_line(priced: Priced) -> str:
+    """Return the line that names a deployment, its GPUs and its cost."""
     cost = "" if priced.usd_per_h is None else f", {priced.usd_per_h:,.2f} USD/h"
     return f"{name_of(priced)}: {plural(priced.gpus, 'GPU')}{cost}"
 
 
 def _between(priced: Priced) -> Iterator[str]:
-    """What the noise of the simulations leaves open."""
+    """Yield a line on the instance counts that simulation noise leaves open."""
     capacity = priced.capacity
     if capacity.fewest == capacity.most:
         return
@@ -144,11 +147,12 @@ def _between(priced: Priced) -> Iterator[str]:
 
 
 def name_of(priced: Priced) -> str:
+    """Return the name of a deployment: instances and shape."""
     return f"{priced.capacity.instances} x {shape_name(priced.capacity.shape)}"
 
 
 def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
-    """Notes on how the metrics were simulated."""
+    """Return notes on how the metrics were simulated."""
     capacity, trial = priced.capacity, priced.capacity.trial
     users = trial.figures["users"]
     yield (
@@ -166,7 +170,7 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
 
 
 def nearest(sizing: Sizing) -> tuple[CapacitySearch, Verdict] | None:
-    """The excluded shape that came closest to the objectives, and its verdict."""
+    """Return the excluded shape that came closest to the objectives, and its verdict."""
     known = [(search, search.nearest) for search in sizing.given_up if search.nearest is not None]
     return min(known, key=lambda pair: pair[1].load, default=None)
 

@@ -31,7 +31,7 @@ class Question:
         return ", ".join(objective.text for objective in self.objectives)
 
     def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
-        """The keys that both answers end with."""
+        """Return the keys that both answers end with."""
         return {
             "refused": [{**shape_json(one.shape), "reason": one.reason} for one in refused],
             "notes": list(self.notes),
@@ -47,11 +47,13 @@ class Question:
 
 
 def shape_name(shape: InstanceShape) -> str:
+    """Return the name of a shape: GPU, parallelism, engine, weights."""
     engine = "" if shape.engine is None else f" {shape.engine}"
     return f"{shape.gpu} {shape.split}{engine} {shape.weights}"
 
 
 def shape_json(shape: InstanceShape) -> dict[str, Any]:
+    """Return the fields of a shape for JSON."""
     names = ("gpu", "engine", "weights", "tp", "pp", "dp", "ep")
     return {name: getattr(shape, name) for name in names}
 
@@ -62,6 +64,7 @@ def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
 
 
 def verdicts_json(trial: Trial, margins: Iterable[ErrorMargin]) -> list[dict[str, Any]]:
+    """Return the verdicts with their margins for JSON."""
     return [
         {
             "objective": verdict.objective.text,
@@ -79,7 +82,7 @@ def verdicts_json(trial: Trial, margins: Iterable[ErrorMargin]) -> list[dict[str
 
 
 def tightest_cells(trial: Trial) -> tuple[str, str]:
-    """The tightest objective, and the share of its limit that is used."""
+    """Return the tightest objective, and the share of its limit that is used."""
     tightest = trial.tightest
     return ("-", "-") if tightest is None else (tightest.objective.text, f"{tightest.load:.0%}")
 
@@ -90,18 +93,21 @@ def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
 
 
 def rates_of(trial: Trial) -> Iterator[str]:
-    """The offered and the delivered rate, side by side; nothing for users at once."""
+    """Return the offered and the delivered rate, side by side; nothing for users at once."""
     if trial.rates is not None:
         yield rates_text(trial.rates)
 
 
 def value_text(verdict: Verdict) -> str:
+    """Return the measured value with its unit."""
     return "nothing" if verdict.value is None else f"{verdict.value:,.4g} {verdict.objective.metric.unit}"
 
 
 def usd(price: float | None) -> str:
+    """Return an amount of US dollars, "-" if it is unknown."""
     return "-" if price is None else f"{price:,.2f}"
 
 
 def effort_text(effort: Effort) -> str:
+    """Return the number of simulations and requests, and the CPU time they took."""
     return f"{plural(effort.simulations, 'simulation')} of {effort.requests:,} requests in total, {effort.cpu_s:.1f} CPU s"

@@ -58,7 +58,7 @@ def fill_up(traffic: Traffic, bounds: Bounds, instances: int, measured: int) -> 
 def steady_load(
     config: ClusterConfig, source: RequestSource, options: RunOptions, count: int
 ) -> tuple[Workload, RunOptions, Window] | None:
-    """A load of which `count` requests are measured; conversations at a rate do not know of each other.
+    """Return a load of which `count` requests are measured; conversations at a rate do not know of each other.
 
     None for loads without one request rate or a number of users, where requests are text, and where the roofline does not
     know how long they take. Raises ConfigError.

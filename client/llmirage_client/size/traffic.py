@@ -51,7 +51,7 @@ class RequestSource:
         self._made: dict[int, Workload] = {}
 
     def workload(self, requests: int) -> Workload:
-        """The same workload for all numbers up to the next power of two, so that few are made."""
+        """Return the same workload for all numbers up to the next power of two, so that few are made."""
         size = _SAMPLE
         while size < requests and self.limit is None:
             size *= _GROWTH
@@ -179,7 +179,7 @@ class Traffic:
     options: RunOptions
 
     def of(self, amount: float) -> Traffic:
-        """The same traffic with another amount."""
+        """Return the same traffic with another amount."""
         return replace(self, amount=amount)
 
     @property
@@ -213,7 +213,10 @@ _DEVIATIONS = 4.0  # standard errors: a few in 100,000 samples are further off
 
 
 def missed_unloaded(objectives: Sequence[Objective], sizes: RequestSizes | None, bounds: Bounds) -> list[Verdict]:
-    """The objectives that one user alone misses at best. Only upper limits of TTFT, TPOT and latency can be judged so."""
+    """Return the objectives that one user alone misses at best.
+
+    Only upper limits of TTFT, TPOT and latency can be judged so.
+    """
     if sizes is None:
         return []
     rows = np.unique(np.linspace(0, sizes.prompt.size - 1, _BOUND_SAMPLE).astype(int))

@@ -292,14 +292,14 @@ class Trials:
         return TrialPlan(first, tuple(looks), whole, whole + waiting, fill.lifetime_s, batch, source.single_turns, longer)
 
     def _floors(self, config: ClusterConfig) -> dict[str, float]:
-        """The least value of a metric in any request, ms."""
+        """Return the least value of a metric in any request, ms."""
         sizes = self.traffic.source.sizes
         least_s = None if sizes is None else self.bounds(config).tpot_s(int(sizes.prompt.min()))
         many = sizes is not None and int(sizes.reply.min()) > 1  # a reply of one token has no gap
         return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
 
     def _problem(self, metrics: Metrics, count: int) -> str | None:
-        """What fails besides the objectives."""
+        """Return a reason why the trial fails besides its objectives."""
         whole = metrics.whole_run
         failed = int(whole.get("error_request_count", 0))
         if failed and not self._failures_allowed:
@@ -316,7 +316,7 @@ def wants_traffic(objective: Objective) -> bool:
 
 
 def _of_rank(columns: Columns, first: int, count: int) -> Bools:
-    """The measured rows among `count` requests from number `first` on, in the order they were sent."""
+    """Return the measured rows among `count` requests from number `first` on, in the order they were sent."""
     order = np.argsort(columns.start_s, kind="stable")
     measured = np.zeros(len(columns), dtype=bool)
     measured[order[first : first + count]] = True
@@ -324,7 +324,7 @@ def _of_rank(columns: Columns, first: int, count: int) -> Bools:
 
 
 def _growth(columns: Columns) -> str | None:
-    """A sentence if the requests in flight grow while the measured ones are sent."""
+    """Return a sentence if the requests in flight grow while the measured ones are sent."""
     starts = columns.start_s[columns.measured]
     if starts.size < FEW_REQUESTS:
         return None

@@ -28,14 +28,18 @@ class WorkerDied(RuntimeError):
 
 
 class Executor(Protocol):
+    """A map over several workers."""
+
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
         """Yield (index, result) as they come. What a function raises is raised here."""
         ...
 
 
 def executor_named(name: ExecutorName, workers: int | None, address: str | None = None) -> Executor:
-    """workers: at most so many at a time; None: one for each core. address: of the Ray cluster. Raises CrewError for Ray
-    that is not there."""
+    """Return the executor of a name. Raises CrewError if Ray is missing.
+
+    workers: the most at a time; None: one for each core. address: of the Ray cluster.
+    """
     if name == "ray":
         return RayTasks(connect(address), workers)
     count = workers or _cores()
@@ -73,7 +77,7 @@ class Processes:
             yield from self._round(function, left)
 
     def _round(self, function: Callable[[Item], Result], left: dict[int, Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
-        """Takes from `left` what is done. When a process dies, those under way are done again, each in a process alone."""
+        """Take from `left` what is done. When a process dies, those under way are done again, each in a process alone."""
         workers = min(self._workers, len(left))
         pool = ProcessPoolExecutor(workers, mp_context=self._context, initializer=own_process)
         waiting = iter(list(left.items()))

@@ -49,6 +49,8 @@ from llmirage_shared.yaml_lines import node_of
 
 
 class StudySettings:
+    """Settings that only study files have."""
+
     workload: str | None = setting(None, "Study", "The file whose conversations are sent.", study=True)
 
 
@@ -122,6 +124,8 @@ class StudyPoint:
 
 @dataclass(frozen=True, slots=True)
 class Study:
+    """A study: its settings, its points and its objectives."""
+
     name: str
     points: tuple[StudyPoint, ...]
 
@@ -140,7 +144,7 @@ class _Variant:
 
 
 def study_path(name: str) -> str:
-    """The path of a study file; bundled:NAME is one of those in the package. Raises StudyError."""
+    """Return the path of a study file; bundled:NAME is one of those in the package. Raises StudyError."""
     if not name.startswith(BUNDLED):
         return name
     stem = name.removeprefix(BUNDLED).removesuffix(".yaml")
@@ -313,7 +317,7 @@ class _StudyReader:
 
 
 def _line_of_key(name: str, entries: Iterable[Entry]) -> int | None:
-    """The first line that gives a setting, in blocks too; None: there is none, or data has no lines."""
+    """Return the first line that gives a setting, in blocks too; None: there is none, or data has no lines."""
     for entry in entries:
         if canonical_name(entry.key.rpartition(".")[2]) == name:
             return entry.line or None
@@ -330,7 +334,7 @@ def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterato
 
 
 def _text(node: YamlNode) -> str:
-    """A value in a table: as it was written, where that is short."""
+    """Return a value in a table: as it was written, where that is short."""
     value = node.value
     if isinstance(value, bool):
         return "on" if value else "off"

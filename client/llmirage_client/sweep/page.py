@@ -36,6 +36,7 @@ _COLUMNS = (
 
 
 def page_of(sweep: Sweep) -> str:
+    """Return the HTML page of a sweep."""
     study, rows = sweep.study, sweep.rows
     done = [row for row in rows if row.figures]
     facts = {"Points": f"{len(rows):,}", "Varied": ", ".join(study.varied) or "nothing", **_in_common(study, done)}
@@ -64,7 +65,7 @@ def page_of(sweep: Sweep) -> str:
 
 
 def _in_common(study: Study, done: Sequence[Row]) -> dict[str, str]:
-    """What the points that were done have in common: the parts of their clusters, and their load."""
+    """Return the cluster parts and load that all finished points share."""
     known = [row.point for row in done]
     clusters = [described(point.config, plan_of(point.config)) for point in known if point.config is not None]
     first = clusters[0] if clusters and all(len(pools) == len(clusters[0]) for pools in clusters) else []

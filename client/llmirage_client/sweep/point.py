@@ -146,7 +146,7 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
 
 
 def series_of(simulation: Simulation) -> dict[str, list[float]]:
-    """The whole cluster over time, at SERIES_SAMPLES moments at most."""
+    """Return the whole cluster over time, at SERIES_SAMPLES moments at most."""
     series = simulation.series
     if series is None or not series.time_s.size:
         return {}
@@ -163,7 +163,7 @@ def _short(values: Any) -> list[float]:
 
 
 def _workload(load: dict[str, Any]) -> Workload:
-    """Raises WorkloadError and SimulationError."""
+    """Return the workload of a load. Raises WorkloadError and SimulationError."""
     if "workload" in load:
         if odd := [key for key in ("isl", "osl", "turns", "think_time", "shared_prefix") if key in load]:
             raise SimulationError(f"{odd[0]} is for a load without a file: give either it or a workload")
@@ -185,7 +185,7 @@ def _workload(load: dict[str, Any]) -> Workload:
 
 
 def measured_steadily(study: Study) -> Study:
-    """The study, with `steady_state` on in the points whose loads are lengths that nothing else starts, warms up or ends.
+    """Return the study with `steady_state` on for loads of lengths with no warm-up or end of their own.
 
     Off in all where instances come and go, as what happens then, and when, is the question; and where the roofline does not
     know of one of the clusters how long it takes to fill.
@@ -210,7 +210,7 @@ def _steadily(point: StudyPoint) -> StudyPoint:
 
 
 def _steady(task: Task, workload: Workload, options: RunOptions) -> tuple[Workload, RunOptions, Window]:
-    """Raises SimulationError and ConfigError."""
+    """Return the workload and options of a steady-state point. Raises SimulationError and ConfigError."""
     load = task.load
     source = file_source(workload)
     if "isl" in load:
@@ -228,7 +228,7 @@ def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
 
 
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
-    """Raises ConfigError."""
+    """Return the options of a point's run. Raises ConfigError."""
     return with_distinct_conversations(workload, run_options(workload, load_settings(load), as_key))
 
 
@@ -244,7 +244,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def key_of(point: StudyPoint, max_time_s: float | None, version: str) -> str:
-    """The same for points whose results are the same: settings, files that they name, and the program's version."""
+    """Return a key that is equal for points with equal results: settings, files that they name, program version."""
     config = {} if point.config is None else dataclasses.asdict(point.config)
     named = {
         key: value for key, value in (*_values(config), *point.load.items()) if key in _FILES and isinstance(value, str)
@@ -273,7 +273,7 @@ def _digest(name: str) -> str | None:
 
 
 def problems_of(points: Iterable[StudyPoint]) -> list[str]:
-    """What is wrong with the loads of points, each once: files that cannot be read, lengths that are missing."""
+    """Return the problems of the points' loads, each once: unreadable files, missing lengths."""
     problems: dict[str, None] = {}
     seen: set[str] = set()
     for point in points:

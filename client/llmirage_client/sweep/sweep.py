@@ -53,8 +53,11 @@ def sweep(
     runs: bool = False,
     on_point: OnPoint = lambda row, done, total: None,
 ) -> Sweep:
-    """on_point: gets (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole
-    run, in a folder of its own. Raises OSError."""
+    """Work out the points of a study.
+
+    on_point: gets (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole
+    run, in a folder of its own. Raises OSError.
+    """
     begun_s = time.perf_counter()
     study = measured_steadily(study)
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +111,7 @@ def _end_line(path: Path, file: TextIO) -> None:
 
 
 def run_folder(point: StudyPoint) -> str:
-    """A name that sorts as the points do."""
+    """Return a name that sorts as the points do."""
     return f"runs/point_{point.number:04d}"
 
 

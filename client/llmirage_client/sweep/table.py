@@ -41,7 +41,7 @@ _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
 def records(sweep: Sweep) -> list[dict[str, Any]]:
-    """A flat record of each point: number, what is varied, status, reason, figures.
+    """Return a flat record of each point: number, what is varied, status, reason, figures.
 
     A figure that has the name of what is varied, as `requests` may, goes by result_NAME.
     """
@@ -78,7 +78,7 @@ def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
 
 
 def columns_of(sweep: Sweep) -> dict[str, list[Any]]:
-    """The records as columns, numbers where what is varied are numbers."""
+    """Return the records as columns, numbers where what is varied are numbers."""
     rows, varied = records(sweep), sweep.study.varied
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     return {name: _typed(column) if name in varied else column for name, column in columns.items()}
@@ -113,7 +113,7 @@ def scaled(rows: Sequence[Row]) -> bool:
 
 
 def value(row: Row, name: str) -> float:
-    """A figure; NaN where there is none."""
+    """Return a figure; NaN where there is none."""
     figure = row.figures.get(name)
     return float("nan") if figure is None else float(figure)
 
@@ -126,7 +126,7 @@ def _short(row: Row) -> bool:
 
 
 def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[Block]:
-    """What the screen shows. folder, files: what was written; None: nothing."""
+    """Yield the blocks of the screen. folder, files: of written results; None: nothing was written."""
     rows = [row for row in sweep.rows if row.figures]
     yield f"{sweep.study.name}: {plural(len(sweep.rows), 'point')}, {_counts(sweep)}"
     if rows:
@@ -149,7 +149,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
 
 
 def _legend(rows: Sequence[Row]) -> str:
-    """What the columns mean, and what is said once because it is the same in all rows."""
+    """Return the meaning of the columns and the values that all rows share."""
     most = " at most" if scaled(rows) else ""
     alike = f"{plural(int(value(rows[0], 'gpus')), 'GPU')}{most} in every point. " if _equal_gpus(rows) else ""
     ready = "ready: mean number of ready instances. " if most else ""
@@ -245,6 +245,7 @@ def _wanted(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 
 def note_of(row: Row) -> str:
+    """Return the note on a point in the table."""
     if row.status != "ok":
         return row.status
     return "saturated" if row.figures.get("saturated") else ""

@@ -18,7 +18,7 @@ _ENDPOINTS = re.compile(r"/(chat/completions|completions|responses|models|embedd
 
 
 def normalise_url(url: str) -> str:
-    """The API root, such as http://localhost:8000/v1, without a slash at its end.
+    """Return the API root, such as http://localhost:8000/v1, without a slash at its end.
 
     Takes host:port or a full URL, with or without scheme (http), with or without /v1, also a whole endpoint's URL. Another
     path than /v1 is kept as it is, because gateways mount APIs where they like: https://host/openai/v2 stays, and

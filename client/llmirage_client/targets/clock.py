@@ -10,7 +10,7 @@ from llmirage_shared.virtual_time import SimulatedTimeLoop
 
 
 def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """The precise clock with loop.time()'s base.
+    """Return the precise clock with loop.time()'s base.
 
     time.monotonic() on a loop of real time, because uvloop rounds its own time to milliseconds; else the loop's.
     """

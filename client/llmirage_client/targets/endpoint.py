@@ -95,7 +95,7 @@ class EndpointSettings:
         return ", ".join(self.urls)
 
     def target(self) -> EndpointTarget:
-        """Raises ValueError for what cannot be an endpoint."""
+        """Make the target of these settings. Raises ValueError for an impossible endpoint."""
         api = endpoint_named(self.api)
         targets: list[tuple[str, EndpointTarget]] = []
         for url in self.urls:
@@ -114,7 +114,7 @@ class EndpointSettings:
         return ServersTarget(targets, self.url_strategy, self.retries, self.keeps_conversations)
 
     def _transport(self, url: str) -> httpx.AsyncBaseTransport:
-        """httpx's own transport only where direct connections of HTTP/1.1 do not do: it takes several times the CPU."""
+        """Httpx's own transport only where direct connections of HTTP/1.1 do not do: it takes several times the CPU."""
         context, proxy = self.tls.context(), self.proxies.get(url)
         if proxy is None and not self.http2:
             return TimedTransport(context)
@@ -136,7 +136,7 @@ class ServerPace:
     times: ServedTimes
 
     def since(self, before: ServerPace) -> ServerPace | None:
-        """What was served after `before`; None if a server was started anew or changed its speed in the meantime."""
+        """Return the times served after `before`; None if a server restarted or changed its speed since."""
         if self.speeds != before.speeds:
             return None
         try:

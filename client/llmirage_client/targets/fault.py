@@ -1,5 +1,6 @@
-"""What can go wrong between a client and an endpoint, before anyone looks at the reply's meaning; and the exceptions of
-httpx for it. httpx2 has classes of the same names, so that both are known by these.
+"""Faults of the transport between a client and an endpoint, and the exceptions of httpx for them.
+
+httpx2 has classes of the same names, so that both are known by these.
 """
 
 from __future__ import annotations

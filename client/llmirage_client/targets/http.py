@@ -99,9 +99,11 @@ class HttpTarget:
         connect_timeout_s: float | None = None,
         key_header: str = "Authorization",
     ) -> None:
-        """base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
+        """Set up the target. Raises ValueError for a base_url or header that cannot be sent.
+
+        base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
         whole of one reply. transport: any of httpx, closed with the target; None: a TimedTransport. key_header: where the
-        key goes, as a bearer token if it is Authorization. Raises ValueError for a base_url or header that cannot be sent.
+        key goes, as a bearer token if it is Authorization.
         """
         self.base_url = normalise_url(base_url)
         self._timeout_s = timeout_s
@@ -181,7 +183,7 @@ class HttpTarget:
             await stream.aclose()
 
     def _request(self, call: Call) -> OutgoingRequest:
-        """The request as it goes out. Raises ValueError or TypeError for a body that JSON does not have."""
+        """Return the request as it goes out. Raises ValueError or TypeError for a body that JSON does not have."""
         headers = dict(self._headers)
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
@@ -202,7 +204,7 @@ def _check_header(name: str, value: str) -> None:
 
 
 def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok: bool) -> None:
-    """What arrived of a reply, whole or not, and the error if it is not what a reply must be."""
+    """Take in a reply, complete or not, and note the error if it is not a valid one."""
     response, stream = arrived.response, arrived.stream
     if response is not None and stream is not None:
         exchange.status, exchange.ack_s, fault = response.status_code, stream.headers_s, stream.fault
@@ -266,7 +268,7 @@ def _read(exchange: Exchange, reply: ReplyReader, response: httpx.Response, stre
 
 
 def _header(stream: TimedStream, name: bytes) -> str:
-    """The first value of a header, by its name in small letters; "" where there is none."""
+    """Return the first value of a header, by its name in small letters; "" where there is none."""
     return next((value.decode("latin-1") for key, value in stream.headers if key.lower() == name), "")
 
 
@@ -275,7 +277,7 @@ def _joined(segments: list[tuple[float, bytes]]) -> bytes:
 
 
 def _seconds(text: str) -> float | None:
-    """A header's number of seconds; None for a date, which Retry-After may have too, and for nonsense."""
+    """Return a header's number of seconds; None for a date, which Retry-After may have too, and for nonsense."""
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 

@@ -118,8 +118,9 @@ def httpx_transport(
 
 
 def transport_notes(uses: Iterable[TransportUse]) -> list[str]:
-    """Return what the report says of requests that went through httpx's own transport; those of several servers or workers
-    count together.
+    """Return the report's notes on requests that went through httpx's own transport.
+
+    Those of several servers or workers count together.
     """
     notes = []
     for how, same in groupby(sorted(uses, key=attrgetter("how")), attrgetter("how")):
@@ -199,7 +200,9 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A pool of httpcore that has one connection: for each request it looks at all that it has, with a system call for those
+    """A pool of httpcore with one connection.
+
+    For each request httpcore looks at all that it has, with a system call for those
     that are idle, which takes 2 ms of CPU with 50 of them.
     """
 
@@ -209,8 +212,10 @@ class _Lane:
 
 
 class HttpxTransport(httpx.AsyncBaseTransport):
-    """AsyncHTTPTransports, with what TimedTransport has besides: stamps, faults, `on_sent`, a second try of a request that a
-    kept connection lost. A piece of a body counts as arrived when it is handed over, after its bytes were parsed.
+    """httpx's own transport with the stamps, faults, `on_sent` and retries of TimedTransport.
+
+    A request that a kept connection lost is sent again. A piece of a body counts as arrived when it is handed over, after
+    its bytes were parsed.
 
     httpcore lets requests wait for a free stream of one HTTP/2 connection; here they get another connection.
     """
@@ -279,7 +284,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         return await self._sent(request, given, again=True)
 
     def _enter(self, new: bool) -> _Lane:
-        """A lane with room for a request."""
+        """Return a lane with room for a request."""
         if self._free and not new:
             lane, _ = self._free.popitem()
         else:

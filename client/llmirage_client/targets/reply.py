@@ -62,7 +62,7 @@ class ReplyReader:
         return "".join(self._reasoning)
 
     def message(self) -> dict[str, Any] | None:
-        """The assistant message for the history. Reasoning is left out of it, unless there is nothing else."""
+        """Return the assistant message for the history. Reasoning is left out of it, unless there is nothing else."""
         content = self.text or (None if self._tool_calls else self.reasoning)
         if self._tool_calls:
             return {"role": "assistant", "content": content, "tool_calls": self._tool_calls}
@@ -106,7 +106,7 @@ class ReplyReader:
         raise NotImplementedError
 
     def _text_model(self, chunk: str, value: Mapping[str, Any]) -> TextModel | None:
-        """A model for the events after this one, if it carried text and nothing else."""
+        """Return a model for the events after this one, if it carried text and nothing else."""
         return None
 
     def _read_event(self, stamp_s: float, chunk: str) -> TextModel | None:
@@ -137,7 +137,7 @@ class ReplyReader:
             self.error = error
 
     def _note_arrival(self, stamp_s: float, output: bool, carried: bool = True) -> None:
-        """A part of the reply came; output: it was no reasoning."""
+        """Note the time of a part of the reply. output: it was no reasoning."""
         if carried:
             self.token_s.append(stamp_s)
         if output and self.first_output_s is None:
@@ -145,7 +145,7 @@ class ReplyReader:
 
 
 def stated_error(value: Any, status: int | None, kind: str) -> RequestError:
-    """The error an endpoint reports in a JSON body, in the forms of OpenAI, vLLM, FastAPI and plain gateways."""
+    """Return the error an endpoint reports in a JSON body, in the forms of OpenAI, vLLM, FastAPI and plain gateways."""
     found = value
     for key in ("error", "message", "detail"):
         if isinstance(found, dict) and found.get(key):
@@ -167,24 +167,25 @@ def _is_complete(chunk: str) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """The text of a content field: a string, or a list of parts."""
+    """Return the text of a content field: a string, or a list of parts."""
     if isinstance(value, str):
         return value
     return "".join(text_of(part.get("text")) for part in dicts(value))
 
 
 def kind_of(value: Mapping[str, Any]) -> str:
-    """What an event, an item or a block says it is."""
+    """Return the `type` of an event, an item or a block."""
     kind = value.get("type")
     return kind if isinstance(kind, str) else ""
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the JSON objects of a list; none of another value."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The calls an assistant message makes; an old one gets its function's name as its id."""
+    """Return the calls an assistant message makes; an old one gets its function's name as its id."""
     calls: list[Mapping[str, Any]] = [*dicts(message.get("tool_calls"))]
     old = message.get("function_call")
     if isinstance(old, Mapping):

@@ -29,7 +29,9 @@ KEY = "conversation"  # of a body: our name for the conversation until it has th
 
 
 class ServersTarget:
-    """Servers of one kind, as one target. round_robin: each call to the next. sticky: all calls of a conversation, and
+    """Servers of one kind, as one target.
+
+    round_robin: each call to the next. sticky: all calls of a conversation, and
     of its forks, to one; the conversations take turns. exchange.url says which of several servers it was.
 
     A call is sent up to `retries` more times: after a failed connection and after HTTP 408, 409, 429 or 5xx. Nothing is sent
@@ -112,6 +114,7 @@ class ServersTarget:
 
 
 def worth_retrying(exchange: Exchange) -> bool:
+    """Return whether another attempt may succeed."""
     error = exchange.error
     if error is None or exchange.token_s or (exchange.retry_after_s or 0.0) > _LONGEST_ASKED_S:
         return False

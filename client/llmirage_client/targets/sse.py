@@ -36,7 +36,7 @@ class Events(NamedTuple):
 
 
 def split_events(segments: Sequence[tuple[float, bytes]]) -> Events:
-    """The events of a stream that arrived as segments of (time, bytes), in order; segments may cut it anywhere."""
+    """Return the events of a stream that arrived as segments of (time, bytes), in order; segments may cut it anywhere."""
     stream = b"".join([piece for _, piece in segments])
     start = len(_BYTE_ORDER_MARK) if stream.startswith(_BYTE_ORDER_MARK) else 0
     blank = b"\r\n\r\n" if b"\r" in stream else b"\n\n"
@@ -55,7 +55,10 @@ def split_events(segments: Sequence[tuple[float, bytes]]) -> Events:
 
 
 def _split_named(stream: bytes, start: int, segments: Sequence[tuple[float, bytes]]) -> Events | None:
-    """The other plain case: every event is a line with its name and one data line. None where any is something else."""
+    """Return the other plain case: every event is a line with its name and one data line.
+
+    None where any is something else.
+    """
     if not stream.startswith(b"event: ", start) or not stream.endswith(b"\n\n"):
         return None
     pieces = stream[start:-2].split(b"\n\n")
@@ -92,7 +95,7 @@ def _stamps(segments: Sequence[tuple[float, bytes]], ends: list[int]) -> list[fl
 
 
 def _data_of(block: bytes) -> str | None:
-    """The data lines of one event, joined; None where there is none: comments, pings, an `event:` line alone."""
+    """Return the data lines of one event, joined; None where there is none: comments, pings, an `event:` line alone."""
     lines = []
     for line in _LINE_END.split(block.decode("utf-8", "surrogateescape")):
         name, _, value = line.partition(":")
@@ -124,7 +127,7 @@ class ChunkModel:
 
     @classmethod
     def of(cls, chunk: str, key: str) -> ChunkModel | None:
-        """The model of a valid chunk whose text is under `key`; None where that key is not there exactly once."""
+        """Return the model of a valid chunk whose text is under `key`; None where that key is not there exactly once."""
         found = list(_KEYS[key].finditer(chunk))
         if len(found) != 1:
             return None
@@ -133,7 +136,7 @@ class ChunkModel:
         return cls(chunk[:before], chunk[after - 1 :], key.startswith("reasoning") or key == "thinking")
 
     def text_of(self, chunk: str) -> str | None:
-        """The text of a chunk that differs from the model in nothing else; None when it differs."""
+        """Return the text of a chunk that differs from the model in nothing else; None when it differs."""
         if not chunk.startswith(self._before):
             return None
         try:

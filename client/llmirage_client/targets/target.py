@@ -52,7 +52,7 @@ class Target(Protocol):
     """Sends calls. Never raises for what an endpoint does: faults of any kind are in the Exchange's error."""
 
     def now(self) -> float:
-        """The run's clock in seconds; the same base as loop.time(), finer where the loop's own is coarse."""
+        """Return the run's clock in seconds; the same base as loop.time(), finer where the loop's own is coarse."""
         ...
 
     async def send(self, call: Call) -> Exchange:
@@ -70,5 +70,5 @@ class EndpointTarget(Target, Protocol):
         ...
 
     def uses(self) -> list[TransportUse]:
-        """What went through httpx's own transport so far; empty where connections are direct."""
+        """Return the use of httpx's own transport so far; empty where connections are direct."""
         ...

@@ -13,6 +13,7 @@ MOST_REPLY_BYTES = 1 << 30
 
 
 def too_long(what: str, most_bytes: int) -> Fault:
+    """Return the fault of a reply with more bytes than allowed."""
     return Fault(FaultKind.PROTOCOL, f"{what} more than {most_bytes >> 20} MiB")
 
 

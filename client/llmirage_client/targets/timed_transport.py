@@ -58,6 +58,8 @@ class OutgoingRequest(httpx.Request):
 
 
 class Origin(NamedTuple):
+    """An address to connect to."""
+
     tls: bool
     host: str
     port: int
@@ -124,7 +126,7 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
             self._wake()
 
     def lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
         if self.end_s is not None:
             return
         if error is None and self._until_close:
@@ -136,14 +138,14 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
             self.fail(Fault(FaultKind.RESET, f"the connection failed: {error}"))
 
     async def wait_for_headers(self) -> None:
-        """Raises Fault when the reply failed before its headers were complete."""
+        """Wait until the headers are complete. Raises Fault if the reply failed before."""
         if self.end_s is None and not self.status:
             await self._wait(for_end=False)
         if self.fault is not None and not self.status:
             raise self.fault
 
     async def aclose(self) -> None:
-        """The reply has been used; or it is not wanted any more, then its connection is closed."""
+        """Release the connection after the reply; close it if the reply was not read to its end."""
         self._connection.finish(self)
 
     def on_message_begin(self) -> None:
@@ -294,7 +296,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
             place.idle.clear()
 
     def _written(self, request: httpx.Request, body: bytes) -> tuple[Origin, bytes]:
-        """The bytes of a request, and where they go. Raises Fault."""
+        """Return the bytes of a request, and where they go. Raises Fault."""
         if isinstance(request, OutgoingRequest) and "headers" not in vars(request):
             method, address = request.method, request.address
             known = self._starts.get((method, address))
@@ -315,7 +317,7 @@ class TimedTransport(httpx.AsyncBaseTransport):
         return origin, head.encode(encoding) + body
 
     async def _sent(self, origin: Origin, data: bytes, extensions: Mapping[str, Any]) -> Incoming:
-        """The reply to a request, its headers complete. Raises Fault."""
+        """Return the reply to a request, its headers complete. Raises Fault."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections live and die with their loop
             self._loop = loop

@@ -19,7 +19,7 @@ class WireObject(dict[str, Any]):
     _encoded: bytes
 
     def encoded(self) -> bytes:
-        """Raises ValueError or TypeError for what JSON cannot carry."""
+        """Return the JSON bytes. Raises ValueError or TypeError for values that JSON lacks."""
         try:
             return self._encoded
         except AttributeError:
@@ -41,7 +41,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
-    """The body as `encode` would have it; lists of WireObjects are put together from what was encoded before."""
+    """Return the body as `encode` would have it; lists of WireObjects are put together from what was encoded before."""
     if not any(_is_cached(value) for value in body.values()):
         return encode(body)
     pieces: list[bytes] = []

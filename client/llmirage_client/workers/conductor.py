@@ -90,7 +90,7 @@ class Conductor:
         self.cancel_reason = self.cancel_reason or reason
 
     def run(self) -> Sequence[WorkerPart]:
-        """Returns when every worker's part is over, in one way or another. Raises CrewError, WorkerFailure."""
+        """Return when every worker's part is over, in one way or another. Raises CrewError, WorkerFailure."""
         try:
             self.parts = [WorkerPart(host) for host in self._crew.hire(self._jobs)]
             for number, part in enumerate(self.parts):

@@ -109,11 +109,11 @@ class Crew(Protocol):
     """Workers 0 to n - 1. `hire` comes first and `close` last; what has been lost stays silent."""
 
     def hire(self, jobs: Sequence[Job]) -> Sequence[str]:
-        """Starts a worker for each job; returns the names of their machines. Raises CrewError."""
+        """Start a worker for each job; return the names of their machines. Raises CrewError."""
         ...
 
     def clocks(self, worker: int) -> Clocks | None:
-        """Compares clocks; None when the worker does not answer."""
+        """Compare clocks; return None if the worker does not answer."""
         ...
 
     def begin(self, worker: int, begin: Begin) -> None: ...
@@ -121,9 +121,9 @@ class Crew(Protocol):
     def cancel(self, worker: int, reason: str) -> None: ...
 
     def events(self, timeout_s: float) -> Sequence[tuple[int, Event]]:
-        """What happened since, in order for each worker; empty when nothing did within the time."""
+        """Return the events since the last call, in order for each worker; empty if none came within the time."""
         ...
 
     def close(self) -> None:
-        """Ends workers that are not over."""
+        """End workers that are still running."""
         ...

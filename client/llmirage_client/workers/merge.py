@@ -29,7 +29,10 @@ def merged(
     zero_unix_ns: int,
     cancel_reason: str | None,
 ) -> RunResult:
-    """The result of the whole run; its clock begins at the moment zero_unix_ns, the measured phase at start_s of it."""
+    """Return the result of the whole run.
+
+    Its clock begins at the moment zero_unix_ns, the measured phase at start_s of it.
+    """
     by_worker = [
         [record_of(json.loads(line), zero_unix_ns, options.speed) for lines in part.lines for line in lines.splitlines()]
         for part in parts

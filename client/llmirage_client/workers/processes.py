@@ -93,7 +93,7 @@ class ProcessCrew:
 
 
 def _work(job: Job, orders: Connection, news: Connection) -> None:
-    """The worker's process. The leading process handles Ctrl-C; the worker exits if that process is gone."""
+    """Run a worker in its process. The leading process handles Ctrl-C; the worker exits if that process is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()

@@ -140,7 +140,7 @@ class _Actor:
             self._worker.cancel(reason)
 
     def news(self) -> list[Event]:
-        """Waits a little for the first event, and takes all that are there then."""
+        """Wait a little for the first event, and take all that are there then."""
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=_WAIT_S))
@@ -150,6 +150,6 @@ class _Actor:
 
 
 def _versions() -> str:
-    """What has to be the same everywhere, because objects of one end come out as such at the other."""
+    """Return the versions that must agree on all machines, because pickled objects travel between them."""
     major, minor, _ = platform.python_version_tuple()
     return f"llmirage {version('llmirage')} on Python {major}.{minor}"

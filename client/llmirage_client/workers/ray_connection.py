@@ -9,7 +9,7 @@ from llmirage_client.workers.job import CrewError
 
 
 def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:
-    """The ray module, connected to a cluster. Raises CrewError.
+    """Return the ray module, connected to a cluster. Raises CrewError.
 
     address: as ray.init has it; "local" starts one on this machine for as long as the process lives, None takes the one of
     RAY_ADDRESS or that runs on this machine, and else starts one.
@@ -39,5 +39,6 @@ def nodes(ray: Any) -> int:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that is not blank."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

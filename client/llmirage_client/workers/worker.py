@@ -44,7 +44,7 @@ class Worker:
         self._told_s = 0.0
 
     def run(self) -> None:
-        """Returns when everything is told: Finished or Failed comes last."""
+        """Return when everything is told: Finished or Failed comes last."""
         try:
             run_on_best_loop(self._main)
         except Exception as error:
@@ -52,7 +52,7 @@ class Worker:
             self._tell(_failure(error))
 
     def begin(self, begin: Begin) -> None:
-        """The phase for which it is ready begins then."""
+        """Begin the phase for which the worker is ready."""
         self._in_loop(lambda: self._open(begin))
 
     def cancel(self, reason: str) -> None:

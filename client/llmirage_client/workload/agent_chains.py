@@ -46,7 +46,7 @@ class _CallChain:
 
 
 def agents(requests: Sequence[Recorded]) -> list[list[Recorded]]:
-    """The requests of each agent by time, the main one first, the others as they begin."""
+    """Return the requests of each agent by time, the main one first, the others as they begin."""
     ordered = sorted(requests, key=lambda request: (request.start_s, request.place))
     title, rest = _without_title(ordered)
     chains: list[_CallChain] = []
@@ -87,7 +87,7 @@ def _without_title(ordered: Sequence[Recorded]) -> tuple[list[Recorded], Sequenc
 
 
 def _place(request: Recorded, chains: list[_CallChain], forks: dict[int, list[_CallChain]]) -> _CallChain:
-    """Adds the request to the chain that it continues, or begins one."""
+    """Add the request to the chain that it continues, or begin one."""
     if not chains:
         chains.append(_CallChain([]))
     tails = [(chain, chain.tail) for chain in chains if chain.tail is not None]
@@ -114,7 +114,7 @@ def _place(request: Recorded, chains: list[_CallChain], forks: dict[int, list[_C
 
 
 def _join_shortened(forks: dict[int, list[_CallChain]], owners: dict[int, _CallChain]) -> None:
-    """Puts chains back that are an agent's own after it has shortened its context."""
+    """Put chains back that are an agent's own after it has shortened its context."""
     waiting = list(forks)
     heapq.heapify(waiting)
     while waiting:

@@ -41,7 +41,7 @@ class Checker:
         self.problems.append(Problem(message, self.line, field, self.file))
 
     def rule(self, message: str, field: str | None = None) -> None:
-        """A rule between several values is broken; the wording of the documentation marks these."""
+        """Note a broken rule between several values, marked as the documentation words it."""
         self.fail(field, f"Value error, {message}")
 
     def required(self, values: Mapping[str, Any], key: str, prefix: str = "") -> Any:
@@ -53,7 +53,7 @@ class Checker:
     def given(
         self, values: Mapping[str, Any], key: str, read: Callable[[object, str], Value | None], prefix: str = ""
     ) -> Value | None:
-        """What `read` makes of values[key]; None where the key is missing or null."""
+        """Return values[key] as read by `read`; None where the key is missing or null."""
         value = values.get(key)
         return None if value is None else read(value, prefix + key)
 
@@ -71,7 +71,7 @@ class Checker:
     def integer(
         self, value: object, field: str, *, minimum: int | None = None, maximum: int | None = None, from_text: bool = True
     ) -> int | None:
-        """An int in [minimum, maximum]; from_text: a string of digits will do too."""
+        """Return an int in [minimum, maximum]; from_text: a string of digits will do too."""
         number: int
         if value is ABSENT:
             return None
@@ -103,7 +103,7 @@ class Checker:
     def number(
         self, value: object, field: str, *, minimum: float = 0.0, maximum: float = math.inf, above_minimum: bool = False
     ) -> float | None:
-        """A finite float in [minimum, maximum], or in (minimum, maximum] with above_minimum."""
+        """Return a finite float in [minimum, maximum], or in (minimum, maximum] with above_minimum."""
         if isinstance(value, str):
             try:
                 number = float(value)
@@ -148,7 +148,7 @@ class Checker:
         return whole_s + (float(fraction.group()) if fraction else 0.0)
 
     def json_of(self, value: object, field: str) -> Any:
-        """The value that a text holds as JSON; one that is no text as it is. ABSENT after a problem."""
+        """Return the value that a text holds as JSON; one that is no text as it is. ABSENT after a problem."""
         if not isinstance(value, str):
             return value
         try:
@@ -209,7 +209,7 @@ class Checker:
 
 
 def kind_of(value: object) -> str:
-    """The JSON name of a value's type, for messages."""
+    """Return the JSON name of a value's type, for messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -229,7 +229,7 @@ class StrayKeys:
         self._unused: Counter[str] = Counter()
 
     def look(self, row: Mapping[str, Any], known: Collection[str], check: Checker, prefix: str = "") -> None:
-        """A key that is nearly a known one, which the row does not have, is a problem."""
+        """Note a key that is nearly a known key which the row lacks as a problem."""
         for key in row:
             if key in known:
                 continue

@@ -55,7 +55,7 @@ def common_shares(workload: Workload) -> Mapping[str, float]:
 
 
 def _written(session: Session) -> bytes:
-    """The first prompt as bytes that begin alike where prompts do; of a count of tokens its name."""
+    """Return the first prompt as bytes that begin alike where prompts do; of a count of tokens its name."""
     turn = session.turns[0] if session.turns else None
     if turn is None or (turn.tokens is not None and turn.tokens.input_ids is None):
         return session.id.encode()

@@ -70,7 +70,7 @@ def load_lines(
 
 
 def bad_lines_note(path: str, problems: list[Problem], skip: bool) -> list[str]:
-    """The note on bad lines that are left out. Raises WorkloadError for bad lines unless they are to be skipped."""
+    """Return the note on bad lines that are left out. Raises WorkloadError for bad lines unless they are to be skipped."""
     if not problems:
         return []
     error = WorkloadError(path, problems)
@@ -81,7 +81,7 @@ def bad_lines_note(path: str, problems: list[Problem], skip: bool) -> list[str]:
 
 
 def conversation(session_id: str, turns: tuple[Turn, ...], line: int | None = None) -> Session:
-    """A session as evalscope runs one: live replies accumulate, and a failed request ends it."""
+    """Return a session as evalscope runs one: live replies accumulate, and a failed request ends it."""
     return Session(session_id, turns, line=line, ends_on_failure=True)
 
 
@@ -113,7 +113,7 @@ class LengthFilter:
         self._reason = f"conversations whose first user message is not {low:,} to {high:,} {unit} long"
 
     def keeps(self, text: str) -> bool:
-        """Notes what it does not keep. Raises WorkloadError when the tokenizer cannot be loaded."""
+        """Note and drop a text outside the limits. Raises WorkloadError when the tokenizer cannot be loaded."""
         kept = self._low <= (len(text) if self._tokenizer is None else self._tokens(text)) <= self._high
         if not kept:
             self._left_out.add(self._reason)

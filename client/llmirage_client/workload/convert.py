@@ -51,7 +51,7 @@ class Differences:
 
 
 def differences(before: Workload, after: Workload) -> Differences:
-    """What `before` has that `after` does not have, or has otherwise."""
+    """Return the parts of `before` that `after` lacks or has otherwise."""
     found = Differences()
     if before.branching and not after.branching:
         found.note("forks, spawns and rounds", "the file")
@@ -239,7 +239,7 @@ def convert(workload: Workload, format_name: str) -> Converted:
 
 
 def _without_skipped(workload: Workload) -> Workload:
-    """The roots that a run begins with, and what they start."""
+    """Return the roots that a run begins with, and what they start."""
     roots = workload.roots[: len(workload.roots) - workload.skipped]
     kept = dict.fromkeys(roots)
     waiting = list(roots)

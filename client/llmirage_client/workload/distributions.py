@@ -102,7 +102,7 @@ def _exponential(parameters: Parameters) -> Made:
 
 
 def _gamma(parameters: Parameters) -> Made:
-    """shape k, or cv: the standard deviation over the mean, which is 1/sqrt(k)."""
+    """Shape k, or cv: the standard deviation over the mean, which is 1/sqrt(k)."""
     mean = _positive(parameters, "gamma", "mean")
     given = [key for key in ("shape", "cv") if key in parameters]
     if len(given) != 1:
@@ -113,7 +113,7 @@ def _gamma(parameters: Parameters) -> Made:
 
 
 def _empirical(parameters: Parameters) -> Made:
-    """values (with weights, or each as likely as the others), or a histogram: edges of bins and a count for each."""
+    """Values (with weights, or each as likely as the others), or a histogram: edges of bins and a count for each."""
     if "values" in parameters:
         values = _numbers(parameters["values"], "values")
         shares = _shares(parameters.get("weights"), "weights", len(values))
@@ -254,7 +254,7 @@ def read_distribution(value: Any, *, least: float = 0.0, most: float = math.inf)
 
 
 def parameters_of(value: Any) -> dict[str, Any]:
-    """The mapping that a value stands for, with its `distribution`. Raises DistributionError."""
+    """Return the mapping that a value stands for, with its `distribution`. Raises DistributionError."""
     if isinstance(value, bool) or value is None:
         raise DistributionError(f"{value!r} is not a distribution; write a number, LOW:HIGH, or {_EXAMPLE}")
     if isinstance(value, int | float):
@@ -271,7 +271,10 @@ def parameters_of(value: Any) -> dict[str, Any]:
 
 
 def overridden(before: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The distribution with another parameter; one that says the same in another way goes (a mean, where a median was)."""
+    """Return the distribution with another parameter.
+
+    One that says the same in another way goes (a mean, where a median was).
+    """
     after = dict(before)
     for group in (LOCATIONS, SPREADS, ("shape", "cv")):
         if key in group and after.get("distribution") != "normal":

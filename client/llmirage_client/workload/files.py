@@ -40,7 +40,7 @@ _MAGIC_BYTES = 16
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    """The file, unpacked if it is gzip, after its byte order mark. Raises WorkloadError when it cannot be read."""
+    """Return the file, unpacked if it is gzip, after its byte order mark. Raises WorkloadError when it cannot be read."""
     try:
         with open(path, "rb") as file:
             packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -60,13 +60,16 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read_magic(path: str) -> bytes:
-    """The first bytes of the file, which may be no text. Raises WorkloadError when it cannot be read."""
+    """Return the first bytes of the file, which may be no text. Raises WorkloadError when it cannot be read."""
     with _opened(path) as file:
         return file.read(_MAGIC_BYTES)
 
 
 def read_head(path: str) -> bytes:
-    """The beginning of the file, as `read_bytes` gives the whole; all of a small one. Raises WorkloadError as it does."""
+    """Return the beginning of the file, as `read_bytes` gives the whole; all of a small one.
+
+    Raises WorkloadError as it does.
+    """
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
         while not head.strip() and (more := file.read(_HEAD_BYTES)):
@@ -75,7 +78,7 @@ def read_head(path: str) -> bytes:
 
 
 def read_bytes(path: str) -> bytes:
-    """The whole file without its byte order mark, unpacked if it is gzip.
+    """Return the whole file without its byte order mark, unpacked if it is gzip.
 
     Raises WorkloadError when it cannot be read, is empty, or is no UTF-8 text.
     """
@@ -100,7 +103,7 @@ def read_lines(path: str) -> Iterator[bytes]:
 
 
 def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Yields (line number from 1, value) of every value of a file of JSON lines, or of one array or object over lines.
+    """Yield (line number from 1, value) of every value of a file of JSON lines, or of one array or object over lines.
 
     The elements of an array count, and one at a time is in memory. What is no JSON is noted.
     """
@@ -169,7 +172,7 @@ def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
 
 
 def read_json_lines(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Yields (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted.
+    """Yield (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted.
 
     source: the path of a file, or what is in it.
     """
@@ -190,7 +193,7 @@ def read_json_lines(source: bytes | str, problems: list[Problem]) -> Iterator[tu
 
 
 def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
-    """Yields the object of every line with its checker. What the checker finds goes to the problems, as other faults do."""
+    """Yield the object of every line with its checker. What the checker finds goes to the problems, as other faults do."""
     for line, value in read_json_lines(source, problems):
         check = Checker(line)
         row = check.mapping(value, None)
@@ -200,7 +203,7 @@ def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[di
 
 
 def files_below(path: str, endings: Sequence[str]) -> list[Path]:
-    """The file, or those below a folder whose names end so, in the order of their names."""
+    """Return the file, or those below a folder whose names end so, in the order of their names."""
     folder = Path(path)
     if not folder.is_dir():
         return [folder]
@@ -213,7 +216,7 @@ def files_below(path: str, endings: Sequence[str]) -> list[Path]:
 def read_rows_below(
     path: str, endings: Sequence[str], problems: list[Problem]
 ) -> Iterator[tuple[Path, dict[str, Any], Checker]]:
-    """Yields the object of every record of the file, or of those below a folder, as `read_rows` does."""
+    """Yield the object of every record of the file, or of those below a folder, as `read_rows` does."""
     for file in files_below(path, endings):
         name = str(file.relative_to(path)) if Path(path) != file else None
         found: list[Problem] = []
@@ -261,7 +264,7 @@ def _line_of(pattern: re.Pattern[str] | None, text: str) -> int | None:
 
 
 def _line_of_depth(text: str) -> int:
-    """The line on which more brackets are open than anywhere before, and so many that it is too many."""
+    """Return the line with the most open brackets, more than the depth allowed."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         depth += 1 if match.group() in "[{" else -1
@@ -305,7 +308,7 @@ def _half_pair(value: Any) -> bool:
 
 
 def fault(path: str, message: str, line: int | None = None, field: str | None = None) -> WorkloadError:
-    """A WorkloadError of a single problem."""
+    """Return a WorkloadError of a single problem."""
     return WorkloadError(path, [Problem(message, line, field)])
 
 
@@ -368,7 +371,7 @@ class Places:
 
 
 def header_of(line: str) -> frozenset[str]:
-    """The names of columns in a first line; none where it is no CSV."""
+    """Return the names of columns in a first line; none where it is no CSV."""
     try:
         return frozenset(cell.strip() for cell in next(csv.reader([line]), []))
     except csv.Error:
@@ -376,7 +379,7 @@ def header_of(line: str) -> frozenset[str]:
 
 
 def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> Iterator[tuple[Mapping[str, str], Checker]]:
-    """Yields the cells of every row that is not blank, with its checker.
+    """Yield the cells of every row that is not blank, with its checker.
 
     A row without a cell in one of `columns` is a problem, and not yielded. What the checker finds goes to the problems.
     Raises WorkloadError for a header without these columns.

@@ -24,7 +24,9 @@ _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 
 @dataclass(slots=True, frozen=True)
 class FirstKeys:
-    """keys: of the object itself. marks: these, "turns.text" for a key of the first object of a list under a key, and
+    """The keys at the beginning of a file.
+
+    keys: of the object itself. marks: these, "turns.text" for a key of the first object of a list under a key, and
     "type=name" for a text under `type` or `schema`. Of the first object of an array, all marks begin with "[].".
     """
 
@@ -111,7 +113,9 @@ DATASET_OFFSET = Option("dataset_offset", "integer", "skip this many conversatio
 def read_options(
     path: str, format_name: str, declared: Sequence[Option], given: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The value of every declared option. given: must be known to the format. offered: used where the format knows it.
+    """Return the value of every declared option.
+
+    given: must be known to the format. offered: used where the format knows it.
 
     Raises WorkloadError with every problem.
     """
@@ -193,7 +197,7 @@ def _json_list(value: str) -> Any:
 
 
 def skip(workload: Workload, count: int) -> Workload:
-    """The workload from its root number `count` on.
+    """Return the workload from its root number `count` on.
 
     A run that wants more roots than are left goes on with the skipped ones; where the file says when roots arrive, they are
     left out for good, and the schedule begins with the first that is left. Raises WorkloadError when nothing is left.
@@ -213,6 +217,7 @@ def skip(workload: Workload, count: int) -> Workload:
 
 
 def never(_: object) -> bool:
+    """Return False, for formats without such a mark."""
     return False
 
 

@@ -18,7 +18,7 @@ _BLOCK, _TAIL = np.uint64(0x626C_6F63), np.uint64(0x7461_696C)  # keep the numbe
 
 
 def block_content(block_ids: npt.NDArray[np.int64], block_tokens: int, tokens: int, tail_key: int) -> npt.NDArray[np.int32]:
-    """A number for each token of a prompt, shape (tokens,): equal in equal blocks, random everywhere else.
+    """Return a number for each token of a prompt, shape (tokens,): equal in equal blocks, random everywhere else.
 
     Prompts whose first blocks are equal begin with the same numbers; `SyntheticText.text_for_ids` makes words of them. A
     prompt that ends within its last block has the beginning of that block; tokens after the blocks depend on tail_key.
@@ -44,20 +44,20 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def recorded_turn(prompt: SyntheticUser, output_tokens: int, arrival_s: float | None = None) -> Turn:
-    """A request of a trace: its whole prompt, and a reply as long as the recorded one, of one token at least."""
+    """Return a request of a trace: its whole prompt, and a reply as long as the recorded one, of one token at least."""
     most = max(output_tokens, 1)
     return Turn(synthetic=prompt, max_tokens=most, min_tokens=most, arrival_s=arrival_s)
 
 
 def without_reply_note(requests: int) -> list[str]:
-    """The note on requests with a reply of 0 tokens, where there are any."""
+    """Return the note on requests with a reply of 0 tokens, where there are any."""
     if not requests:
         return []
     return [f"{requests:,} recorded replies have 0 tokens: these requests ask for 1, as an endpoint gives no fewer"]
 
 
 def key_of(*place: object) -> int:
-    """The key of a synthetic text by its place in a workload; 62 bits."""
+    """Return the key of a synthetic text by its place in a workload; 62 bits."""
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2
 
 
@@ -65,7 +65,7 @@ NO_BLOCKS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
 def unknown_prompt(tokens: int, key: int) -> SyntheticUser:
-    """A prompt of which nothing is known but its length: all of it is like no other."""
+    """Return a prompt of which nothing is known but its length: all of it is like no other."""
     return SyntheticUser(tokens, key, block_ids=NO_BLOCKS)
 
 
@@ -89,7 +89,7 @@ class BlockLists:
         self._buffers: list[npt.NDArray[np.int64]] = []
 
     def parse(self, data: bytes) -> Any:
-        """The value with a list [n] for each list of hashes, for `ids`. Raises JsonFault as `files.parse` does."""
+        """Return the value with a list [n] for each list of hashes, for `ids`. Raises JsonFault as `files.parse` does."""
         parts: list[bytes] = []
         done = 0
         place = data.find(self._key)
@@ -153,7 +153,7 @@ class _Growing:
         return self._ids.buffer
 
     def continued(self, text: bytes, parsed: Callable[[bytes], npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | None:
-        """The ids of a text that begins with this one, which it becomes, or with which this one begins."""
+        """Return the ids of a text that begins with this one, which it becomes, or with which this one begins."""
         mine = self._text
         if not mine or not text:
             return None
@@ -201,7 +201,10 @@ class GrowingPrompts:
         self._last_tokens = 0
 
     def next(self, tokens: int, shared_tokens: int | None = None) -> SyntheticUser:
-        """The next prompt. shared_tokens: so many it begins with that the last one has; None: all, if it is longer."""
+        """Return the next prompt.
+
+        shared_tokens: so many it begins with that the last one has; None: all, if it is longer.
+        """
         if shared_tokens is None:
             shared_tokens = self._last_tokens if tokens >= self._last_tokens else 0
         kept = min(shared_tokens, tokens) // self._block_tokens
@@ -216,7 +219,7 @@ class GrowingPrompts:
 
 
 def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, check: Checker, field: str) -> SyntheticUser:
-    """The prompt of a trace's row: so many tokens, and the hashes of its blocks (None: nothing is known of it).
+    """Return the prompt of a trace's row: so many tokens, and the hashes of its blocks (None: nothing is known of it).
 
     The blocks may end before the prompt does, and the prompt within the last block, but not before it.
     """
@@ -239,7 +242,7 @@ def read_ids(value: object, check: Checker, field: str) -> npt.NDArray[np.int64]
 
 
 def _as_array(entries: Sequence[Any], check: Checker, field: str) -> npt.NDArray[np.int64]:
-    """The hashes; larger ones than 64 bits hold are cut. Only the first bad one of a list is reported."""
+    """Return the hashes; larger ones than 64 bits hold are cut. Only the first bad one of a list is reported."""
     if not set(map(type, entries)) <= {int}:
         i = next(i for i, entry in enumerate(entries) if type(entry) is not int)
         check.fail(f"{field}.{i}", "Input should be a valid integer")

@@ -26,6 +26,7 @@ def as_segment(ids: npt.NDArray[np.int32]) -> bytes:
 
 
 def tokens_of(segment: bytes) -> int:
+    """Return the number of tokens of a segment."""
     return len(segment) // _TOKEN_BYTES
 
 
@@ -59,7 +60,7 @@ class PrefixTree:
             node = child
 
     def _common(self, segment: bytes) -> int:
-        """The most tokens that it begins with as a child does: in sorted order one of its neighbours has them."""
+        """Return the most tokens that it begins with as a child does: in sorted order one of its neighbours has them."""
         place = bisect_left(self._sorted, segment)
         return max((_common(segment, other) for other in self._sorted[max(place - 1, 0) : place + 1]), default=0)
 
@@ -175,7 +176,7 @@ class PromptWriter:
         return segments, (*segments, answer), reply
 
     def _body(self, body: Mapping[str, Any]) -> list[bytes]:
-        """The prompt of a whole request body, as far as it is one that we know."""
+        """Return the prompt of a whole request body, as far as it is one that we know."""
         messages = body.get("messages", body.get("input"))
         if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
             return [self._message(message) for message in messages]
@@ -206,7 +207,7 @@ class PromptWriter:
         return self._framed(marker, as_segment(prefix) + as_segment(own))
 
     def _framed(self, marker: int, content: bytes) -> bytes:
-        """A message with what the chat template puts around it."""
+        """Return a message with what the chat template puts around it."""
         return marker.to_bytes(4) + content + bytes(4 * (self._per_message - 1))
 
     def _text(self, text: str) -> bytes:

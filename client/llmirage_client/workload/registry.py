@@ -38,7 +38,7 @@ ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() 
 def load(
     path: str, format: str | None = None, options: Mapping[str, Any] | None = None, offered: Mapping[str, Any] | None = None
 ) -> Workload:
-    """Reads and validates a workload file, or a bundled one by `bundled:NAME`; format: detected when not given.
+    """Read and validate a workload file, or a bundled one by `bundled:NAME`; format: detected when not given.
 
     path may also be the name of a format that needs no file. options: the format must know them. offered: settings of the
     run (tokenizer, seed and the like) for formats that have an option of that name.
@@ -58,7 +58,10 @@ def load(
 
 
 def _named(path: str) -> str | None:
-    """The format that `path` names, when there is no such file. Raises WorkloadError when that format needs a file."""
+    """Return the format that `path` names, when there is no such file.
+
+    Raises WorkloadError when that format needs a file.
+    """
     name = ALIASES.get(path, path)
     if name not in FORMATS or Path(path).exists():
         return None
@@ -69,7 +72,7 @@ def _named(path: str) -> str | None:
 
 
 def detect(path: str) -> str:
-    """The name of the format a file is in, judged by its content. Raises WorkloadError when none fits."""
+    """Return the name of the format a file is in, judged by its content. Raises WorkloadError when none fits."""
     if path.startswith(BUNDLED_PREFIX):
         path = resolve_bundled(path)
     if Path(path).is_dir():
@@ -119,7 +122,7 @@ def _format_with(seen: FirstKeys) -> str | None:
 
 
 def _describe(first_line: bytes, keys: Sequence[str]) -> str:
-    """What was seen, for a file of no known format."""
+    """Describe the first line of a file of no known format."""
     if keys:
         return f"the format is not known: the first object has the keys {', '.join(map(repr, keys[:8]))}"
     try:
@@ -143,7 +146,7 @@ def bundled() -> dict[str, Path]:
 
 
 def resolve_bundled(name: str) -> str:
-    """The path of the bundled workload called `bundled:NAME`. Raises WorkloadError that lists the names there are."""
+    """Return the path of the bundled workload called `bundled:NAME`. Raises WorkloadError that lists the names there are."""
     known = bundled()
     file = known.get(name.removeprefix(BUNDLED_PREFIX))
     if file is None:

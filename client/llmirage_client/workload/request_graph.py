@@ -51,7 +51,7 @@ def sessions_of_play(
     floors: bool = False,
     mode: ContextMode = "isolated",
 ) -> list[Session]:
-    """The sessions of one play, its root first, called as their streams.
+    """Return the sessions of one play, its root first, called as their streams.
 
     names: those of the file so far; a stream whose name is taken gets a number. arrival_s: of the root, where the file has a
     schedule. floors: on a schedule no request goes out before its recorded start. Raises GraphError for waits that cannot
@@ -128,7 +128,7 @@ def finished_before(streams: Sequence[Sequence[tuple[int, float, float]]]) -> di
 
 
 def free_name(name: str, names: set[str]) -> str:
-    """The name, with a number after it if it is taken; it is among the names from then on."""
+    """Return the name, with a number after it if it is taken; it is among the names from then on."""
     free, number = name, 1
     while free in names:
         number += 1
@@ -138,7 +138,7 @@ def free_name(name: str, names: set[str]) -> str:
 
 
 def plays_of(requests: Sequence[RecordedRequest]) -> list[list[RecordedRequest]]:
-    """Requests that wait for each other, directly or by way of others, in the order given."""
+    """Return requests that wait for each other, directly or by way of others, in the order given."""
     leader = {request.id: request.id for request in requests}
 
     def find(name: str) -> str:
@@ -206,7 +206,7 @@ class _Play:
         return chain.name, index
 
     def _continued(self, request: RecordedRequest) -> tuple[_Chain | None, Need | None]:
-        """The chain of the request's stream whose last reply it waits for."""
+        """Return the chain of the request's stream whose last reply it waits for."""
         for need in request.needs:
             chain, _ = self._places[need.request]
             if need.event == "reply" and chain.last == need.request and chain.stream == request.stream:
@@ -214,7 +214,7 @@ class _Play:
         return None, None
 
     def _begun(self, request: RecordedRequest) -> tuple[_Chain, Need | None]:
-        """A new chain: the root, or one that a turn of another chain starts."""
+        """Return a new chain: the root, or one that a turn of another chain starts."""
         if not self.chains:
             self._origin_s = request.start_s
             root = _Chain(free_name(request.stream, self._names), request.stream, request.line)
@@ -232,7 +232,7 @@ class _Play:
 
 
 def _with_child(turn: Turn, place: str, child: str, event: Event) -> Turn:
-    """The turn with one more session that it starts."""
+    """Return the turn with one more session that it starts."""
     same = next((branch for branch in turn.branches if branch.at == event), None)
     if same is None:
         name = place if event == "reply" else f"{place}:dispatch"

@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 
 
 def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: Iterable[str] = ()) -> Workload:
-    """The workload of the sessions, all of them roots; by time where each has one, else in the order given.
+    """Return the workload of the sessions, all of them roots; by time where each has one, else in the order given.
 
     Times count from the first one: a run begins with it.
     """
@@ -76,7 +76,7 @@ def scheduled_trees(format_name: str, path: str, sessions: Iterable[Session], no
 
 
 def earlier(session: Session, by_s: float) -> Session:
-    """The session with all its times so much earlier."""
+    """Return the session with all its times earlier by that time."""
     turns = tuple(
         turn if turn.arrival_s is None else replace(turn, arrival_s=turn.arrival_s - by_s) for turn in session.turns
     )
@@ -94,7 +94,7 @@ class SessionLines(Generic[Item]):
         self.of(session_id, line).extend(items)
 
     def of(self, session_id: str | None, line: int) -> list[Item]:
-        """The items of that line's session so far."""
+        """Return the items of that line's session so far."""
         key = session_id or line
         self._first_line.setdefault(key, line)
         return self._items.setdefault(key, [])

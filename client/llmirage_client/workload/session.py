@@ -213,7 +213,7 @@ class Workload:
 
     @classmethod
     def of_roots(cls, format: str, path: str, sessions: Iterable[Session], notes: Iterable[str] = ()) -> Workload:
-        """A workload whose sessions are all roots, in this order."""
+        """Return a workload whose sessions are all roots, in this order."""
         by_id = {session.id: session for session in sessions}
         return cls(format, path, by_id, tuple(by_id), tuple(notes))
 

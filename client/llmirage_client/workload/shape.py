@@ -55,7 +55,9 @@ def _bars(values: list[float], bars: int = _BARS) -> tuple[int, ...]:
 
 @dataclass(slots=True, frozen=True)
 class WorkloadShape:
-    """distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
+    """Distributions, prefix reuse and arrivals of a workload.
+
+    distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
     the traversal was cut. assumed_replies: requests of which nothing says how long the reply is.
     """
 
@@ -69,7 +71,7 @@ class WorkloadShape:
 
 
 def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int, most_requests: int) -> WorkloadShape:
-    """Walks through at most `most_requests` requests."""
+    """Walk through at most `most_requests` requests."""
     sessions = workload.sessions.values()
     tree = PrefixTree()
     prompts: list[float] = []

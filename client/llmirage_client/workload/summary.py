@@ -26,6 +26,8 @@ class Tokens:
 
 @dataclass(slots=True, frozen=True)
 class WorkloadSummary:
+    """Counts of a workload."""
+
     sessions: int
     roots: int
     turns: int
@@ -39,7 +41,7 @@ class WorkloadSummary:
 
 
 def summarise(workload: Workload, with_reuse: bool = True) -> WorkloadSummary:
-    """Counts the workload; with_reuse: also how many prompt tokens repeat, which takes longest on a large file."""
+    """Count the workload; with_reuse: also how many prompt tokens repeat, which takes longest on a large file."""
     sessions = workload.sessions
     requests, depth = _below(workload)
     branches = [branch for s in sessions.values() for turn in s.turns for branch in turn.branches]

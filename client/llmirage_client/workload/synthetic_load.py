@@ -34,7 +34,7 @@ def synthetic_load(
     loads: int = 1,
     seed: int = 0,
 ) -> Workload:
-    """`requests` requests in sessions of mode "tokens", without ids; or, where it is given, so many whole `sessions`.
+    """Return `requests` requests in sessions of mode "tokens", without ids; or `sessions` whole sessions where it is given.
 
     loads: so many times as many requests, one load after the other, for a sweep.
 

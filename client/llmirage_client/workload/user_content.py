@@ -27,7 +27,7 @@ class MediaFiles:
         self._encoded: dict[tuple[MediaKind, str], str] = {}
 
     def content(self, kind: MediaKind, value: str) -> str:
-        """A link or a data URI for images and videos, "wav,BASE64" or "mp3,BASE64" for sounds. Raises MediaError."""
+        """Return a link or a data URI for images and videos, "wav,BASE64" or "mp3,BASE64" for sounds. Raises MediaError."""
         if kind == "audio":
             head, comma, data = value.partition(",")
             if comma and head.lower() in _AUDIO_FORMATS:
@@ -72,7 +72,7 @@ def _encoded_file(kind: MediaKind, name: str) -> str:
 
 
 def _subtype(kind: MediaKind, data: bytes) -> str | None:
-    """What the first bytes say; the name of a file may say anything."""
+    """Return the type that the first bytes show; a file name proves nothing."""
     riff = data[8:12] if data.startswith(b"RIFF") else b""
     if kind == "image":
         starts = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
@@ -117,7 +117,7 @@ class Content:
         self.videos += other.videos
 
     def rendered(self) -> str | list[dict[str, Any]]:
-        """A single text as it is, anything else as parts in the order texts, images, sounds, videos."""
+        """Return a single text as it is, anything else as parts in the order texts, images, sounds, videos."""
         if len(self.texts) == 1 and self.only_text:
             return self.texts[0]
         parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in self.texts if text]
@@ -194,7 +194,7 @@ class ContentReader:
     def _with_ids(
         self, row: Mapping[str, Any], urls: list[str], check: Checker, prefix: str
     ) -> list[tuple[str, str | None]]:
-        """The images with their cache ids: `image_uuids` beside plain images, `uuids` inside an object."""
+        """Return the images with their cache ids: `image_uuids` beside plain images, `uuids` inside an object."""
         given = row.get("images")
         objects = [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list) else []
         ids = row.get("image_uuids")

@@ -31,7 +31,9 @@ class Written:
 
 @dataclass(slots=True, frozen=True)
 class Writer:
-    """modes: of the sessions it can write at all. write: puts down all the format has a place for; the rest is left out,
+    """One format that can be written.
+
+    modes: of the sessions it can write at all. write: puts down all the format has a place for; the rest is left out,
     and the conversion finds out by loading the file.
     """
 
@@ -41,6 +43,7 @@ class Writer:
 
 
 def line(value: Any) -> bytes:
+    """Return a line of compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -51,7 +54,7 @@ def milliseconds(seconds: float) -> float | int:
 
 
 def extra_of(turn: Turn) -> dict[str, Any]:
-    """The turn's further parameters, with the exact length of its reply where it has one."""
+    """Return the turn's further parameters, with the exact length of its reply where it has one."""
     exact = {} if turn.min_tokens is None else {"min_tokens": turn.min_tokens, "ignore_eos": True}
     return {**exact, **turn.extra}
 
@@ -94,6 +97,7 @@ _MEDIA = {"image_url": "images", "video_url": "videos"}
 
 
 def write_single(workload: Workload) -> Written:
+    """Write a line a turn."""
     rows = []
     for name in workload.roots:
         session = workload.sessions[name]
@@ -103,7 +107,7 @@ def write_single(workload: Workload) -> Written:
 
 
 def write_multi(workload: Workload) -> Written:
-    """A system message before the first user message becomes a turn of its own, as the format has it."""
+    """Return a system message before the first user message becomes a turn of its own, as the format has it."""
     rows = []
     for name in workload.roots:
         session = workload.sessions[name]
@@ -162,12 +166,14 @@ MULTI = Writer("multi_turn", frozenset(("accumulate",)), write_multi)
 
 
 def write_inputs(workload: Workload) -> Written:
+    """Write the bodies of all sessions as one document."""
     sessions = [workload.sessions[name] for name in workload.roots]
     data = [{"session_id": s.id, "payloads": [turn.payload for turn in s.turns]} for s in sessions]
     return Written(json.dumps({"data": data}, ensure_ascii=False, indent=1).encode() + b"\n")
 
 
 def write_raw(workload: Workload) -> Written:
+    """Write a line a body."""
     turns = [turn for name in workload.roots for turn in workload.sessions[name].turns]
     return Written(b"".join(line(turn.payload) for turn in turns))
 
@@ -275,6 +281,7 @@ def write_custom(workload: Workload) -> Written:
 
 
 def write_share_gpt(workload: Workload) -> Written:
+    """Write a line a conversation, with empty replies."""
     rows = []
     for name in workload.roots:
         turns = workload.sessions[name].turns
@@ -284,7 +291,7 @@ def write_share_gpt(workload: Workload) -> Written:
 
 
 def _limit(workload: Workload) -> dict[str, Any]:
-    """The formats leave out conversations whose first user message is long, by default of more than 131,072 characters."""
+    """Return the option that keeps long openings: by default more than 131,072 characters are left out."""
     opening = [
         len(message["content"])
         for name in workload.roots
@@ -300,7 +307,7 @@ SHARE_GPT = Writer("share_gpt", frozenset(("accumulate", "isolated")), write_sha
 
 
 def write_mooncake(workload: Workload) -> Written:
-    """A line a turn. A text given by its length keeps it, where the format can say as much."""
+    """Write a line a turn. A text given by its length keeps it where the format has a key for it."""
     rows = []
     block_tokens = BLOCK_TOKENS
     for name in workload.roots:

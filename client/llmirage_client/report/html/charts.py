@@ -355,6 +355,7 @@ def short_number(value: float) -> str:
 
 
 def with_unit(number: str, unit: str) -> str:
+    """Return the number with its unit, if there is one."""
     return f"{number} {unit}" if unit else number
 
 

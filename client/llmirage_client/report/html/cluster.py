@@ -25,7 +25,7 @@ _KNOWN: dict[str, tuple[str, str, float | None]] = {
 
 
 def cluster_section(series: ClusterLevels) -> Section:
-    """A chart for each level that was ever above 0; where the time of steps went."""
+    """Return a chart for each level that was ever above 0; where the time of steps went."""
     few = len(series.instances) <= _LINES
     names = sorted(series.levels, key=lambda n: list(_KNOWN).index(n) if n in _KNOWN else len(_KNOWN))
     seen = [name for name in names if np.isfinite(series.levels[name]).any()]
@@ -48,8 +48,10 @@ def _about(name: str) -> tuple[str, str, float | None]:
 
 
 def _coarser(edges_s: Floats, levels: Floats, most: int) -> tuple[Floats, Floats]:
-    """Neighbouring stretches averaged, by their lengths, until there are at most so many: lines of several instances
-    that jump at every sample hide each other."""
+    """Average neighbouring stretches, weighted by length, until at most `most` are left.
+
+    Lines of several instances that jump at every sample hide each other.
+    """
     stretches = edges_s.size - 1
     if stretches <= most:
         return edges_s, levels

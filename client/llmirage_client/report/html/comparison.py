@@ -154,7 +154,10 @@ class VariedLoad:
 
 
 def load_of(views: Sequence[RunView]) -> VariedLoad | None:
-    """The option of the load that differs between runs that are alike otherwise; None: nothing to draw a curve over."""
+    """Return the option of the load that differs between runs that are alike otherwise.
+
+    None: nothing to draw a curve over.
+    """
     if any(_asked(view) != _asked(views[0]) for view in views):
         return None
     for option, title, unit in (
@@ -168,7 +171,7 @@ def load_of(views: Sequence[RunView]) -> VariedLoad | None:
 
 
 def _asked(view: RunView) -> tuple[object, ...]:
-    """What was asked of whom."""
+    """Return the load and the endpoint, to find runs that are alike."""
     result = view.result
     return result.model, result.url, result.endpoint, result.workload_path, result.deployment
 
@@ -216,7 +219,7 @@ def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: 
 
 
 def _user_against_cluster(views: Sequence[RunView]) -> str:
-    """The trade every operator makes: speed for one user against tokens of all."""
+    """Draw speed for one user against tokens of all, the trade of every operator."""
     one, all_ = "output_token_throughput_per_user", "output_token_throughput"
     points = [
         ParetoPoint(v.metrics.per_request[one].p50, v.metrics.whole_run[all_], v.name)

@@ -81,7 +81,10 @@ def trees_of(view: RunView) -> list[Tree]:
 
 
 def select(view: RunView, trees: Sequence[Tree]) -> Selection:
-    """A tree of each ranking in turn while there is room: failures, size, first token, duration, nearness to the median."""
+    """Select a tree of each ranking in turn while there is room.
+
+    The rankings: failures, size, first token, duration, nearness to the median.
+    """
     bad = ~view.columns.ok & ~view.columns.cancelled
     ttft = np.nan_to_num(view.value("time_to_first_token"), nan=-1.0)
     usual_s = float(np.median([t.end_s - t.start_s for t in trees])) if trees else 0.0
@@ -108,7 +111,7 @@ def select(view: RunView, trees: Sequence[Tree]) -> Selection:
 
 
 def _pruned(tree: Tree) -> tuple[Tree, int]:
-    """The first nodes of a tree that is too large to draw, and how many that leaves out."""
+    """Return the first nodes of a tree that is too large to draw, and how many that leaves out."""
     kept, requests = 0, 0
     for node in tree.nodes[:MOST_LANES]:
         requests += len(node.rows)

@@ -30,13 +30,16 @@ def charts(*figures: str, size: str = "small") -> str:
 
 
 def figure(chart: str, caption: str = "") -> str:
-    """A chart on its card. caption: what a reader should know to read it."""
+    """Return a chart on its card. caption: what a reader should know to read it."""
     said = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{chart}{said}</figure>\n"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1, wrap: Sequence[int] = ()) -> str:
-    """The first `left` columns stand at the left, the rest at the right; those in `wrap` may break their lines."""
+    """Return a table.
+
+    The first `left` columns stand at the left, the rest at the right; those in `wrap` may break their lines.
+    """
     css = [("left " if i < left else "") + ("left wrap" if i in wrap else "") for i in range(len(columns))]
     css = [f' class="{name.strip()}"' if name else "" for name in css]
     head = "".join(f'<th scope="col"{c}>{escape(name)}</th>' for c, name in zip(css, columns, strict=True))
@@ -47,11 +50,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: int
 
 
 def notes(texts: Sequence[str]) -> str:
+    """Return a list of notes, empty for none."""
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
     return f'<ul class="notes">{items}</ul>\n' if items else ""
 
 
 def paragraph(text: str) -> str:
+    """Return a muted paragraph, empty for no text."""
     return f'<p class="muted">{escape(text)}</p>\n' if text else ""
 
 
@@ -102,7 +107,10 @@ class Section:
 
 
 def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
-    """The whole HTML document. Every text of `head`, titles, leads and footer is escaped here; blocks are HTML already."""
+    """Return the whole HTML document.
+
+    Every text of `head`, titles, leads and footer is escaped here; blocks are HTML already.
+    """
     kept = [s for s in sections if any(s.blocks)]
     links = "".join(f'<a href="#{_anchor(s)}">{escape(s.short or s.title)}</a>' for s in kept)
     parts = [

@@ -31,6 +31,7 @@ _SINCE = Axis("Time since the first request", "s")
 
 
 def distributions(view: RunView) -> Section:
+    """Return the section of latency distributions."""
     figures = []
     for tag, title, short in LATENCIES:
         summary = view.metrics.per_request.get(tag)
@@ -68,6 +69,7 @@ def latencies(
 
 
 def timeline(view: RunView) -> Section:
+    """Return the section of metrics over time."""
     figures = [_over_time(view, tag, title) for tag, title in (LATENCIES[0][:2], LATENCIES[1][:2])]
     if len(view.columns):
         edges = bins(float(np.nanmax(view.end_s)))
@@ -219,6 +221,7 @@ def _row(name: str, g: RequestGroup) -> list[str]:
 
 
 def errors(view: RunView) -> Section:
+    """Return the section of errors."""
     found = view.metrics.errors
     rows = [[g.error.message, known(g.error.code, str), g.error.type, count(g.count)] for g in found[:_ERRORS]]
     if len(found) > _ERRORS:
@@ -229,7 +232,7 @@ def errors(view: RunView) -> Section:
 
 
 def slowest(view: RunView) -> Section:
-    """The requests with the longest latency, with what there is to find them again."""
+    """Return the requests with the longest latency, with what there is to find them again."""
     latency = view.value("request_latency")
     if not view.records or not np.isfinite(latency).any():
         return Section("Slowest requests", [])
@@ -259,5 +262,6 @@ def slowest(view: RunView) -> Section:
 
 
 def run_notes(view: RunView, more: list[str]) -> Section:
+    """Return the section of notes."""
     texts = [*view.result.notes, *more]
     return Section("Notes", [notes(texts)] if texts else [])

@@ -27,7 +27,7 @@ _ONLY_WITH = {"arrival_pattern": "request_rate"}
 
 
 def facts(view: RunView) -> dict[str, str]:
-    """What ran, where and when."""
+    """Return workload, endpoint and time of the run."""
     result = view.result
     endpoint = [hide_in_text(result.url)] if result.url else []
     endpoint += [f"{result.endpoint} API", "streamed" if result.streaming else "not streamed"]
@@ -55,7 +55,7 @@ _PARALLEL = (
 
 
 def cluster_text(pools: Sequence[Mapping[str, Any]]) -> str:
-    """What served, pool by pool, as far as it is known."""
+    """Describe the serving cluster, pool by pool, as far as it is known."""
     texts = []
     for pool in pools:
         gpu, each = pool.get("gpu"), pool.get("gpus_per_instance")
@@ -86,6 +86,7 @@ def price_text(pools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def when(result: RunResult) -> str:
+    """Return the start of a run and its duration."""
     took_s = (result.end_s - result.start_s) * result.speed
     text = f"{datetime.fromtimestamp(result.start_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC, for {duration(took_s)}"
     if result.speed != 1:
@@ -101,7 +102,7 @@ def time_span(results: Iterable[RunResult]) -> str:
 
 
 def load_text(options: Mapping[str, Any]) -> str:
-    """The settings of the load that were given, in the words of the command line."""
+    """Return the settings of the load that were given, in the words of the command line."""
     said = []
     for name in _LOAD:
         value = options.get(name)
@@ -150,7 +151,7 @@ def _outcome(metrics: Metrics) -> Banner:
 
 
 def cards(view: RunView) -> list[Card]:
-    """The key figures; a metric without data has no card."""
+    """Return the cards of the key figures; a metric without data has none."""
     metrics, found = view.metrics, []
     values = metrics.whole_run
     failed = values.get("error_request_count", 0)

@@ -36,7 +36,7 @@ class RunView:
         return (times - self.origin_s) * self.result.speed
 
     def value(self, tag: str) -> Floats:
-        """A metric of every row; all NaN when no request has it."""
+        """Return a metric of every row; all NaN when no request has it."""
         found = self.values.get(tag)
         return np.full(len(self.columns), np.nan) if found is None else found
 
@@ -74,7 +74,7 @@ def view_run(result: RunResult, name: str = "") -> RunView:
 
 
 def names_of(paths: list[str]) -> list[str]:
-    """The last part of each path, with as many parts before it as it takes to tell them apart."""
+    """Return the last part of each path, with as many parts before it as it takes to tell them apart."""
     parts = [PurePath(p).parts or (p,) for p in paths]
     kept = 1
     while kept < 4 and len({p[-kept:] for p in parts}) < len(set(parts)):
@@ -144,7 +144,7 @@ def mean_active(starts_s: Floats, ends_s: Floats, edges: Floats) -> Floats:
     known = np.isfinite(starts_s) & np.isfinite(ends_s)
 
     def reached(moments: Floats) -> Floats:
-        """The sum over all moments before t of t less the moment, at every edge."""
+        """Return the sum over all moments before t of t less the moment, at every edge."""
         ordered = np.sort(moments)
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
         before = np.searchsorted(ordered, edges)

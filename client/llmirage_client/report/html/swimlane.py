@@ -115,7 +115,7 @@ def _left_out(selection: Selection) -> str:
 
 
 def _figures(view: RunView) -> str:
-    """What is measured of whole conversations."""
+    """Return a table of the metrics of whole conversations."""
     found = view.metrics.per_conversation
     rows = [
         [PER_CONVERSATION[tag].heading, *(number(getattr(s, p)) for p in ("avg", "p50", "p90", "p99", "min", "max"))]
@@ -134,7 +134,7 @@ _LARGEST = 10**7  # units of a run: eight digits of each time are enough for a s
 
 
 def lanes_json(view: RunView, selection: Selection) -> str:
-    """What swimlane.js reads: the lanes tree after tree, the requests lane after lane in order of their start.
+    """Return the data of swimlane.js: the lanes tree after tree, the requests lane after lane in order of their start.
 
     Times are whole numbers of `unit_s`; `start` is that since the request before, `first` and `took` since the start. -1
     stands for what is not known.
@@ -221,7 +221,7 @@ class _Lanes:
         }
 
     def _with_id(self, failed: Bools, took_s: Floats) -> list[int]:
-        """The requests that one may want to find in a server's log: failures, then the longest."""
+        """Return the requests that one may want to find in a server's log: failures, then the longest."""
         order = np.lexsort((-np.nan_to_num(took_s), ~failed))
         return sorted(order[:_MOST_IDS].tolist())
 

@@ -110,7 +110,7 @@ class ChatEndpoint(Endpoint):
 
 
 def _only_text_key(value: Mapping[str, Any]) -> str | None:
-    """The key of the chunk's text when the chunk is the first choice's text and nothing else that would have to be read."""
+    """Return the key of the text if the chunk holds the first choice's text and nothing else to read."""
     choices = value.get("choices")
     if value.get("usage") is not None or value.get("error") or not isinstance(choices, list) or len(choices) != 1:
         return None

@@ -1,4 +1,6 @@
-"""Text completions: POST /completions. A conversation becomes one prompt by the chat template of the run's tokenizer; a text
+"""Text completions: POST /completions.
+
+A conversation becomes one prompt by the chat template of the run's tokenizer; a text
 that stands alone is a prompt already.
 """
 
@@ -31,7 +33,7 @@ class CompletionsEndpoint(ChatEndpoint):
         return load(self._tokenizer)[1]
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Raises ChatTemplateError for what a prompt of text cannot carry."""
+        """Return the messages if a text prompt can carry them. Raises ChatTemplateError otherwise."""
         for message in messages:
             kinds = {part.get("type") for part in dicts(message.get("content"))} - {"text"}
             if kinds:
@@ -46,7 +48,7 @@ class CompletionsEndpoint(ChatEndpoint):
         return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in kept.items()}
 
     def body(self, request: TurnRequest) -> dict[str, Any]:
-        """Raises TokenizerError and ChatTemplateError."""
+        """Return the request body. Raises TokenizerError and ChatTemplateError."""
         texts = _texts(request.items) if request.alone and not request.tools else []
         if texts:
             return prompt_body(texts[0] if len(texts) == 1 else texts, request)
@@ -54,7 +56,7 @@ class CompletionsEndpoint(ChatEndpoint):
 
 
 def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The texts of a single user message and nothing else; several are prompts of their own, as AIPerf has it."""
+    """Return the texts of a single user message and nothing else; several are prompts of their own, as AIPerf has it."""
     if len(messages) != 1 or messages[0].keys() != {"role", "content"} or messages[0]["role"] != "user":
         return []
     content = messages[0]["content"]
@@ -64,7 +66,7 @@ def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def prompt_body(prompt: str | list[str] | list[int], request: TurnRequest) -> dict[str, Any]:
-    """The body for a prompt that is written already, or given as token ids."""
+    """Return the body for a prompt that is written already, or given as token ids."""
     body: dict[str, Any] = {"prompt": prompt, "model": request.model, "stream": request.stream}
     if request.max_tokens is not None:
         body["max_tokens"] = request.max_tokens

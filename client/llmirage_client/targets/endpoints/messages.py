@@ -128,7 +128,7 @@ class MessagesReply(ReplyReader):
         self.items = [{"role": "assistant", "content": kept}] if kept else []
 
     def _read_usage(self, usage: Any) -> None:
-        """Counts come in parts: the prompt's with the first event, the reply's with the last."""
+        """Read the counts, which come in parts: the prompt's with the first event, the reply's with the last."""
         if isinstance(usage, dict):
             self._usage |= {key: value for key, value in usage.items() if value is not None}
             self.usage = chat_usage(self._usage)
@@ -140,7 +140,7 @@ class MessagesReply(ReplyReader):
 
 
 def _arguments(written: str) -> Any:
-    """A tool's input from its JSON; what was cut off before its end is kept as text."""
+    """Return a tool's input from its JSON; what was cut off before its end is kept as text."""
     try:
         return json.loads(written) if written else {}
     except ValueError:
@@ -148,7 +148,7 @@ def _arguments(written: str) -> Any:
 
 
 def _tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
-    """A call in chat's form."""
+    """Return a call in chat's form."""
     arguments = json.dumps(block.get("input") or {}, ensure_ascii=False, separators=(",", ":"))
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
@@ -158,7 +158,7 @@ def _count(value: Any) -> int:
 
 
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage in the words of chat completions: there the prompt's count includes what came from the cache."""
+    """Return the usage in the words of chat completions: there the prompt's count includes what came from the cache."""
     read, written, new, completion = (_count(usage.get(key)) for key in _COUNTS)
     prompt = new + read + written
     return {
@@ -259,7 +259,10 @@ def _blocks(content: Any) -> list[Any]:
 
 
 def _block(part: Any) -> Any:
-    """A part of chat's content as a block. What has no counterpart stays as it is, and the API says what it thinks of it."""
+    """Return a part of chat's content as a block.
+
+    What has no counterpart stays as it is, and the API says what it thinks of it.
+    """
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "image_url":
         image = part.get("image_url")

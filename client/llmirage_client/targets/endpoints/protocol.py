@@ -63,5 +63,5 @@ class Endpoint:
         raise NotImplementedError
 
     def body(self, request: TurnRequest) -> dict[str, Any]:
-        """The body of a request; its tools and items are in this API's form already."""
+        """Return the body of a request; its tools and items are in this API's form already."""
         raise NotImplementedError

@@ -18,7 +18,9 @@ _TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "co
 
 
 class RawReply(ReplyReader):
-    """What looks like a known API's reply is read as that. Of anything else each event counts as output, its text is what
+    """A reply of any API.
+
+    A reply in the form of a known API is read as that. Of anything else each event counts as output, its text is what
     is found under a usual key, and the end of the bytes is the end of the reply.
     """
 
@@ -81,7 +83,7 @@ def _value(text: str) -> Any:
 
 
 def _known(value: Any) -> ReplyReader | None:
-    """A reader for the API whose reply, or event, this is."""
+    """Return a reader for the API whose reply, or event, this is."""
     if not isinstance(value, dict):
         return None
     kind = str(value.get("type"))
@@ -95,7 +97,7 @@ def _known(value: Any) -> ReplyReader | None:
 
 
 def _text_in(value: Any) -> str:
-    """The text of a JSON value: itself, or what lies under a usual key, however deep."""
+    """Return the text of a JSON value: itself, or what lies under a usual key, however deep."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

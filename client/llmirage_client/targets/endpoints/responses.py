@@ -41,7 +41,7 @@ class DeltaModel:
         self.reasoning = reasoning
 
     def text_of(self, chunk: str) -> str | None:
-        """The text of the event's delta; None for an event of another kind, and where it is not plain to see."""
+        """Return the text of the event's delta; None for an event of another kind, and where it is not plain to see."""
         if not chunk.startswith(self._before):
             return None
         # Without a backslash before it this is a key: within a string its quotes would be escaped.
@@ -117,7 +117,7 @@ class ResponsesReply(ReplyReader):
             self._reasoning.append(text_of(item.get("content")) or text_of(item.get("summary")))
 
     def _read_response(self, response: Mapping[str, Any]) -> None:
-        """The response as a whole: the last event's, or the body."""
+        """Read a whole response: the last event's, or the body."""
         if isinstance(response.get("id"), str):
             self.response_id = response["id"]
         self.read_model(response)
@@ -141,14 +141,14 @@ class ResponsesReply(ReplyReader):
 
 
 def _tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A call in chat's form."""
+    """Return a call in chat's form."""
     kind, written = _CALLS[kind_of(item)]
     call = {"name": item.get("name"), written: item.get(written)}
     return {"id": item.get("call_id"), "type": kind, kind: call}
 
 
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage in the words of chat completions."""
+    """Return the usage in the words of chat completions."""
     renamed = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
     renamed |= {f"{key}_details": f"{name}_details" for key, name in renamed.items()}
     return {renamed.get(key, key): value for key, value in usage.items()}
@@ -204,7 +204,7 @@ class ResponsesEndpoint(Endpoint):
 
 
 def _items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a chat message is as items; an item of this API, which has a type, stays as it is."""
+    """Return a chat message as items; an item of this API, which has a type, stays as it is."""
     role = message.get("role")
     if role is None or "type" in message:
         return [dict(message)]
@@ -231,7 +231,7 @@ def _call_item(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: Any, text_type: str) -> Any:
-    """A message's content: text stays a string, parts get this API's types."""
+    """Return a message's content: text stays a string, parts get this API's types."""
     if isinstance(content, list):
         return [_part(part, text_type) for part in content]
     return "" if content is None else content

@@ -11,7 +11,7 @@ from llmirage_client.workload.session import Branch, Problem, Session, Turn
 
 
 def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
-    """The session of a line, and what is wrong inside it: children named twice, joins that cannot be."""
+    """Return the session of a line, and what is wrong inside it: children named twice, joins that cannot be."""
     problems: list[Problem] = []
     sid, count = conversation.session_id, len(conversation.turns)
 
@@ -71,7 +71,7 @@ def group_spawns(entries: Sequence[SpawnEntry]) -> list[SpawnEntry]:
 def branches_of(
     base: str, index: int, turn_count: int, forks: Sequence[ForkEntry], groups: Sequence[SpawnEntry]
 ) -> tuple[Branch, ...]:
-    """The branches of one turn, foreground forks first, then background forks, then spawns.
+    """Return the branches of one turn, foreground forks first, then background forks, then spawns.
 
     The id is `base` alone when the turn has one branch, else it ends in :fork, :bg_fork, :spawn, :spawn1, ...
     A spawn without join_at joins on the next turn; on the last turn nothing waits for it.

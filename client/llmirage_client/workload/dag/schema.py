@@ -24,12 +24,14 @@ _MOST_ROUNDS = 100_000  # a round is an object in memory; more than this is a sl
 
 @dataclass(slots=True, frozen=True)
 class Orchestrator:
+    """The rounds of an orchestrator conversation, and its think time."""
+
     rounds: tuple[Round, ...]
     think_time: ThinkTime | None
 
 
 def read_orchestrator(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> Orchestrator | None:
-    """The rounds of an orchestrator; None for any other conversation, which must have none of these keys."""
+    """Return the rounds of an orchestrator; None for any other conversation, which must have none of these keys."""
     given = {key: value[key] for key in (*THINK_TIME_KEYS, "rounds") if value.get(key) is not None}
     spawns = check.texts(value.get("spawns", []), "spawns") or ()
     if not is_orchestrator:
@@ -98,7 +100,7 @@ def _check_children_differ(rounds: tuple[Round, ...], check: Checker) -> None:
 
 
 def _think_time(given: Mapping[str, Any], check: Checker) -> tuple[float, ThinkTime | None]:
-    """The pause before a round in seconds, and its distribution when it has one."""
+    """Return the pause before a round in seconds, and its distribution when it has one."""
     read: dict[str, float] = {}
     for key in THINK_TIME_KEYS:
         if key in given:
@@ -135,6 +137,8 @@ CONTEXT_MODES: Mapping[str, ContextMode] = {
 
 @dataclass(slots=True, frozen=True)
 class ForkEntry:
+    """A fork that a turn names."""
+
     child: str
     background: bool = False
 
@@ -150,6 +154,8 @@ class SpawnEntry:
 
 @dataclass(slots=True, frozen=True)
 class TurnLine:
+    """A turn of a line."""
+
     messages: tuple[dict[str, Any], ...]
     model: str | None
     max_tokens: int | None
@@ -162,6 +168,8 @@ class TurnLine:
 
 @dataclass(slots=True, frozen=True)
 class ConversationLine:
+    """The conversation of a line."""
+
     line: int
     session_id: str
     turns: tuple[TurnLine, ...]
@@ -172,7 +180,7 @@ class ConversationLine:
 
 
 def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
-    """The conversation of one line, or None and everything that is wrong with it."""
+    """Return the conversation of one line, or None and everything that is wrong with it."""
     check = Checker(line)
     if not isinstance(value, dict):
         check.mapping(value, None)

@@ -82,7 +82,7 @@ def _chain(value: object, check: Checker, unused: Counter[str]) -> tuple[Turn, .
 
 
 def _seconds(value: object, field: str, check: Checker) -> float:
-    """A duration or time in nanoseconds, as seconds."""
+    """Return a duration or time in nanoseconds, as seconds."""
     return (check.integer(value, field, minimum=0, from_text=False) or 0) / _NS_PER_S
 
 
@@ -103,7 +103,7 @@ def _side(call: Mapping[str, Any], side: str, prefix: str, check: Checker) -> tu
 
 
 def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | None:
-    """The ids as an array of shape (count,). Only the first bad id of a list is reported."""
+    """Return the ids as an array of shape (count,). Only the first bad id of a list is reported."""
     entries = check.items(value, field)
     if entries is None:
         return None
@@ -124,7 +124,7 @@ def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | N
 
 
 def _as_array(entries: list[Any]) -> npt.NDArray[np.int32] | None:
-    """The ids, read-only; None when one of them is no id."""
+    """Return the ids, read-only; None when one of them is no id."""
     if not set(map(type, entries)) <= {int}:
         return None
     try:

@@ -61,7 +61,7 @@ class TurnReader:
         self.stray = StrayKeys()
 
     def read(self, row: Mapping[str, Any], check: Checker, prefix: str = "") -> AuthoredTurn:
-        """Raises nothing: every problem goes to the checker."""
+        """Read one turn. Problems go to the checker."""
         self.stray.look(row, TURN_KEYS, check, prefix)
         check_type(row, "single_turn", check, prefix)
         content = self._contents.read(row, check, prefix)
@@ -86,6 +86,8 @@ class TurnReader:
 
 @dataclass(slots=True, frozen=True)
 class Timing:
+    """The times of an authored turn."""
+
     arrival_s: float | None
     delay_s: float
 
@@ -98,6 +100,7 @@ def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Tim
 
 
 def read_output_length(row: Mapping[str, Any], check: Checker, prefix: str = "") -> int | None:
+    """Read `output_length`."""
     value = row.get("output_length")
     return None if value is None else check.integer(value, f"{prefix}output_length", minimum=1, maximum=MOST_TOKENS)
 
@@ -106,6 +109,7 @@ NO_EXTRA: Mapping[str, Any] = {}
 
 
 def read_extra(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Mapping[str, Any]:
+    """Read `extra`, further request parameters."""
     value = row.get("extra")
     return NO_EXTRA if value is None else check.mapping(value, f"{prefix}extra") or NO_EXTRA
 
@@ -168,7 +172,10 @@ def load_multi_turn(path: str) -> Workload:
 
 
 def _with_system_prompt(authored: Sequence[AuthoredTurn]) -> tuple[Turn, ...]:
-    """The turns; a leading system prompt is part of the first, unless a further system turn or nothing comes after it."""
+    """Return the turns.
+
+    A leading system prompt is part of the first, unless a further system turn or nothing comes after it.
+    """
     turns = tuple(entry.turn for entry in authored)
     prompt = authored[0].system_text
     if prompt is None or len(authored) == 1 or authored[1].role == "system":
@@ -267,7 +274,7 @@ def _pool(path: str, reader: ContentReader, stray: StrayKeys, problems: list[Pro
 
 
 def pool_files(path: Path) -> list[Path]:
-    """The file itself, or the files of a directory by name; hidden ones are left alone."""
+    """Return the file itself, or the files of a directory by name; hidden ones are left alone."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -75,7 +75,10 @@ def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens
 
 
 def _conversations(rows: Mapping[int, _ChatLine], problems: list[Problem]) -> dict[int, list[_ChatLine]]:
-    """The rows by the chat_id of their conversation's first one; a parent that the file does not have ends the search."""
+    """Return the rows by the chat_id of their conversation's first one.
+
+    A parent that the file does not have ends the search.
+    """
     root_of: dict[int, int] = {}
     groups: dict[int, list[_ChatLine]] = {}
     for row in rows.values():

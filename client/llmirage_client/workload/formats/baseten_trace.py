@@ -68,7 +68,7 @@ def _rows(path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _session_column(rows: list[Mapping[str, Any]]) -> str | None:
-    """The column in which more rows have a session that others have too; None where every session is one row."""
+    """Return the column in which more rows have a session that others have too; None where every session is one row."""
     found = {}
     for column in _SESSIONS:
         counts = Counter(row[column] for row in rows if row.get(column) is not None)

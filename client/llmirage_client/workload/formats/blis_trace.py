@@ -72,7 +72,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, header: str | None = None
 
 
 def _header(path: str, given: str | None) -> Mapping[str, Any]:
-    """The YAML header: the file given, or the only one beside the CSV that is one."""
+    """Return the YAML header: the file given, or the only one beside the CSV that is one."""
     if given is not None:
         found = _yaml(Path(given))
         if found is None:
@@ -84,7 +84,7 @@ def _header(path: str, given: str | None) -> Mapping[str, Any]:
 
 
 def _csv_of(path: str) -> str:
-    """The only CSV beside a header with this format's columns."""
+    """Return the only CSV beside a header with this format's columns."""
     if _yaml(Path(path)) is None:
         raise fault(path, "is not a YAML file with trace_version")
     beside = [str(file) for file in sorted(Path(path).parent.glob("*.csv")) if _is_data(file)]
@@ -142,7 +142,7 @@ def _session(name: str, rows: list[_Row], block_tokens: int, grows: bool) -> Ses
 
 
 def _with_group(prompt: SyntheticUser, row: _Row, block_tokens: int) -> SyntheticUser:
-    """The prompt with the beginning of its prefix group."""
+    """Return the prompt with the beginning of its prefix group."""
     blocks = row.prefix_tokens // block_tokens
     if not row.group or not blocks or prompt.block_ids is None:
         return prompt

@@ -176,7 +176,7 @@ def _read_tool(event: Mapping[str, Any], trace: _DynamoTrace, check: Checker) ->
 
 
 def _requests(trace: _DynamoTrace) -> Iterator[RecordedRequest]:
-    """The requests with what each waits for."""
+    """Return the requests with what each waits for."""
     by_session: dict[str, list[_Served]] = {}
     by_id = {request.id: request for request in trace.requests}
     for request in sorted(trace.requests, key=lambda request: request.start_s):
@@ -214,10 +214,12 @@ def _last(requests: Sequence[_Served], by_s: float) -> _Served | None:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return f"schema={SCHEMA}" in keys or {"schema", "event_type", "request"} <= set(keys) or "event.event_type" in keys
 
 
 def recognises_directory(path: Path) -> bool:
+    """Return whether the folder is of this format."""
     return folder_begins_with(path, _ENDINGS, recognises)
 
 

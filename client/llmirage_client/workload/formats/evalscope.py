@@ -114,7 +114,7 @@ def _check_message(message: Mapping[str, Any], i: int, check: Checker) -> None:
 
 
 def _check_parts(content: Any, i: int, check: Checker) -> None:
-    """A user's content that is no text: the parts that chat completions take, text and pictures for instance."""
+    """Check a user's content that is no text: parts as chat completions take them, such as text and pictures."""
     if not isinstance(content, list) or not content:
         check.fail(f"{i}.content", f"Input should be a text or a list of parts, got {kind_of(content)}")
         return
@@ -213,7 +213,7 @@ def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
 
 
 def _values(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
-    """What humans said, of entries with `from` and `value`."""
+    """Return the messages of humans, from entries with `from` and `value`."""
     questions = []
     for i, entry in enumerate(check.items(value, "conversations") or []):
         at = f"conversations.{i}."
@@ -237,7 +237,7 @@ def _values(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
 
 
 def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: LeftOut) -> None:
-    """An exchange with an answer alone occurs in published files; one with neither is a mistake."""
+    """Note an exchange with neither question nor answer; published files have some with an answer alone."""
     if "human" in exchange or "assistant" in exchange:
         left_out.add("exchanges without a question")
     else:
@@ -245,6 +245,7 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: 
 
 
 def recognises_share_gpt(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return bool({"conversation", "conversations.from", "[].conversations.from", "[].conversation"} & set(keys))
 
 
@@ -295,7 +296,7 @@ def _trie_turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
 
 
 def _trie_values(value: Any, key: str, count: int | None, check: Checker) -> list[float]:
-    """The list under `key`, of `count` values: whole tokens, or seconds."""
+    """Return the list under `key`, of `count` values: whole tokens, or seconds."""
     if not isinstance(value, list):
         check.fail(key, f"Input should be a valid list, got {kind_of(value)}")
         return []
@@ -314,7 +315,7 @@ def _trie_seconds(value: Any, field: str, check: Checker) -> float:
 
 
 def _trie_count(value: Any, field: str, check: Checker, minimum: int) -> int | None:
-    """A number of tokens or turns; a fraction is cut off."""
+    """Return a number of tokens or turns; a fraction is cut off."""
     if type(value) is int and minimum <= value <= _TRIE_MOST:  # published files have hundreds of thousands of them
         return value
     number = check.number(value, field, minimum=minimum)

@@ -156,6 +156,7 @@ def _result_messages(entries: list[Any], check: Checker) -> Iterator[Message]:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     return {"conversation_id", "turn", "role"} <= known or "_type=dataset_metadata" in known
 

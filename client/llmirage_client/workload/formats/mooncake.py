@@ -47,9 +47,10 @@ class _TraceLine:
 
 
 def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -> Workload:
-    """Every line of the file. block_size: tokens that a hash stands for. prompts: "delta", the lines of a session given by
-    length are what each adds to the history, as AIPerf reads them; "full", each is a whole prompt.
+    """Load every line of the file.
 
+    block_size: tokens that a hash stands for. prompts: "delta", the lines of a session given by
+    length are what each adds to the history, as AIPerf reads them; "full", each is a whole prompt.
 
     Raises WorkloadError with all problems, each with line and field.
     """
@@ -80,7 +81,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -
 
 
 def _what_lines_mean(sessions: Sequence[Session]) -> list[str]:
-    """The note on lengths in sessions of several turns, which the format's readers take in two ways."""
+    """Return the note on lengths in sessions of several turns, which the format's readers take in two ways."""
     said = [session for session in sessions if len(session.turns) > 1 and session.turns[1].synthetic is not None]
     if not said:
         return []
@@ -166,7 +167,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLi
 
 
 def _check_company(row: Mapping[str, Any], way: Way, check: Checker) -> None:
-    """What may stand beside one way of giving the prompt only."""
+    """Check keys that may stand beside one way of giving the prompt only."""
     if row.get("hash_ids") is not None and way != "input_length":
         check.rule(
             "'hash_ids' is only allowed when 'input_length' is provided, not when 'text_input', 'messages', or 'payload' "
@@ -204,6 +205,7 @@ def _tools(row: Mapping[str, Any], check: Checker) -> tuple[dict[str, Any], ...]
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     if {"input_length", "text_input"} & set(keys) or ("payload" in keys and "payloads" not in keys):
         return True
     return "messages" in keys and any(key in keys for key in _OWN_KEYS)
@@ -259,7 +261,7 @@ def load_agentic(path: str, *, block_size: int | None = None) -> Workload:
 
 
 def _fitting_block_tokens(path: str) -> int:
-    """The size of blocks, a power of two, with which prompts have as many as the rows say."""
+    """Return the size of blocks, a power of two, with which prompts have as many as the rows say."""
     sizes = list(_BLOCK_SIZES)
     for row, _ in islice(read_rows(path, []), _ROWS_THAT_TELL):
         tokens, ids = row.get("input_length"), row.get("hash_ids")
@@ -360,7 +362,7 @@ class _MooncakeReader:
         return ((timestamp_ms or 0.0) + (0.0 if names else sum(waits))) / _MS_PER_S, needs
 
     def workload(self, path: str, problems: list[Problem]) -> Workload:
-        """Raises WorkloadError with the problems that are known and those between requests."""
+        """Return the workload. Raises WorkloadError with all problems, those between requests included."""
         sessions: list[Session] = []
         names: set[str] = set()
         for requests in self._plays.values():
@@ -380,6 +382,7 @@ class _MooncakeReader:
 
 
 def recognises_agentic(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     return "schema=" + SCHEMA in known or {"request_id", "input_length", "session_id"} <= known
 

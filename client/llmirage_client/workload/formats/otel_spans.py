@@ -30,7 +30,7 @@ Message = dict[str, Any]
 
 
 def input_messages(attributes: Mapping[str, Any], check: Checker, at: str) -> tuple[Message, ...]:
-    """The request's messages, system instructions first. Problems go to the checker."""
+    """Return the request's messages, system instructions first. Problems go to the checker."""
     field = f"{at}gen_ai.input.messages"
     entries = check.json_of(check.required(attributes, "gen_ai.input.messages", at), field)
     messages = list(_system(attributes.get("gen_ai.system_instructions"), check, f"{at}gen_ai.system_instructions"))
@@ -42,7 +42,7 @@ def input_messages(attributes: Mapping[str, Any], check: Checker, at: str) -> tu
 
 
 def output_text(attributes: Mapping[str, Any]) -> str | None:
-    """The text of the reply, where it was recorded."""
+    """Return the text of the reply, where it was recorded."""
     text = attributes.get("gen_ai.output.text")
     if isinstance(text, str):
         return text
@@ -57,7 +57,7 @@ def output_text(attributes: Mapping[str, Any]) -> str | None:
 
 
 def tool_definitions(attributes: Mapping[str, Any], check: Checker, at: str) -> tuple[Message, ...] | None:
-    """The tools of the request; a definition without "function" is put into one."""
+    """Return the tools of the request; a definition without "function" is put into one."""
     field = f"{at}gen_ai.tool.definitions"
     value = attributes.get("gen_ai.tool.definitions")
     entries = None if value is None else check.mappings(check.json_of(value, field), field)
@@ -100,7 +100,7 @@ def _system(value: object, check: Checker, field: str) -> Iterator[Message]:
 
 
 def _messages(message: Mapping[str, Any], check: Checker, at: str) -> Iterator[Message]:
-    """The messages that one with parts is: each tool's result is one of its own."""
+    """Return the messages that one with parts is: each tool's result is one of its own."""
     role = check.text(check.required(message, "role", f"{at}."), f"{at}.role", may_be_empty=False)
     if role is None:
         return
@@ -231,7 +231,7 @@ def _spans(row: Mapping[str, Any], check: Checker) -> Iterator[tuple[str, dict[s
 
 
 def _plain(span: Mapping[str, Any], at: str, check: Checker) -> dict[str, Any]:
-    """A span of OTLP/JSON as a plain one."""
+    """Return a span of OTLP/JSON as a plain one."""
     attributes = {}
     for entry in check.mappings(span.get("attributes", []), f"{at}attributes") or ():
         attributes[entry.get("key")] = _value(entry.get("value"))
@@ -246,7 +246,7 @@ def _plain(span: Mapping[str, Any], at: str, check: Checker) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """What an OTLP value holds."""
+    """Return the Python value of an OTLP value."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
     ((kind, held),) = value.items()
@@ -259,7 +259,7 @@ def _value(value: Any) -> Any:
 
 
 def _call(span: Mapping[str, Any], name: str, at: str, check: Checker, left_out: LeftOut) -> _Call | None:
-    """A span that is a model's call with its messages; None for others."""
+    """Return a span that is a model's call with its messages; None for others."""
     attributes = check.given(span, "attributes", check.mapping, at) or {}
     operation = attributes.get("gen_ai.operation.name")
     if operation not in _OPERATIONS and (operation is not None or "gen_ai.input.messages" not in attributes):
@@ -301,7 +301,7 @@ def _time(span: Mapping[str, Any], which: str, at: str, check: Checker) -> float
 
 
 def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | None]) -> Iterator[RecordedRequest]:
-    """The calls of a trace by start, each with those that it waits for."""
+    """Return the calls of a trace by start, each with those that it waits for."""
     replies: dict[str, list[_Call]] = {}
     for call in calls:
         if call.reply:
@@ -326,7 +326,7 @@ def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | No
 
 
 def _heard(call: _Call, replies: Mapping[str, Sequence[_Call]]) -> list[_Call]:
-    """Calls that had ended and whose replies are among the messages of this one: of equal replies the last."""
+    """Return calls that had ended and whose replies are among the messages of this one: of equal replies the last."""
     found: dict[str, _Call] = {}
     for message in call.turn.messages:
         if message.get("role") == "assistant" and isinstance(message.get("content"), str):
@@ -337,7 +337,7 @@ def _heard(call: _Call, replies: Mapping[str, Sequence[_Call]]) -> list[_Call]:
 
 
 def _last_before(call: _Call, earlier: Sequence[_Call], scopes: Mapping[str, Sequence[str]]) -> list[_Call]:
-    """The last call that had ended, in the innermost span around this one that has such a call."""
+    """Return the last call that had ended, in the innermost span around this one that has such a call."""
     ended = [one for one in earlier if one.end_s <= call.start_s]
     for scope in scopes[call.id]:
         within = [one for one in ended if scope in scopes[one.id]]
@@ -347,7 +347,7 @@ def _last_before(call: _Call, earlier: Sequence[_Call], scopes: Mapping[str, Seq
 
 
 def _scopes(call: _Call, parents: Mapping[str, str | None]) -> list[str]:
-    """The spans that hold a call, from the inside; the trace itself, '', is the last."""
+    """Return the spans that hold a call, from the inside; the trace itself, '', is the last."""
     found: list[str] = []
     scope = call.parent
     while scope and scope not in found:
@@ -357,6 +357,7 @@ def _scopes(call: _Call, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     plain = {"trace_id", "spans"} <= known or "spans.span_id" in known or {"trace_id", "span_id"} <= known
     return plain or "resourceSpans" in known or {"traceId", "spanId"} <= known or {"[].trace_id", "[].span_id"} <= known
@@ -416,7 +417,7 @@ def _wanted(row: Mapping[str, Any], check: Checker, harness: str | None, model: 
 
 
 def _plain_row(model: str) -> str:
-    """The name without its provider."""
+    """Return the name without its provider."""
     model = model.casefold()
     return next((model.removeprefix(prefix) for prefix in _PROVIDERS if model.startswith(prefix)), model)
 
@@ -471,6 +472,7 @@ def _exgentic_call(span: Mapping[str, Any], at: str, check: Checker, left_out: L
 
 
 def recognises_exgentic(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     return {"harness", "spans"} <= known or {"[].harness", "[].spans"} <= known
 

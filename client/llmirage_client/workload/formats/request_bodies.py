@@ -58,7 +58,7 @@ def _session(name: str, payloads: list[dict[str, Any]], line: int | None) -> Ses
 
 
 def _payloads(data: bytes, problems: list[Problem]) -> list[tuple[int, dict[str, Any]]]:
-    """The bodies with their lines. Only their `messages` are looked at: a body without is a mistake of the file."""
+    """Return the bodies with their lines. Only their `messages` are looked at: a body without is a mistake of the file."""
     read = []
     for body, check in read_rows(data, problems):
         messages = check.required(body, "messages")
@@ -69,10 +69,12 @@ def _payloads(data: bytes, problems: list[Problem]) -> list[tuple[int, dict[str,
 
 
 def body_files(path: Path) -> list[Path]:
+    """Return the JSON Lines files of a folder by name."""
     return sorted(file for file in path.glob("*.jsonl") if file.is_file())
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return "messages" in keys and "conversation_id" not in keys
 
 

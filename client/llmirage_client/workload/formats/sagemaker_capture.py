@@ -68,7 +68,7 @@ def _session(row: Mapping[str, Any], check: Checker, names: set[str]) -> Session
 
 
 def _body(endpoint: Mapping[str, Any], at: str, name: str | None, check: Checker) -> dict[str, Any] | None:
-    """The captured body; a problem names its event, as lines of captures are long."""
+    """Return the captured body; a problem names its event, as lines of captures are long."""
     event = f"event {name}: "
     data = endpoint.get("data")
     encoding = endpoint.get("encoding", "JSON")
@@ -90,6 +90,7 @@ def _body(endpoint: Mapping[str, Any], at: str, name: str | None, check: Checker
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return {"captureData", "eventMetadata"} <= set(keys) or {"captureData", "eventVersion"} <= set(keys)
 
 

@@ -60,7 +60,9 @@ class _Client:
 
 
 def load(path: str, *, start: int = 0, duration: int = 600, rate: float | None = None, seed: int = 0) -> Workload:
-    """Requests of all clients of the pool from `start` seconds on. rate: of all together, a second; None: as recorded.
+    """Return requests of all clients of the pool from `start` seconds on.
+
+    rate: of all together, a second; None: as recorded.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
@@ -230,6 +232,7 @@ def _gaps(window: _Window, count: int, draw: np.random.Generator) -> np.ndarray[
 
 
 def recognises_header(line: str) -> bool:
+    """Return whether a first line is this format's header."""
     cells = [cell.strip() for cell in next(csv.reader([line]), [])]
     return len(cells) == 6 and cells[0].isdigit() and cells[3] in ("", "Gamma", "Weibull")
 

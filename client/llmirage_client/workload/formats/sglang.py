@@ -76,6 +76,7 @@ def _ids(value: object, field: str, check: Checker) -> Any:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     return "input_tokens" in known and bool(known & {"output_tokens", "num_output_tokens"})
 
@@ -199,7 +200,7 @@ def _extra(row: Mapping[str, Any], check: Checker) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """A text that holds JSON of a list or object as that, anything else as it is."""
+    """Return a text that holds JSON of a list or object as that, anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     found = Checker(None).json_of(value, "")
@@ -207,6 +208,7 @@ def _json(value: Any) -> Any:
 
 
 def recognises_autobench(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     marks = {"output_len", "prompt_len", "extra_request_body", "param_send", "routing_key"}
     return ("prompt" in known and bool(known & marks)) or "prompt_origin" in known or known >= {"system", "content"}

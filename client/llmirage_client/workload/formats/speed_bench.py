@@ -58,6 +58,7 @@ def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return {"question_id", "category", "messages"} <= set(keys)
 
 

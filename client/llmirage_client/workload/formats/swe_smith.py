@@ -73,7 +73,7 @@ class Cut:
 
 
 def read_trajectory(row: Mapping[str, Any], check: Checker, fewest_characters: int) -> Trajectory | None:
-    """A row with `messages`, a list or JSON text of one; None when it is faulty, or too short, which is no fault."""
+    """Return a row with `messages`, a list or JSON text of one; None when it is faulty, or too short, which is no fault."""
     if not required(check, row, "messages"):
         return None
     messages = row["messages"]
@@ -115,7 +115,10 @@ def _text(content: Any, field: str, check: Checker) -> str:
 def cut_all(
     trajectories: Sequence[Trajectory], recipe: Recipe, tokenizer: Tokenizer, wanted: int, offset: int, workers: int
 ) -> list[Cut]:
-    """The first `wanted` conversations of the shuffled trajectories from number `offset` on; the same for any `workers`."""
+    """Return the first `wanted` conversations of the shuffled trajectories from number `offset` on.
+
+    The same for any `workers`.
+    """
     order = list(trajectories)
     random.Random(f"{recipe.seed}/order").shuffle(order)
     turn = offset % len(order) if order else 0
@@ -130,7 +133,10 @@ def cut_all(
 
 
 def cut(trajectory: Trajectory, recipe: Recipe, tokenizer: Tokenizer) -> Cut | None:
-    """The conversation that a trajectory gives, None when it is too short; its draws depend on the seed and its line."""
+    """Return the conversation that a trajectory gives, None when it is too short.
+
+    Its draws depend on the seed and its line.
+    """
     draw = random.Random(f"{recipe.seed}/{trajectory.line}")
     first = draw.randint(*recipe.first_turn_length)
     subsequent = draw.randint(*recipe.subsequent_turn_length)
@@ -180,7 +186,7 @@ def load(
     skip_bad_lines: bool,
     dataset_offset: int,
 ) -> Workload:
-    """The prepared conversations, or those cut from trajectories. Raises WorkloadError with all problems."""
+    """Return the prepared conversations, or those cut from trajectories. Raises WorkloadError with all problems."""
     data = read_bytes(path)
     try:
         document = parse(data)
@@ -257,7 +263,7 @@ def _turns(row: Any, i: int, faults: _Faults) -> tuple[Turn, ...]:
 
 
 def _delta(entry: Any, at: str, check: Checker) -> tuple[tuple[dict[str, Any], ...], str | None]:
-    """What a turn adds to the history, and its routing id."""
+    """Return the messages that a turn adds to the history, and its routing id."""
     turn = check.mapping(entry, at)
     if turn is None:
         return (), None
@@ -322,6 +328,7 @@ def _built(
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     prepared = "conversations" in known and "conversations.from" not in known
     return prepared or ("messages" in known and bool(known & {"traj_id", "instance_id"}))

@@ -134,7 +134,7 @@ def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float 
 
 
 def _session(name: str, found: _Rounds, block_tokens: int, from_csv: bool) -> Session:
-    """Rounds in order: by their number in a CSV, by time in JSON lines."""
+    """Return rounds in order: by their number in a CSV, by time in JSON lines."""
     by_time = not from_csv and all(one.start_s is not None for one in found.rounds)
     rounds = sorted(found.rounds, key=lambda one: (one.start_s if by_time and one.start_s is not None else 0.0, one.number))
     if from_csv:
@@ -156,10 +156,12 @@ def _session(name: str, found: _Rounds, block_tokens: int, from_csv: bool) -> Se
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     return {"round_index", "newly_append_tokens"} <= set(keys) or {"prefix_tokens", "timing_events"} <= set(keys)
 
 
 def recognises_header(line: str) -> bool:
+    """Return whether a first line is this format's header."""
     return {"round_idx", "prefix_len", "input_len"} <= header_of(line)
 
 

@@ -37,7 +37,9 @@ _TOUCH_S = 1e-6
 
 
 def load(path: str, *, max_context_length: int | None = None, think_time_only: bool = False) -> Workload:
-    """Every trace of the file or folder. max_context_length: leave out traces with a longer prompt and reply.
+    """Load every trace of the file or folder.
+
+    max_context_length: leave out traces with a longer prompt and reply.
     think_time_only: a request comes its `think_time` after the previous reply, where it has one.
 
     Raises WorkloadError with all problems, each with file, line and field.
@@ -197,7 +199,7 @@ class _WekaReader:
         self._sessions += sessions
 
     def _streams(self, name: str, entries: _Entries, trace: _WekaTrace, started: _Stream | None) -> Iterator[_Stream]:
-        """The agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
+        """Return the agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
         found = agents(entries.requests)
         if not found:
             self._dropped += len(entries.markers)
@@ -225,7 +227,7 @@ class _WekaReader:
             yield from self._streams(child.name, marker.entries, trace, child)
 
     def workload(self, path: str) -> Workload:
-        """Raises WorkloadError with the problems of all files."""
+        """Return the workload. Raises WorkloadError with the problems of all files."""
         if not self._sessions and not self._problems:
             why = [f"{self._too_long} have a longer context than {self._most_context}"] if self._too_long else []
             self._problems.append(Problem("; ".join(["has no trace with requests", *why])))
@@ -326,7 +328,7 @@ class _Body:
 
 
 def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Iterator[RecordedRequest]:
-    """The requests of a trace with what each waits for.
+    """Return the requests of a trace with what each waits for.
 
     A subagent starts as AIPerf starts it: after the dispatch of its parent's request if that was under way when it began,
     else after its reply, from which on the time up to the marker is not waited.
@@ -370,13 +372,13 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Itera
 
 
 def _before(main: Sequence[Recorded], place: int, start_s: float) -> Recorded | None:
-    """The last request of an agent that stands before that place of the file, and had started by then."""
+    """Return the last request of an agent that stands before that place of the file, and had started by then."""
     found = [request for request in main if request.place < place and request.start_s <= start_s + _TOUCH_S]
     return found[-1] if found else None
 
 
 def _gate(main: Sequence[Recorded], place: int, end_s: float) -> Recorded | None:
-    """The first request after that place of the file that started when all was over."""
+    """Return the first request after that place of the file that started when all was over."""
     return next((request for request in main if request.place > place and request.start_s + _TOUCH_S >= end_s), None)
 
 
@@ -397,7 +399,7 @@ _BEGINNING_BYTES = 4096
 
 
 def _beginning(data: bytes) -> Mapping[str, Any]:
-    """A guess of a trace's id and scope from its first bytes."""
+    """Return a guess of a trace's id and scope from its first bytes."""
     head = data[:_BEGINNING_BYTES]
     name = _NAME.search(head)
     try:
@@ -418,7 +420,7 @@ def _is_lines(head: bytes) -> bool:
 
 
 def _placed(problems: Sequence[Problem], data: bytes) -> list[Problem]:
-    """The problems of a trace over several lines with the lines of their fields."""
+    """Return the problems of a trace over several lines with the lines of their fields."""
     if b"\n" not in data.strip():
         return list(problems)
     try:
@@ -434,6 +436,7 @@ def _placed(problems: Sequence[Problem], data: bytes) -> list[Problem]:
 
 
 def recognises(keys: Collection[str]) -> bool:
+    """Return whether an object with these keys is of this format."""
     known = set(keys)
     return "requests.hash_ids" in known or {"requests", "block_size"} <= known or {"requests", "hash_id_scope"} <= known
 

@@ -27,8 +27,10 @@ def is_preset(name: str | None) -> bool:
 def preset_workload(
     name: str, conversations: int | None, seed: int, tokenizer: str | None, changes: Sequence[tuple[str, Any]]
 ) -> Workload:
-    """Conversations of a preset, MOST_DRAWN at most. changes: (name of a parameter, value). Raises WorkloadError,
-    TokenizerError."""
+    """Draw conversations of a preset, MOST_DRAWN at most.
+
+    changes: (name of a parameter, value). Raises WorkloadError, TokenizerError.
+    """
     if conversations is not None:
         changes = [*changes, ("conversations", min(conversations, MOST_DRAWN))]
     profile = read_profile(name, changes)
@@ -50,12 +52,15 @@ def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: boo
 
 
 def preset_names() -> list[str]:
+    """Return the names of the presets."""
     return list(presets())
 
 
 def bundled_names() -> list[str]:
+    """Return the names of the bundled workloads, with their prefix."""
     return [BUNDLED_PREFIX + name for name in bundled()]
 
 
 def workload_names() -> list[str]:
+    """Return the names that stand for workloads."""
     return [*bundled_names(), *preset_names()]

@@ -52,7 +52,7 @@ def _share(help: str) -> Parameter:
 
 
 def _conversation(of: str) -> dict[str, Parameter]:
-    """What every kind of conversation has."""
+    """Return the parameters that every kind of conversation has."""
     return {
         "turns": _distribution(f"requests of {of}", 1, least=1, most=_MOST_TURNS),
         "first_input": _distribution(f"tokens of {of}'s first user message, besides what it shares", 100, least=1),
@@ -105,11 +105,12 @@ Values = dict[str, Any]
 
 
 def defaults() -> Values:
+    """Return the default of every parameter."""
     return {name: _stored(parameter, parameter.default) for name, parameter in PARAMETERS.items()}
 
 
 def merge(values: Values, tree: Mapping[str, Any], problems: list[Problem], lines: Mapping[str, int] | None = None) -> None:
-    """Puts the values of a nested mapping into `values`; what is wrong goes to the problems. lines: of each dotted name."""
+    """Put the values of a nested mapping into `values`; what is wrong goes to the problems. lines: of each dotted name."""
     for name, value in flattened(tree):
         try:
             put(values, name, value)
@@ -130,7 +131,7 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def put(values: Values, name: str, value: Any) -> None:
-    """Sets one parameter, or one parameter of a distribution. Raises DistributionError."""
+    """Set one parameter, or one parameter of a distribution. Raises DistributionError."""
     if name in PARAMETERS:
         values[name] = _stored(PARAMETERS[name], value)
         return

@@ -47,6 +47,8 @@ class PlannedTurn:
 
 @dataclass(slots=True)
 class PlannedConversation:
+    """A conversation before its texts are written."""
+
     name: str
     turns: list[PlannedTurn]
     system: Piece | None = None
@@ -63,7 +65,7 @@ class Plan:
 
 
 def draw_plan(profile: Profile, seed: int) -> Plan:
-    """The same profile and seed give the same plan."""
+    """Draw a plan. The same profile and seed give the same plan."""
     return _PlanBuilder(profile, seed).plan()
 
 

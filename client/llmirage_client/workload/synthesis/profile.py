@@ -37,7 +37,10 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(path: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in a YAML file, and the line of every dotted name in it. Raises WorkloadError when there is none."""
+    """Return the mapping in a YAML file, and the line of every dotted name in it.
+
+    Raises WorkloadError when there is none.
+    """
     try:
         text = path.read_text("utf-8")
         node = yaml.compose(text, _Loader)
@@ -87,11 +90,12 @@ class Profile:
 
 
 def presets() -> dict[str, Path]:
+    """Return the files of the presets by name."""
     return {file.stem: file for file in sorted(PRESET_FOLDER.glob("*.yaml"))}
 
 
 def read_profile(name: str, changes: Sequence[tuple[str, Any]] = (), rate_per_s: float | None = None) -> Profile:
-    """The profile of a preset or a YAML file, with changes: (dotted name, value).
+    """Return the profile of a preset or a YAML file, with changes: (dotted name, value).
 
     rate_per_s: of arrivals; a Poisson process where nothing else says which. Raises WorkloadError with all problems.
     """
@@ -104,14 +108,14 @@ def read_profile(name: str, changes: Sequence[tuple[str, Any]] = (), rate_per_s:
 
 
 def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
-    """A value of the file that turned out wrong has a field and no line yet."""
+    """Return a value of the file that turned out wrong has a field and no line yet."""
     return replace(problem, line=lines.get(problem.field or "")) if problem.line is None else problem
 
 
 def read_values(
     name: str, changes: Sequence[tuple[str, Any]], rate_per_s: float | None, problems: list[Problem]
 ) -> tuple[Values, Mapping[str, int]]:
-    """The values, and the lines of those that a file of the user has and nothing changes.
+    """Return the values, and the lines of those that a file of the user has and nothing changes.
 
     Raises WorkloadError for a file that cannot be read; what is wrong within it goes to the problems.
     """

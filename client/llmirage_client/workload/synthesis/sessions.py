@@ -29,7 +29,7 @@ def as_messages(plan: Plan, text: SyntheticText, exact_replies: bool) -> Workloa
 
 
 def as_tokens(plan: Plan, text: SyntheticText | None) -> Workload:
-    """Calls in tokens, for a plan without branches; with the ids of text, which agents share, or without ids.
+    """Return calls in tokens, for a plan without branches; with the ids of text, which agents share, or without ids.
 
     Without arrival times all begin at 0 s: formats of such calls must have one.
     """
@@ -73,7 +73,7 @@ class _MessageWriter:
         self._text = text
 
     def content(self, pieces: Sequence[Piece]) -> str:
-        """The pieces one after the other, as long together as they say."""
+        """Return the pieces one after the other, as long together as they say."""
         *heads, own = pieces
         if not heads:
             return self._text.text(own.key, own.tokens)

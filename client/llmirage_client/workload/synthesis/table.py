@@ -18,6 +18,8 @@ _SAMPLES = 100_000
 
 @dataclass(slots=True, frozen=True)
 class Moments:
+    """Mean and percentiles of a sample."""
+
     mean: float
     p50: float
     p95: float
@@ -35,7 +37,7 @@ class Line:
 
 
 def compare(profile: Profile, plan: Plan) -> list[Line]:
-    """A line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
+    """Return a line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
     lines = []
     for name, distribution in profile.distributions.items():
         drawn = plan.drawn.get(name)
