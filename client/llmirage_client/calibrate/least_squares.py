@@ -54,7 +54,7 @@ class Factor:
         return min(max(x, self.x(self.least)), self.x(self.most))
 
     def error_text(self, error: float) -> str:
-        """How well it is known, in words. error: one standard error of x."""
+        """Return the precision in words. error: one standard error of x."""
         if self.is_scale:
             return f"known to {100 * error:.0f} % only" if error < 1 else "nothing of it shows"
         return f"known to {error:.2g} ms only"

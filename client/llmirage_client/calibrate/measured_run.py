@@ -130,7 +130,7 @@ def _of_vllm(path: Path) -> MeasuredRun:
 
 
 def _vllm_starts(path: Path, data: Mapping[str, Any], latency: Floats) -> tuple[Floats, bool]:
-    """When each request was sent, and whether that was when another one ended."""
+    """Return the time each request was sent, and whether another one ended then."""
     most, rate = data.get("max_concurrency"), data.get("request_rate")
     unlimited = rate in (None, "inf") or (isinstance(rate, (int, float)) and math.isinf(rate))
     slots = unlimited and isinstance(most, int) and most > 0
@@ -242,7 +242,7 @@ def _chains(start: Floats, end: Floats, before: Ints, slots: bool) -> tuple[Ints
 
 
 def _shared(prompt: Ints, output: Ints, before: Ints, cached: Floats | None) -> Ints:
-    """How many tokens each prompt shares: as many as were found in the cache, or else all of the conversation so far."""
+    """Return the shared tokens of each prompt: those found in the cache, or else all of the conversation so far."""
     guess = np.where(before >= 0, np.minimum(prompt[before] + output[before], prompt), 0)
     if cached is None:
         return guess

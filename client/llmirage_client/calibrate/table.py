@@ -1,4 +1,4 @@
-"""What a calibration found, on the screen and as JSON."""
+"""The result of a calibration, on the screen and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the instances of a simulated cluster did over a run's time, as a file beside its records."""
+"""Activity of a simulated cluster's instances over a run, as a file beside its records."""
 
 from __future__ import annotations
 

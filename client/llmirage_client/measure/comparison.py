@@ -48,7 +48,7 @@ def student_t(probability: float, freedom: int) -> float:
 
 
 def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES) -> npt.NDArray[np.int32]:
-    """How often each cluster is drawn in each replicate, shape (replicates, clusters); every row sums to `clusters`."""
+    """Return the draws of each cluster, shape (replicates, clusters); every row sums to `clusters`."""
     chosen = rng.integers(0, clusters, size=(replicates, clusters))
     counts = np.zeros((replicates, clusters), dtype=np.int32)
     np.add.at(counts, (np.arange(replicates)[:, None], chosen), 1)
@@ -74,7 +74,7 @@ def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.i
 def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:
     """Percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
 
-    A percentile is the smallest value that so many percent do not exceed.
+    A percentile is the smallest value that this percentage of values does not exceed.
     """
     order = np.argsort(values)
     values, cluster = values[order], cluster[order]
@@ -149,7 +149,7 @@ class Difference:
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the two differ by more than chance; None: cannot be told."""
+        """True if the two differ by more than chance; None: cannot be told."""
         if self.low is None or self.high is None:
             return None
         return self.low > 0 or self.high < 0

@@ -1,4 +1,4 @@
-"""How much of a run's times is the machine that simulates and measures, and not the simulated cluster."""
+"""The part of a run's times that comes from the simulating machine and not from the simulated cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KeptTime:
 
 @dataclass(slots=True, frozen=True)
 class Distortion:
-    """What the llmirage servers of a run tell of the times that it measured.
+    """Times of a run as its llmirage servers simulated and sent them, beside the measured ones.
 
     speed: that of the run; server_speeds: of each server. streams: replies that the figures are of.
     front_end_ms: the server's own work before a request is in the cluster, real time, by percentile. late_ms: how late its

@@ -55,7 +55,7 @@ def goodput_problem(text: str) -> str | None:
 
 
 def good_requests(columns: Columns, metrics: Mapping[str, Floats], limits: Mapping[str, float]) -> Bools:
-    """Which rows met every limit. A request that failed did not; nor one that lacks a metric it is judged by.
+    """Return a mask of rows that met every limit; failed requests and missing metrics do not meet it.
 
     One exception: a reply of a single token has no time per further token, and is not held to one.
     """

@@ -97,7 +97,7 @@ def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple
 
 
 def cached_pct(metrics: Mapping[str, Floats], group: Ints, groups: int) -> list[float | None]:
-    """Of each group: cached prompt tokens, percent of all prompt tokens in usage; None when no reply of it reported any.
+    """Return cached prompt tokens of each group, percent of all prompt tokens in usage; None without such a report.
 
     Where some replies of a group report and others do not, those that do not count as 0.
     """

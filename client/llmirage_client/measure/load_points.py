@@ -50,7 +50,7 @@ class PointResult:
 
     @property
     def meets(self) -> bool:
-        """Whether the load counts as carried: every objective met, nothing failed, and a rate kept up with.
+        """True if the load counts as carried: every objective met, nothing failed, and a rate kept up with.
 
         Failures are left to the objectives when one of them is about the error rate.
         """

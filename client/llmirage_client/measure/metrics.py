@@ -169,7 +169,7 @@ class ErrorGroup:
 
 @dataclass(slots=True, frozen=True)
 class Basis:
-    """What metrics are computed from: the measured requests, by tag their values (request_columns), and counts of tokens.
+    """The basis of metrics: the measured requests, their values by tag (request_columns), and token counts.
 
     counted: cached tokens, from the server or estimated. Counts are NaN where they are not known.
     """
@@ -190,7 +190,7 @@ def _nothing() -> Basis:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a run measured. Requests of the warm-up phase are in none of it.
+    """Metrics of a run. They leave out requests of the warm-up phase.
 
     per_request, per_conversation: tag to summary; over_time: tag to statistics of a level; whole_run: tag to value; units
         are in measure.catalogue. A metric without data has no key.

@@ -91,7 +91,7 @@ def mean_in_flight(columns: Columns, edges: Floats) -> Floats:
 
 
 def statistics(heights: Floats, widths: Floats, chosen: Bools | None = None) -> Level | None:
-    """Of a level that has heights[i] for widths[i] seconds, where chosen; None when that is no time at all."""
+    """Return statistics of a level of heights[i] for widths[i] seconds, where chosen; None for no time at all."""
     lasting = widths > 0 if chosen is None else (widths > 0) & chosen
     heights, widths = heights[lasting], widths[lasting]
     if not heights.size:

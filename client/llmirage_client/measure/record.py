@@ -13,7 +13,7 @@ NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat
 
 @dataclass(slots=True, frozen=True)
 class Repeats:
-    """Of the root conversations that ran.
+    """Distinct conversations and repeats among the root conversations that ran.
 
     conversations: how many; distinct: of those, how many different ones the workload has; most: how often one of them ran.
     varied: every repeat had tokens of its own. unfilled: the concurrency that was asked for, where there were fewer roots.
@@ -32,7 +32,7 @@ class Repeats:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the run's figures are those of prompts that the endpoint had seen before."""
+        """True if the run's figures are those of prompts that the endpoint had seen before."""
         return (self.most > 1 and not self.varied) or self.known
 
     @property
@@ -77,21 +77,21 @@ BranchMode = Literal["root", "fork", "spawn"]
 
 @dataclass(slots=True, frozen=True)
 class RequestError:
-    """Why a request failed. code: the HTTP status, where the error is that or cut its reply short; type: a stable name."""
+    """The error of a failed request. code: the HTTP status, if the reply had one; type: a stable name."""
 
     code: int | None
     type: str
     message: str
 
     def one_line(self, most: int) -> str:
-        """Return the message in at most so many characters, without control characters: it must not draw on a terminal."""
+        """Return the message in at most `most` characters, without control characters that a terminal obeys."""
         plain = " ".join("".join(c if c.isprintable() else " " for c in self.message).split())
         return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What a target saw of one request on the wire. All times are seconds on the run's clock (see targets.target).
+    """Observations of one request on the wire. All times are seconds on the run's clock (see targets.target).
 
     token_s: arrival of each event that carried text, reasoning or a tool call; for a reply that was not streamed, the one
         arrival of the body. Empty when nothing came.
@@ -203,7 +203,7 @@ class ClientCost:
 
     @property
     def cpu_share(self) -> float | None:
-        """Of one core."""
+        """The used share of one CPU core."""
         return self.cpu_s / self.wall_s if self.cpu_s is not None and self.wall_s > 0 else None
 
 

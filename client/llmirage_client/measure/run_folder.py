@@ -247,7 +247,7 @@ def _time_ns(line: Mapping[str, Any], key: str) -> int | None:
 
 @dataclass(slots=True)
 class _About:
-    """What is known of the run besides its records. summary: empty when it did not come to its end."""
+    """Facts of the run besides its records. summary: empty when the run did not end."""
 
     summary: Mapping[str, Any]
     head: Mapping[str, Any]

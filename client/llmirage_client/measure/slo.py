@@ -98,7 +98,7 @@ class Verdict:
 
     @property
     def load(self) -> float:
-        """How much of the limit is used: 1 at the limit, above it when missed; infinite when nothing was measured."""
+        """The used share of the limit: 1 at the limit, above 1 when missed; infinite when nothing was measured."""
         value, limit = self.value, self.objective.limit
         if value is None:
             return math.inf
@@ -137,12 +137,12 @@ def judge(objectives: Sequence[Objective], metrics: Metrics) -> tuple[Verdict, .
 
 
 def verdicts_of(options: Mapping[str, Any], metrics: Metrics) -> tuple[Verdict, ...]:
-    """Those of a run's own objectives, which are among its options. Raises SloError."""
+    """Return the verdicts on a run's own objectives, which are among its options. Raises SloError."""
     return judge(parse_slo(str(options["slo"])), metrics) if options.get("slo") else ()
 
 
 def slo_problem(text: str) -> str | None:
-    """Why an expression cannot be used, for the user; None: it can."""
+    """Return the user's message on an invalid expression; None if it is valid."""
     try:
         parse_slo(text)
     except SloError as error:
@@ -151,7 +151,7 @@ def slo_problem(text: str) -> str | None:
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
-    """Whether all objectives are met, in a few words."""
+    """Return a headline on the objectives, such as "SLO met"."""
     missed = sum(not verdict.met for verdict in verdicts)
     if len(verdicts) == 1:
         return "SLO missed" if missed else "SLO met"
@@ -159,7 +159,7 @@ def headline(verdicts: Sequence[Verdict]) -> str:
 
 
 def judge_failures(verdicts: Sequence[Verdict]) -> bool:
-    """Whether an objective is about failed requests: then it says how many are too many."""
+    """Return whether an objective limits failed requests."""
     return any(verdict.objective.metric.tag in ("request_error_rate", "error_request_count") for verdict in verdicts)
 
 

@@ -62,7 +62,7 @@ def evalscope_files(
 
 
 class _Columns:
-    """What several of the files need. Requests end with their last byte here: evalscope's latency includes the usage."""
+    """Data shared by several files. Requests end with their last byte: evalscope's latency includes the usage."""
 
     def __init__(self, columns: Columns, speed: float, conversations_only: bool) -> None:
         self.columns, self.speed = columns, speed
@@ -83,7 +83,7 @@ class _Columns:
 
 
 def _trace_summary(run: _Columns) -> dict[str, Any]:
-    """Of conversations that came to their end; those of which a request failed or was cancelled are only counted."""
+    """Return the figures of finished conversations; others are only counted."""
     every = conversations(run.columns, run.prompt, run.completion, run.cached, run.speed, to_last_byte=True)
     rows = every.those(every.whole)
     values = {

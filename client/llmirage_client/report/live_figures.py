@@ -14,7 +14,7 @@ _RATE_OVER = 5  # slots
 
 
 class SeenExchange(Protocol):
-    """What of a request counts, as `measure.record.Exchange` has it."""
+    """The counted fields of `measure.record.Exchange`."""
 
     @property
     def start_s(self) -> float: ...

@@ -1,4 +1,4 @@
-"""How figures look on the screen and on pages, alone and as cells of tables of runs; files have them in full."""
+"""Figures as text for the screen and pages, alone and as cells of tables; files have them in full."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def latency_cells(metrics: Metrics) -> list[str]:
 
 
 def group_cells(group: RequestGroup, *times: tuple[str, str]) -> list[str]:
-    """How many were ok and failed, these statistics of times, mean tokens in and out, and the cached share."""
+    """Return the cells of a group: ok, failed, these statistics of times, mean tokens in and out, cached share."""
     wanted = (*times, ("input_sequence_length", "avg"), ("output_sequence_length", "avg"))
     figures = [statistic(group.per_request.get(tag), name) for tag, name in wanted]
     return [count(group.ok), count(group.failed), *figures, known(group.cached_pct, percent)]

@@ -74,7 +74,7 @@ class StatusLine:
 
     @property
     def _has_lines_below(self) -> bool:
-        """Whether the stream is a terminal; a notebook, which is like one, shows one line."""
+        """True if the stream is a terminal; a notebook, which is like one, shows one line."""
         return self._terminal and not hasattr(self._stream, "columns")
 
     @property

@@ -45,7 +45,7 @@ class ScreenTable:
         self.rows.append(cells)
 
     def fitting(self, width: int) -> Iterator[list[int]]:
-        """Return the columns of each table, for a screen of so many characters."""
+        """Yield the columns of each table, for a screen of `width` characters."""
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
         least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
         rest = range(self.keys, len(widths))
@@ -124,7 +124,7 @@ class Screen:
 
 
 def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
-    """Return the blocks as rich draws them, for a screen of so many characters."""
+    """Yield the blocks as rich draws them, for a screen of `width` characters."""
     for block in blocks:
         if not isinstance(block, ScreenTable):
             yield styled(block, "") if isinstance(block, str) else block

@@ -1,4 +1,4 @@
-"""How many instances of one shape carry a traffic.
+"""The number of instances of one shape that carry a traffic.
 
 Numbers of instances are tried on one fixed grid: doubled until they suffice, then halved towards the fewest. Clusters of up
 to SAMPLED instances are simulated whole: routers treat conversations differently in small clusters and in large ones. More
@@ -135,7 +135,7 @@ class CapacitySearch:
         self.least = max(self.least, _GRID[self._low + 1])
 
     def _decide(self, instances: int) -> Trial:
-        """All of the traffic on so many instances, or the half, quarter, ... of it that misses the objectives."""
+        """Simulate the traffic on `instances`, or the half, quarter, ... of it that misses the objectives."""
         amount = self._traffic.amount
         trial = less = self._judge(instances, amount)
         while trial.met and less.met_by_latency and not (less.alone or less.beyond_doubt or self._drifts):
@@ -166,7 +166,7 @@ class CapacitySearch:
         return Capacity(self.shape, instances, trial, _GRID[fewest], _GRID[place + doubtful])
 
     def _never(self) -> bool:
-        """Whether a user alone misses the objectives, and so any number of instances does."""
+        """Return whether a user alone misses the objectives, and so any number of instances does."""
         alone = self._trials.alone(self._config(1))
         if alone.met_by_latency:
             return False

@@ -36,7 +36,7 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(slots=True)
 class _Budget:
-    """What one objective leaves to spend: requests that may miss its limit, or a sum of values above `floor`."""
+    """The budget of one objective: requests that may miss its limit, or a sum of values above `floor`."""
 
     objective: Objective
     metric: Metric
@@ -51,7 +51,7 @@ class EarlyStop:
     """Call it with each finished request that counts, `count` in all. A sentence says that the objectives are out of reach.
 
     failures: one failed request settles it. floors: the least value of a metric in any request, in ms, by its tag.
-    slack: so many times what the objectives allow must be used up, where these requests are not all that may count.
+    slack: the multiple of the allowed misses that must be used up, where these requests are not all that may count.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def _budget(objective: Objective, count: int, floor: float) -> _Budget | None:
 
 
 def stamps(row: TokenRow) -> tuple[float, float, int]:
-    """When the first and the last token came, and how many there were."""
+    """Return the times of the first and the last token, and the number of tokens."""
     spans = row.request.spans
     if spans and not row.token_s and row.request.stream is None:
         first_of_s, first, _ = spans[0]
@@ -127,7 +127,7 @@ class Interval:
     high: float
 
     def clear(self, objective: Objective) -> bool | None:
-        """Whether all of it meets the objective, or all of it misses it; None: neither."""
+        """Return whether all of it meets the objective, or all of it misses it; None: neither."""
         low, high = objective.met_by(self.low), objective.met_by(self.high)
         return low if low == high else None
 
@@ -167,7 +167,7 @@ def interval_of(values: Floats, statistic: str, batches: int = BATCHES) -> Inter
 
 
 def intervals_of(objectives: Sequence[Objective], columns: Columns, batches: int) -> tuple[Interval | None, ...]:
-    """Of the measured requests; None for objectives that no interval is known of."""
+    """Return the interval of an objective over the measured requests; None if there is none."""
     order = np.argsort(columns.start_s, kind="stable")
     order = order[columns.measured[order]]
     start, first, last, events = (getattr(columns, name)[order] for name in ("start_s", "first_s", "last_s", "events"))
@@ -225,7 +225,7 @@ class Looks:
 
     @property
     def clear(self) -> bool | None:
-        """Whether the objectives are met, as far as the intervals can tell; None: they cannot."""
+        """True if the objectives are met, as far as the intervals can tell; None: they cannot."""
         pairs = zip(self._objectives, self.intervals, strict=True)
         told = [None if interval is None else interval.clear(objective) for objective, interval in pairs]
         return False if False in told else None if None in told else True

@@ -106,7 +106,7 @@ def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:
 
 
 def _holds(verdict: Verdict, interval: tuple[float, float]) -> bool:
-    """Whether the objective is met at the worse end of the interval."""
+    """Return whether the objective is met at the worse end of the interval."""
     return verdict.objective.met_by(interval[1] if verdict.objective.comparison[0] == "<" else interval[0])
 
 

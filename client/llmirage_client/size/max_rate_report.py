@@ -38,7 +38,7 @@ class MaxRateReport:
 
     @property
     def carried(self) -> list[tuple[MaxRate, Trial]]:
-        """Those that meet the objectives at some load."""
+        """Deployments that meet the objectives at some load."""
         return [(one, one.trial) for one in self.rates.found if one.trial is not None]
 
     @property
@@ -47,7 +47,7 @@ class MaxRateReport:
 
     @property
     def most_tried(self) -> str:
-        """Of a deployment that meets the objectives at the highest load that was tried."""
+        """Return the note on a deployment that meets the objectives at the highest load tried."""
         by_rate = self.question.traffic.kind == "request_rate"
         why = "the roofline allows no more" if by_rate else "as many requests run at a time, by memory and limits"
         return f"the most that was tried: {why}"

@@ -27,7 +27,7 @@ _OVERLOADED = 2  # times the measured requests: enough to fill a cluster that ca
 
 @dataclass(frozen=True, slots=True)
 class FillUp:
-    """How a traffic fills a cluster. busy: requests in flight then, about. first: requests sent until then.
+    """The filling of a cluster by a traffic. busy: requests in flight then, about. first: requests sent until then.
 
     lifetime_s: how old conversations get. waiting: further requests of those that have begun; 0 for single turns at a rate.
     """
@@ -81,7 +81,7 @@ def steady_load(
 
 
 def fills_foreseeably(config: ClusterConfig) -> bool:
-    """Whether the roofline knows how long requests take: not for fixed times, nor for separate pools."""
+    """Return whether the roofline knows how long requests take: not for fixed times, nor for separate pools."""
     return Bounds(replace(config, instances=1)).tpot_s(1) is not None
 
 
@@ -98,7 +98,7 @@ def _running(traffic: Traffic, bounds: Bounds, instances: int, measured: int) ->
 
 
 def _latency_s(source: RequestSource, bounds: Bounds, instances: int, users: int) -> float:
-    """About how long a request takes with so many users."""
+    """Return the approximate latency of a request with `users` users."""
     lengths = source.lengths
     if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
         return _LATENCY_S

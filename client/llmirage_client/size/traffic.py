@@ -61,12 +61,12 @@ class RequestSource:
 
     @cached_property
     def in_tokens(self) -> bool:
-        """Whether all turns are token counts or ids."""
+        """True if all turns are token counts or ids."""
         return all(session.mode == "tokens" for session in self.workload(1).sessions.values())
 
     @cached_property
     def tokens_alone(self) -> bool:
-        """Whether turns are lengths, so that a simulation needs no text."""
+        """True if turns are lengths, so that a simulation needs no text."""
         sessions = self.workload(1).sessions.values()
         return all(
             session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
@@ -79,7 +79,7 @@ class RequestSource:
 
     @cached_property
     def forks(self) -> bool:
-        """Whether a conversation may have several requests in progress at a time."""
+        """True if a conversation may have several requests in progress at a time."""
         return any(turn.branches for session in self.workload(1).sessions.values() for turn in session.turns)
 
     @cached_property
@@ -92,7 +92,7 @@ class RequestSource:
         return clumping_of(root_turns(self.workload(1)))
 
     def ages_s(self, latency_s: float) -> Floats:
-        """How long after its conversation's start each turn goes out, ascending, if requests take that long each."""
+        """Return the times of all turns after their conversation's start, ascending, for requests of that duration."""
         workload = self.workload(1)
         ages: list[float] = []
         for root in workload.roots:

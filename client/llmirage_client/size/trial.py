@@ -60,7 +60,7 @@ class Trial:
 
     @property
     def clear(self) -> bool:
-        """Whether the noise of the simulation leaves no doubt about `met`."""
+        """True if the noise of the simulation leaves no doubt about `met`."""
         if not self.verdicts or (self.problem is not None and all(verdict.met for verdict in self.verdicts)):
             return True
         pairs = list(zip(self.verdicts, self.intervals, strict=True))
@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def beyond_doubt(self) -> bool:
-        """Whether it meets the objectives by so much that half its traffic does, too."""
+        """True if it meets the objectives by so much that half its traffic does, too."""
         pairs = zip(self.verdicts, self.intervals, strict=True)
         return self.problem is None and all(
             wants_traffic(verdict.objective) or (interval is not None and interval.load(verdict.objective) < _BEYOND_DOUBT)
@@ -112,7 +112,7 @@ class Trial:
 
     @property
     def reason(self) -> str:
-        """Why it does not meet the objectives; "" where it does."""
+        """The reason why the trial misses the objectives; "" if it meets them."""
         if self.problem is not None:
             return self.problem
         return "; ".join(str(verdict) for verdict in self.verdicts if not verdict.met)
@@ -124,7 +124,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What an answer took: simulations, requests in all of them, CPU seconds of this process."""
+    """The cost of an answer: simulations, their requests, CPU seconds of this process."""
 
     simulations: int
     requests: int
@@ -311,7 +311,7 @@ class Trials:
 
 
 def wants_traffic(objective: Objective) -> bool:
-    """Whether the objective is a rate of the whole run that must be high."""
+    """Return whether the objective is a rate of the whole run that must be high."""
     return objective.statistic is None and objective.comparison[0] == ">"
 
 

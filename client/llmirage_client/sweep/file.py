@@ -137,7 +137,7 @@ class Study:
 
 @dataclass(slots=True)
 class _Variant:
-    """What one point says of one thing: its lines, and how to call them."""
+    """One varied entry of a point: its lines and its name."""
 
     entries: list[Entry]
     varied: dict[str, str] = field(default_factory=dict)

@@ -34,7 +34,7 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 
 
 def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptions) -> float:
-    """How long it takes until all users are there: about as long as a turn and the think time after it.
+    """Return the time until all users have started: about a turn and the think time after it.
 
     0 for other loads than closed loops, and where the roofline does not know how long a turn takes: for texts, for
     fixed times and for several pools. Raises ConfigError.

@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """rows: in the order of the points. reused: so many were there from an earlier start."""
+    """rows: in the order of the points. reused: the number of rows kept from an earlier start."""
 
     study: Study
     rows: tuple[Row, ...]

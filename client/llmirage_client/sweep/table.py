@@ -103,7 +103,7 @@ def best(rows: Sequence[Row]) -> set[int]:
 
 
 def scaled(rows: Sequence[Row]) -> bool:
-    """Whether instances came or went in one of the points."""
+    """Return whether instances came or went in one of the points."""
     for row in rows:
         pools = () if row.point.config is None else row.point.config.all_pools
         ready = value(row, "instances_ready")
@@ -119,7 +119,7 @@ def value(row: Row, name: str) -> float:
 
 
 def _short(row: Row) -> bool:
-    """Whether less than the offered rate was delivered, or will be as a queue grows."""
+    """Return whether less than the offered rate was delivered, or will be as a queue grows."""
     offered = value(row, "offered_per_s")
     least = offered * (1 - value(row, "shortfall_allowed"))
     return value(row, "delivered_per_s") < least or (offered > 0 and bool(row.figures.get("saturated")))
@@ -168,7 +168,7 @@ def _equal_gpus(rows: Sequence[Row]) -> bool:
 
 
 def band_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """How far measured servers lie from the figures."""
+    """Return a sentence on the distance of measured servers from the figures."""
     parts = []
     for name, heading in _FACTORS.items():
         factors = [factor for row in rows if not np.isnan(factor := value(row, f"{name}_factor_90"))]
@@ -217,7 +217,7 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """Those that tell the rows apart; what all rows share is in the legend."""
+    """Return the columns that tell the rows apart; values that all rows share are in the legend."""
     hidden: set[str] = set()
     if not any(value(row, "cached_token_share") > 0 for row in rows):
         hidden.add("cached_token_share")

@@ -1,4 +1,4 @@
-"""Which clock stamps a run's events."""
+"""The clock that stamps a run's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines call their settings, and what this package calls them."""
+"""Names of settings in engines and in this package."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Those above 0: engines say -1 and 0 for what is off."""
+    """Return the settings above 0: engines say -1 and 0 for a setting that is off."""
     return {ours: v for name, ours in names.items() if isinstance(v := given.get(name), int | float) and v > 0}
 
 

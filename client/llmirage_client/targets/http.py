@@ -75,7 +75,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(slots=True)
 class _Arrived:
-    """What has come of a reply, also when the rest is not waited for."""
+    """The received part of a reply."""
 
     response: httpx.Response | None = None
     stream: TimedStream | None = None

@@ -59,7 +59,7 @@ def proxy_of(address: str) -> str | None:
 
 
 def _excludes(entry: str, url: httpx.URL) -> bool:
-    """Whether an entry of NO_PROXY is about the URL."""
+    """Return whether an entry of NO_PROXY is about the URL."""
     scheme, _, place = entry.rpartition("://")
     if not place or scheme not in ("", "all", url.scheme):
         return False
@@ -161,7 +161,7 @@ def _metered(work: Coroutine[Any, Any, T], use: TransportUse) -> Generator[Any, 
 
 @dataclass(slots=True)
 class _Attempt:
-    """How far one sending of a request has come, by what httpcore says of it (its `trace` extension).
+    """Progress of sending a request, from the events of httpcore's `trace` extension.
 
     on_streams: told how many requests a connection may carry at a time. connecting: nothing of the request itself is out.
     at_proxy: the proxy is being reached, not yet the endpoint behind it. kept: no connection was opened for it.

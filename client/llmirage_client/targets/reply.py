@@ -1,4 +1,4 @@
-"""What a reply says: text, reasoning, tool calls, usage, and when each part of it came.
+"""Contents of a reply: text, reasoning, tool calls, usage, and the time of each part.
 
 This is what the APIs have in common; each endpoint's module says how its own events and bodies are read. Tool calls of
 chat messages include those of the older form, one unnamed `function_call`.
@@ -159,7 +159,7 @@ def stated_error(value: Any, status: int | None, kind: str) -> RequestError:
 
 
 def _is_complete(chunk: str) -> bool:
-    """Whether the data of a stream's last event, whose blank line is missing, is all there: some servers leave it out."""
+    """Return whether a stream's last event is complete; some servers leave out its blank line."""
     try:
         return chunk == "[DONE]" or isinstance(json.loads(chunk), dict)
     except (ValueError, RecursionError):
@@ -194,5 +194,5 @@ def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def tool_result_id(message: Mapping[str, Any]) -> str:
-    """Which call a message of the role tool, or of the older function, answers."""
+    """Return which call a message of the role tool, or of the older function, answers."""
     return str(message.get("tool_call_id") or f"call_{message.get('name')}")

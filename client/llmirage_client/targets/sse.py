@@ -86,7 +86,7 @@ def _split_any(stream: bytes, start: int, segments: Sequence[tuple[float, bytes]
 
 
 def _stamps(segments: Sequence[tuple[float, bytes]], ends: list[int]) -> list[float]:
-    """When the byte before each position of `ends` arrived."""
+    """Return when the byte before each position of `ends` arrived."""
     times = [time_s for time_s, _ in segments]
     segment_ends = list(accumulate([len(piece) for _, piece in segments]))
     if ends == segment_ends:  # one event a segment

@@ -197,7 +197,7 @@ class TimedResponse(httpx.Response):
 
 @dataclass(slots=True)
 class _Place:
-    """What is known of one origin. idle: ordered, the last is the freshest, so the rest can time out at the server."""
+    """State of one origin. idle: ordered, the last is the freshest, so the rest can time out at the server."""
 
     idle: dict[Connection, None] = field(default_factory=dict)
     address: str | None = None

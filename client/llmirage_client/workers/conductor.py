@@ -34,7 +34,7 @@ class WorkerFailure(Exception):
 
 @dataclass(slots=True)
 class WorkerPart:
-    """What is known of a worker's part of the run. lines: its records, each a line of profile_export.jsonl.
+    """A worker's part of the run. lines: its records, each a line of profile_export.jsonl.
 
     heard_s: when it last said something, on time.monotonic(); before that, when it was hired.
     """

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what it says about it; and workers as the leader of a run sees them.
+"""Jobs and messages of workers, and the interface by which a run's leader drives them.
 
 All that is said between them can be pickled.
 """

@@ -1,4 +1,4 @@
-"""What several workers did, as the one run that it was."""
+"""Results of several workers merged into one run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:
 
 
 def nodes(ray: Any) -> int:
-    """How many machines the cluster has."""
+    """Return the number of machines of the cluster."""
     return sum(bool(node.get("Alive")) for node in ray.nodes())
 
 

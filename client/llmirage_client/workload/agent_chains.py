@@ -1,4 +1,4 @@
-"""Which requests of a flat recording belong to which agent, told by what their prompts begin with.
+"""Agents in a flat recording: requests are assigned to them by the beginnings of their prompts.
 
 As AIPerf tells it for WEKA traces: an agent goes on with a prompt that begins with its whole last one; a prompt that shares
 less begins another agent, or is the same one after it has shortened its context, if nothing goes on from the longer state.

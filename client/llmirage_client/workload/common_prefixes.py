@@ -1,4 +1,4 @@
-"""What conversations of a workload begin with in common: of every first prompt, how much another conversation has too."""
+"""Common prefixes of a workload's conversations: of every first prompt, the part that another conversation has too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmirage_client.workload.session import Session, Workload
 
 
 def roots_of(workload: Workload) -> Mapping[str, str]:
-    """By session: the root whose tree it is in; of several the first."""
+    """Return the root of each session's tree; of several the first."""
     found: dict[str, str] = {}
     for root in workload.roots:
         left = [root]
@@ -29,7 +29,7 @@ def roots_of(workload: Workload) -> Mapping[str, str]:
 
 
 def common_tokens(workload: Workload) -> Mapping[str, int]:
-    """By session with token ids: so many of its first prompt's tokens begin a prompt of another tree too."""
+    """Return by session with token ids the tokens of its first prompt that begin a prompt of another tree too."""
     of_root = roots_of(workload)
     named = [
         (session.turns[0].tokens.input_ids.tobytes(), of_root[name], name)
@@ -43,7 +43,7 @@ def common_tokens(workload: Workload) -> Mapping[str, int]:
 
 
 def common_shares(workload: Workload) -> Mapping[str, float]:
-    """By session that starts with a context of its own: the share of its first prompt with which others begin too.
+    """Return by session with a context of its own the share of its first prompt with which others begin too.
 
     Counts of tokens have nothing in common.
     """
@@ -67,7 +67,7 @@ def _written(session: Session) -> bytes:
 
 
 def _common_bytes(prompts: Sequence[bytes], owners: Sequence[str]) -> list[int]:
-    """Of sorted prompts: the most bytes that each begins with as one of another owner does."""
+    """Return for sorted prompts the longest prefix, in bytes, that each shares with one of another owner."""
     beside = [0, *(_alike(one, other) for one, other in pairwise(prompts)), 0]
     ahead, behind = [0] * len(prompts), [0] * len(prompts)
     for i in range(1, len(prompts)):

@@ -1,4 +1,4 @@
-"""What evalscope's conversation formats share: a conversation a line, whose turns accumulate live replies."""
+"""Conversations a line whose turns accumulate live replies, as evalscope runs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENGTHS = (
 
 @dataclass(slots=True)
 class LeftOut:
-    """What a loader leaves out of a valid file, by reason, for the notes."""
+    """Counts of rows left out of a valid file, by reason, for the notes."""
 
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -86,7 +86,7 @@ def conversation(session_id: str, turns: tuple[Turn, ...], line: int | None = No
 
 
 def required(check: Checker, values: Mapping[str, Any], key: str, prefix: str = "") -> bool:
-    """Whether the key is there; notes it when not, with a key that looks like it."""
+    """Return whether the key is there; note a missing one with a key that looks like it."""
     if key in values:
         return True
     near = difflib.get_close_matches(key, values, n=1, cutoff=0.7)

@@ -33,7 +33,7 @@ _TIME_S = 1e-6  # times that differ less are the same: formats write millisecond
 
 
 class Differences:
-    """What two workloads differ in, by kind, with the first place and how many there are."""
+    """Differences of two workloads by kind, with the first place and the count."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int]] = {}
@@ -131,7 +131,7 @@ def _turn(one: Turn, other: Turn, where: str, found: Differences, keys: tuple[di
 
 
 def _tools_sent(session: Session) -> list[Any]:
-    """Of each turn, the tools its request has; () where it has none. They hold on from turn to turn, extra's do not."""
+    """Return the tools of each turn's request. They hold on from turn to turn; extra's do not."""
     return [turn.extra.get("tools", () if held is None else held) for turn, held in with_tools(session)]
 
 

@@ -42,7 +42,7 @@ def number_of(value: Any, key: str) -> float:
 
 Parameters = Mapping[str, Any]
 Made: TypeAlias = "tuple[Callable[[np.random.Generator, int], Floats], tuple[float, float]]"
-"""How to draw, and the range of what can be drawn."""
+"""Draws values, and holds their range."""
 
 
 def _constant(parameters: Parameters) -> Made:

@@ -121,7 +121,7 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
 
 
 def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Those of the arrays of a file: one array, or one a line."""
+    """Yield the elements of a file's arrays: one array, or one a line."""
     decode = JSONDecoder(parse_constant=_no_constants, parse_float=_finite).raw_decode
     text, line, position, more = "", 1, 0, True
     depth = 0
@@ -235,7 +235,7 @@ def read_rows_below(
 
 
 def _is_one_document(source: bytes | str, head: bytes) -> bool:
-    """Whether the lines make sense only together, as pretty-printed JSON does. head: the beginning of the file."""
+    """Return whether the lines make sense only together, as pretty-printed JSON does. head: the beginning of the file."""
     first, _, rest = head.strip().partition(b"\n")
     if first.strip() not in (b"{", b"[") or not rest:
         return False

@@ -39,7 +39,7 @@ class FirstKeys:
 
 
 def first_keys(data: bytes) -> FirstKeys:
-    """Of the object that `data` is, or begins with if it is no valid JSON, or of the first of an array."""
+    """Return the keys of the object in `data`, valid JSON or its beginning, or of the first object of an array."""
     if (array := _ARRAY_OF_OBJECTS.match(data)) is not None:
         first = _of_broken_object(data[array.end() - 1 :].decode("utf-8", "replace"))
         return FirstKeys(tuple(f"[].{key}" for key in first.keys), tuple(f"[].{key}" for key in first.below))
@@ -58,7 +58,7 @@ def first_keys(data: bytes) -> FirstKeys:
 
 
 def folder_begins_with(path: Path, endings: Sequence[str], recognises: Callable[[Collection[str]], bool]) -> bool:
-    """Whether the first file below the folder with such a name begins with an object of a format."""
+    """Return whether the first file below the folder with such a name begins with an object of a format."""
     try:
         head = read_head(str(files_below(str(path), endings)[0]))
     except WorkloadError:

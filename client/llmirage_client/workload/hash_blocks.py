@@ -203,7 +203,7 @@ class GrowingPrompts:
     def next(self, tokens: int, shared_tokens: int | None = None) -> SyntheticUser:
         """Return the next prompt.
 
-        shared_tokens: so many it begins with that the last one has; None: all, if it is longer.
+        shared_tokens: length of the beginning shared with the last prompt; None: all, if it is longer.
         """
         if shared_tokens is None:
             shared_tokens = self._last_tokens if tokens >= self._last_tokens else 0
@@ -219,7 +219,7 @@ class GrowingPrompts:
 
 
 def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, check: Checker, field: str) -> SyntheticUser:
-    """Return the prompt of a trace's row: so many tokens, and the hashes of its blocks (None: nothing is known of it).
+    """Return the prompt of a trace's row: its number of tokens and the hashes of its blocks (None: unknown).
 
     The blocks may end before the prompt does, and the prompt within the last block, but not before it.
     """

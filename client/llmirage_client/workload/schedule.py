@@ -84,7 +84,7 @@ def earlier(session: Session, by_s: float) -> Session:
 
 
 class SessionLines(Generic[Item]):
-    """What the lines of a file hold, by session_id; a line without one is a session of its own, request_<line>."""
+    """Items of a file's lines by session_id; a line without one is a session of its own, request_<line>."""
 
     def __init__(self) -> None:
         self._items: dict[str | int, list[Item]] = {}

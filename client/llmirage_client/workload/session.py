@@ -77,7 +77,7 @@ class TokenSpec:
 class SyntheticUser:
     """A user message known by its length: written when its turn goes out, in the tokenizer of the run.
 
-    The same key and tokens give the same text. prefix_tokens: so many more come first, the same in every message with
+    The same key and tokens give the same text. prefix_tokens: further tokens that come first, the same in every message with
     a prefix. Counts are of the content alone, without the chat template.
     block_ids: what a trace knows of the content: equal ids stand for equal blocks of block_tokens tokens each, the last
     of which may be cut; what follows after them is like no other text. An empty array: all of it is like no other.
@@ -104,7 +104,7 @@ class Turn:
     here is started once in its tree.
     model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None:
     unchanged), but in isolated sessions they are those of the turn.
-    min_tokens: the reply has at least so many tokens where the endpoint can be told (`ignore_eos`, `min_tokens`).
+    min_tokens: the least length of the reply where the endpoint can be told (`ignore_eos`, `min_tokens`).
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -201,7 +201,7 @@ class Workload:
 
     roots: ids of the sessions nothing refers to; these are what a run starts. In file order, or by arrival time where
     the file gives one. notes: what a user should know though the file is valid (keys that are not used, and the like).
-    skipped: so many roots at the end of `roots` a run takes only when it wants more than there are before them.
+    skipped: number of roots at the end of `roots` that a run takes only when it needs more than those before them.
     """
 
     format: str
@@ -224,7 +224,7 @@ class Workload:
 
     @property
     def generated(self) -> bool:
-        """Whether it was not recorded: lengths alone, or a file of this package."""
+        """True if it was not recorded: lengths alone, or a file of this package."""
         return self.format in ("synthetic", "generated") or self.path.startswith("bundled:")
 
     @property

@@ -44,7 +44,7 @@ class Histogram:
 
 
 def _bars(values: list[float], bars: int = _BARS) -> tuple[int, ...]:
-    """How many values are in each of equal parts of their range; in the middle, if all are the same."""
+    """Return the counts of values in equal parts of their range; in the middle if all are the same."""
     array = np.array(values, dtype=np.float64)
     low, width = float(array.min()), float(array.max() - array.min())
     if not 0 < width < np.inf:

@@ -1,4 +1,4 @@
-"""What a loaded workload will do when each of its roots runs once; for `llmirage check`."""
+"""Counts of a loaded workload whose roots run once each; for `llmirage check`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def summarise(workload: Workload, with_reuse: bool = True) -> WorkloadSummary:
 
 
 def requests_by_root(workload: Workload) -> dict[str, int]:
-    """How many requests each root's whole tree sends."""
+    """Return the number of requests of each root's whole tree."""
     requests, _ = _below(workload)
     return {root: requests[root] for root in workload.roots}
 
@@ -85,7 +85,7 @@ def _below(workload: Workload) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _dispatches(session: Session) -> dict[str, int]:
-    """How often a session starts each of its children."""
+    """Return how often a session starts each of its children."""
     times: dict[str, int] = {}
     named = [*session.pre_session_spawns, *(c for t in session.turns for b in t.branches for c in b.children)]
     named += [child for round_ in session.rounds for child in round_.children]

@@ -36,7 +36,7 @@ def synthetic_load(
 ) -> Workload:
     """Return `requests` requests in sessions of mode "tokens", without ids; or `sessions` whole sessions where it is given.
 
-    loads: so many times as many requests, one load after the other, for a sweep.
+    loads: number of loads, one after the other, for a sweep; each has as many requests.
 
     isl, osl: input and output tokens of a request: a number, "800:1200", "lognormal(p50=900, p95=4000, max=8000)" or a
     Distribution. turns: requests of a session, each of which continues the last one: its input is the last input, the last
@@ -118,7 +118,7 @@ def _lengths_only(
 
 
 class _Ids:
-    """Token ids for sessions that share their first tokens; of every vocabulary that has so many tokens."""
+    """Return token ids for sessions that share their first tokens; valid in every vocabulary of that size."""
 
     def __init__(self, shared_tokens: int, seed: int) -> None:
         self._source = np.random.default_rng([seed, 2])

@@ -21,7 +21,7 @@ class MediaError(ValueError):
 
 
 class MediaFiles:
-    """What a chat request holds for a medium. A file is read once, however often it is named."""
+    """Media files as chat requests hold them. A file is read once, however often it is named."""
 
     def __init__(self) -> None:
         self._encoded: dict[tuple[MediaKind, str], str] = {}

@@ -146,7 +146,7 @@ _DOUBLINGS = 8  # loads that differ by more were doubled, not stepped: a log axi
 
 @dataclass(frozen=True, slots=True)
 class VariedLoad:
-    """What was varied: its name, its unit, and its value in each run."""
+    """The varied option: its name, its unit, and its value in each run."""
 
     title: str
     unit: str

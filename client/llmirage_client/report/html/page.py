@@ -1,4 +1,4 @@
-"""What a page is made of (charts beside each other, tables, notes) and the whole page as HTML.
+"""Parts of a page (charts beside each other, tables, notes) and the whole page as HTML.
 
 A page is one file, with no address of anything outside it and a policy that lets nothing else run.
 """
@@ -75,7 +75,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Banner:
-    """What a reader must know first: a headline and sentences of reasons."""
+    """The headline of a page and the sentences that explain it."""
 
     state: State
     headline: str

@@ -57,7 +57,7 @@ def distributions(view: RunView) -> Section:
 def latencies(
     named: Sequence[tuple[str, RunView]], tag: str, title: str, short: str, marks: Mapping[str, float] = MappingProxyType({})
 ) -> str:
-    """How one of LATENCIES is distributed in runs, each under its name."""
+    """Draw the distribution of one of LATENCIES in runs, each under its name."""
     gaps = tag == "inter_chunk_latency"
     samples = [
         Sample(name, chunk_gaps_ms(view.columns, view.result.speed) if gaps else view.value(tag), marks)

@@ -1,4 +1,4 @@
-"""What a reader must know before any chart: what ran, whether it can be trusted, the key figures."""
+"""The head of a run's page: workload and cluster, trustworthiness, key figures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def cluster_text(pools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def price_text(pools: Sequence[Mapping[str, Any]]) -> str:
-    """Of the GPUs of all pools; empty unless it is known of each."""
+    """Return the price of the GPUs of all pools; empty unless it is known of each."""
     prices = [price for pool in pools if isinstance(price := pool.get("usd_per_h"), list) and len(price) == 2]
     if not prices or len(prices) < len(pools):
         return ""
@@ -114,7 +114,7 @@ def load_text(options: Mapping[str, Any]) -> str:
 
 
 def verdicts(view: RunView) -> list[Banner]:
-    """Whether objectives are met; then whether it worked, was cut short, and its client kept up, the worst first."""
+    """Return the verdict on objectives, then on failures, completeness and the client, the worst first."""
     found = [_outcome(view.metrics)]
     result = view.result
     if result.cancelled:

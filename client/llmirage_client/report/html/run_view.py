@@ -53,7 +53,7 @@ class RunView:
 
     @property
     def cached_share(self) -> Floats:
-        """Of each request's prompt tokens, the share that the server found in its cache; NaN where it did not say."""
+        """The share of each request's prompt tokens that the server found in its cache; NaN where unknown."""
         prompt, cached = self.value("usage_prompt_tokens"), self.value("usage_prompt_cache_read_tokens")
         return ratio(np.minimum(cached, prompt), prompt)
 
@@ -140,7 +140,7 @@ def output_rate(view: RunView, edges: Floats) -> Floats:
 
 
 def mean_active(starts_s: Floats, ends_s: Floats, edges: Floats) -> Floats:
-    """How many of the intervals from start to end are open, on average over each bin. Intervals with a NaN do not count."""
+    """Return the mean number of open intervals in each bin. Intervals with a NaN do not count."""
     known = np.isfinite(starts_s) & np.isfinite(ends_s)
 
     def reached(moments: Floats) -> Floats:

@@ -73,7 +73,7 @@ def _select(name: str, choices: list[tuple[str, str]], chosen: str = "") -> str:
 
 
 def _legend(view: RunView) -> str:
-    """Of what there is in this run; swimlane.js hides what the colours are not by."""
+    """Return the legend of this run; swimlane.js hides the parts that the chosen colours do not use."""
     columns, records = view.columns, view.records
     ramp = "".join(f'<rect x="{n * 6}" y="2" width="6" height="10" class="h{n + 1}"/>' for n in range(LEVELS))
     items = [
@@ -143,7 +143,7 @@ def lanes_json(view: RunView, selection: Selection) -> str:
 
 
 def aligned(trees: Sequence[Tree]) -> bool:
-    """Whether the trees are so short in the whole that they are better compared from a start of their own."""
+    """Return whether the trees are so short in the whole that they are better compared from a start of their own."""
     whole_s = max(t.end_s for t in trees) - min(t.start_s for t in trees)
     usual_s = float(np.median([t.end_s - t.start_s for t in trees]))
     several = any(tree.requests > 1 for tree in trees)

@@ -1,4 +1,4 @@
-"""What must hold between the conversations of a dag_jsonl file. Every function returns all problems it finds."""
+"""Rules between the conversations of a dag_jsonl file. Every function returns all problems it finds."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _tokens(call: Mapping[str, Any], prefix: str, check: Checker) -> TokenSpec:
 
 
 def _side(call: Mapping[str, Any], side: str, prefix: str, check: Checker) -> tuple[int, npt.NDArray[np.int32] | None]:
-    """How many tokens go in (or come out), and which."""
+    """Read the number of tokens of one side, input or output, and their ids."""
     key, ids_key = f"{side}_toks", f"{side}_tok_ids"
     count = check.integer(check.required(call, key, prefix), prefix + key, minimum=1, maximum=MOST_TOKENS, from_text=False)
     ids = _ids(call[ids_key], prefix + ids_key, check) if call.get(ids_key) is not None else None

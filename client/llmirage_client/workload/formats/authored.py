@@ -281,7 +281,7 @@ def pool_files(path: Path) -> list[Path]:
 
 
 def recognises_pool(path: Path) -> bool:
-    """Whether every file begins with an entry of a pool."""
+    """Return whether every file begins with an entry of a pool."""
     files = pool_files(path)
     return bool(files) and all(set(MODALITY_KEYS) & first_keys(_first_line(file)).marks for file in files)
 

@@ -43,7 +43,7 @@ class _Served:
 
 @dataclass(slots=True)
 class _Link:
-    """How a child session hangs on its parent's: the requests that started it and that wait for it, where a tool says so."""
+    """Links of a child session to its parent's requests: those that start it and those that wait for it."""
 
     source: str | None = None
     consumer: str | None = None

@@ -97,7 +97,7 @@ def _what_lines_mean(sessions: Sequence[Session]) -> list[str]:
 
 
 def _repeats(one: Turn, other: Turn) -> bool:
-    """Whether the blocks of a line are the first ones of the next."""
+    """Return whether the blocks of a line are the first ones of the next."""
     if one.synthetic is None or other.synthetic is None or one.synthetic.block_ids is None:
         return False
     whole = one.synthetic.block_ids[: one.synthetic.tokens // max(one.synthetic.block_tokens, 1)]

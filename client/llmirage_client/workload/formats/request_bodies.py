@@ -79,7 +79,7 @@ def recognises(keys: Collection[str]) -> bool:
 
 
 def recognises_directory(path: Path) -> bool:
-    """Whether at least half of its .jsonl files begin with a request body; the others are then mistakes."""
+    """Return whether at least half of its .jsonl files begin with a request body; the others are then mistakes."""
     files = body_files(path)
     return bool(files) and 2 * sum(map(_begins_with_body, files)) >= len(files)
 

@@ -39,7 +39,7 @@ Range = tuple[int, int]
 
 @dataclass(slots=True, frozen=True)
 class Recipe:
-    """How conversations are cut; ranges are inclusive and drawn anew for each trajectory, lengths are in tokens.
+    """Settings by which conversations are cut: inclusive ranges, drawn anew for each trajectory, in tokens.
 
     chars_per_token: trajectories too short for the longest conversation by this estimate are not looked at.
     """
@@ -284,7 +284,7 @@ def _check_message(message: dict[str, Any], at: str, check: Checker) -> None:
 
 
 def _trajectories(path: str, data: bytes, recipe: Recipe, skip_bad_lines: bool) -> tuple[list[Trajectory], list[str]]:
-    """Those long enough by the estimate, and notes on what was left out."""
+    """Return trajectories that are long enough by the estimate, and notes on the others."""
     problems: list[Problem] = []
     trajectories = []
     count = 0

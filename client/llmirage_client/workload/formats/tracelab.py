@@ -115,7 +115,7 @@ def _read_row(row: Mapping[str, Any], check: Checker, found: dict[str, _Rounds],
 
 
 def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float | None]:
-    """When the round went out, with its last input, and when its last output came."""
+    """Return the times of the round's last input, when it was sent, and of its last output."""
     last: dict[bool, float] = {}
     for i, entry in enumerate(check.items(check.required(row, "timing_events"), "timing_events") or []):
         event = check.mapping(entry, f"timing_events.{i}")

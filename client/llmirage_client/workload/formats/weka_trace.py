@@ -270,7 +270,7 @@ class _Body:
         self.longest = 0
 
     def entries(self, values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool) -> _Entries:
-        """Of an agent. relative: times below the marker's count from it."""
+        """Return the requests of an agent. relative: times below the marker's count from it."""
         requests: list[Recorded] = []
         markers: list[_Marker] = []
         for i, value in enumerate(values):
@@ -383,7 +383,7 @@ def _gate(main: Sequence[Recorded], place: int, end_s: float) -> Recorded | None
 
 
 def _is_sidecar(own: Sequence[Recorded], main: Sequence[Recorded], trace: _WekaTrace) -> bool:
-    """Whether it is a single call beside the agent, such as a summary: of another model, of little context, or a digest."""
+    """Return whether it is a single call beside the agent: of another model, of little context, or a digest."""
     if len(own) > 1:
         return False
     tokens, output = trace.tokens[own[0].place], own[0].output_tokens
@@ -415,7 +415,7 @@ def _scope(trace: Mapping[str, Any]) -> int | None:
 
 
 def _is_lines(head: bytes) -> bool:
-    """Whether a file holds a trace a line, not one over several lines; head: its beginning."""
+    """Return whether a file holds a trace a line, not one over several lines; head: its beginning."""
     return head.lstrip().partition(b"\n")[0].strip() not in (b"{", b"")
 
 

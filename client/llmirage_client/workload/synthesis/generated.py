@@ -20,7 +20,7 @@ MOST_DRAWN = 200  # conversations: their prompts are kept; a run repeats them wi
 
 
 def is_preset(name: str | None) -> bool:
-    """Whether the name is that of a preset, and no file is called so."""
+    """Return whether the name is that of a preset, and no file is called so."""
     return name in presets() and not Path(name).exists()
 
 

@@ -1,4 +1,4 @@
-"""What is drawn from a profile: conversations, their branches, and every message as stretches of text by key and length.
+"""Plans drawn from a profile: conversations, branches, and messages as stretches of text by key and length.
 
 Each conversation has random numbers of its own, so that the first ones do not depend on how many there are.
 """
@@ -19,7 +19,7 @@ from llmirage_client.workload.synthesis.profile import Profile
 
 @dataclass(slots=True, frozen=True)
 class Piece:
-    """Prose of so many tokens; equal keys are equal text."""
+    """Prose of `tokens` tokens; equal keys are equal text."""
 
     key: int
     tokens: int
@@ -157,7 +157,7 @@ class _PlanBuilder:
         return [self._documents[i] for i in chosen.tolist()]
 
     def _happens(self, share: str) -> bool:
-        """Whether it does in this conversation. Nothing is drawn for a share of 0."""
+        """Return whether it does in this conversation. Nothing is drawn for a share of 0."""
         return bool(self._numbers[share]) and self._source.random() < self._numbers[share]
 
     def _count(self, name: str, least: int) -> int:

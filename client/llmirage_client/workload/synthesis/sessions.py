@@ -1,4 +1,4 @@
-"""Sessions of a plan: with messages of text, each of exactly so many tokens, or with calls in tokens."""
+"""Sessions of a plan: with messages of text of exact token lengths, or with calls in tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was generated beside what was asked for, and the parameters as a YAML file with their explanations."""
+"""The generated workload beside its parameters, and the parameters as a commented YAML file."""
 
 from __future__ import annotations
 
