@@ -17,11 +17,10 @@ import numpy as np
 from llmirage_client.measure.arrays import Floats, Ints, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
 from llmirage_client.measure.columns import Columns, columns_of, filled
-from llmirage_client.measure.goodput import good_requests, parse_goodput
 from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
 from llmirage_client.measure.over_time import Level, levels
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
-from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
+from llmirage_client.measure.request_metrics import chunk_gaps_ms, good_requests, parse_goodput, request_columns
 from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.record import BranchStats, ClientCost, Exchange, Record, RequestError, RunResult, WorkerResult
+from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.measure.usage import USAGE_TAGS, usage_of
 from llmirage_shared.settings import InputRefused

@@ -1,7 +1,8 @@
-"""The files of a run, in the layout and with the names that AIPerf's users and tools know."""
+"""The files of a run, in the layout and with the names that AIPerf's users and tools know, and objectives as JUnit XML."""
 
 from __future__ import annotations
 
+import html
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,11 @@ from typing import Any
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, Slice, compute, time_slices
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.slo import Verdict
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line, remove_earlier_run
-from llmirage_client.report.secrets import hide_in_command
+from llmirage_client.report.secrets import hide_in_command, hide_in_text
 from llmirage_client.report.summary_files import slices_csv, slices_json, summary_csv, summary_json
 
 SLICES_JSON = "profile_export_aiperf_timeslices.json"
@@ -108,3 +110,26 @@ def _inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
             yield json_bytes(payload)
         yield b"]}"
     yield b"\n]}\n"
+
+
+def suite_name(result: RunResult) -> str:
+    """Return the name of the test suite: workload, model and URL."""
+    return f"{result.workload_path} on {result.model or 'unnamed model'}" + (f" at {result.url}" if result.url else "")
+
+
+def write_junit(place: str, name: str, verdicts: Sequence[tuple[str, Verdict]]) -> None:
+    """Write the file. name: of the suite. verdicts: each with what stands before the objective. Raises OSError."""
+    missed = sum(not verdict.met for _, verdict in verdicts)
+    counts = f'tests="{len(verdicts)}" failures="{missed}" errors="0"'
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {counts}>"]
+    lines.append(f'<testsuite name="{html.escape(hide_in_text(name))}" {counts}>')
+    for before, verdict in verdicts:
+        case = f'<testcase classname="llmirage.slo" name="{html.escape(before + verdict.objective.text)}"'
+        measured = html.escape(verdict.measured)
+        if verdict.met:
+            lines.append(f"{case}><system-out>{measured}</system-out></testcase>")
+        else:
+            lines.append(
+                f'{case}><failure type="missed" message="{measured}">{html.escape(str(verdict))}</failure></testcase>'
+            )
+    write_text(Path(place), "\n".join([*lines, "</testsuite>", "</testsuites>"]) + "\n")

@@ -103,7 +103,7 @@ class ReportSettings:
         'Report goodput, the requests that meet every limit, such as "ttft:200 tpot:15" in ms; names: ttft, ttst, '
         "ttfo, tpot, latency, tps_per_user, or a tag from docs/metrics.md.",
         metavar='"NAME:LIMIT ..."',
-        check=at_call("llmirage_client.measure.goodput:goodput_problem"),
+        check=at_call("llmirage_client.measure.request_metrics:goodput_problem"),
     )
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0

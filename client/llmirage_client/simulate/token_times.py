@@ -22,8 +22,8 @@ import numpy.typing as npt
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
-from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
+from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_shared.statistics import PERCENTILES, Summary
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from workload_files import write
 
 from llmirage_client.cli import main
-from llmirage_client.workload.prompts import PrefixTree, PromptWriter, as_segment
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
-from llmirage_client.workload.shape import WorkloadShape, shape
+from llmirage_client.workload.shape import PrefixTree, PromptWriter, WorkloadShape, as_segment, shape
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load as load_tokenizer
 

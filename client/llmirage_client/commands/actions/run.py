@@ -26,7 +26,7 @@ from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Stoppable
 from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render
-from llmirage_client.report.junit import suite_name, write_junit
+from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.load_points import points_blocks, points_json
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.screen import print_blocks

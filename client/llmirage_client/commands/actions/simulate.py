@@ -20,7 +20,7 @@ from llmirage_client.operations.simulate import SimulateSettings, simulation_jso
 from llmirage_client.report import files as run_files
 from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render, written_lines
-from llmirage_client.report.junit import suite_name, write_junit
+from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.simulate.chrome_trace import write_trace

@@ -9,9 +9,9 @@ from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import run_sections, run_summary
-from llmirage_client.report.html.cluster import cluster_section
 from llmirage_client.report.html.comparison import comparison_page
 from llmirage_client.report.html.page import PageHead, page
+from llmirage_client.report.html.run_sections import cluster_section
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.html.swimlane import swimlane
 from llmirage_client.report.load_points import LoadSweep

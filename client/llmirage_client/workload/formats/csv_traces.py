@@ -11,18 +11,38 @@ Published at github.com/HPMLL/BurstGPT; the first version is documented by AIPer
 its conversation log: they are turns of one conversation, each at its own time and not before the previous reply. A request's
 tokens are its whole prompt; a later one of a session begins as the one before it, reply included, where its length allows.
 Failed requests, with 0 response tokens, are left out.
+
+blis_trace: TraceV2 of the BLIS simulator: a CSV of requests, perhaps with its YAML header beside it.
+
+Requests of a session are its rounds, each at its own time and not before the previous reply; without a schedule after the
+think time, else the recorded gap. Prompts have in common what their prefix group says; where the header says that contexts
+accumulate, a round's prompt begins with the one before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import header_of, read_table
+from llmirage_client.workload.conversation_lines import LeftOut
+from llmirage_client.workload.files import fault, header_of, read_head, read_table
 from llmirage_client.workload.format import Format, Option, never
-from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, unknown_prompt, without_reply_note
+from llmirage_client.workload.hash_blocks import (
+    GrowingPrompts,
+    ids_within,
+    key_of,
+    recorded_turn,
+    unknown_prompt,
+    without_reply_note,
+)
 from llmirage_client.workload.schedule import SessionLines, scheduled
-from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -118,4 +138,149 @@ BURST_GPT = Format(
     recognises_header=lambda line: set(_BURST_COLUMNS) <= header_of(line),
     options=(Option("sessions", "boolean", "requests of one session are turns of one conversation", True),),
     fetch="a file of github.com/HPMLL/BurstGPT (data/BurstGPT_without_fails_1.csv)",
+)
+
+
+_BLIS_COLUMNS = ("request_id", "round_index", "input_tokens", "output_tokens", "arrival_time_us")
+_BLIS_BLOCK_TOKENS = 16
+_OK = ("", "ok", "completed", "success")
+_US_PER_S = 1e6
+
+
+@dataclass(slots=True, frozen=True)
+class _Row:
+    session: str
+    round: int
+    arrival_s: float
+    tokens: int
+    output_tokens: int
+    think_s: float
+    group: str
+    prefix_tokens: int
+    line: int
+
+
+def load_blis(path: str, *, block_size: int = _BLIS_BLOCK_TOKENS, header: str | None = None) -> Workload:
+    """Every request of the CSV that succeeded. header: the YAML file, looked for beside the CSV where it is not given.
+
+    Raises WorkloadError with all problems, each with line and column.
+    """
+    if path.endswith((".yaml", ".yml")):
+        path, header = _csv_of(path), header or path
+    about = _header(path, header)
+    problems: list[Problem] = []
+    left_out = LeftOut()
+    rows: dict[str, list[_Row]] = {}
+    for cells, check in read_table(path, _BLIS_COLUMNS, problems):
+        if cells.get("status", "").lower() not in _OK:
+            left_out.add("requests that failed when they were recorded")
+            continue
+        row = _blis_row(cells, check)
+        if row is not None:
+            rows.setdefault(row.session, []).append(row)
+        if any(cells.get(f"{kind}_tokens", "0") not in ("", "0") for kind in ("image", "audio", "video")):
+            left_out.add("pictures, sounds and videos of requests: their tokens are text")
+    if not rows and not problems:
+        problems.append(Problem("; ".join(["has no request that can run", *left_out.notes()])))
+    if problems:
+        raise WorkloadError(path, problems)
+    grows = about.get("session_context_growth") == "accumulate"
+    sessions = [_blis_session(name, own, block_size, grows) for name, own in rows.items()]
+    return scheduled(BLIS.name, path, sessions, left_out.notes())
+
+
+def _header(path: str, given: str | None) -> Mapping[str, Any]:
+    """Return the YAML header: the file given, or the only one beside the CSV that is one."""
+    if given is not None:
+        found = _yaml(Path(given))
+        if found is None:
+            raise fault(path, f"{given} is not a YAML file with trace_version", field="option header")
+        return found
+    beside = [*Path(path).parent.glob("*.yaml"), *Path(path).parent.glob("*.yml")]
+    headers = [found for file in sorted(beside) if (found := _yaml(file)) is not None]
+    return headers[0] if len(headers) == 1 else {}
+
+
+def _csv_of(path: str) -> str:
+    """Return the only CSV beside a header with this format's columns."""
+    if _yaml(Path(path)) is None:
+        raise fault(path, "is not a YAML file with trace_version")
+    beside = [str(file) for file in sorted(Path(path).parent.glob("*.csv")) if _is_data(file)]
+    if len(beside) != 1:
+        raise fault(path, f"is a header: give the CSV of its requests ({len(beside)} beside it are of this format)")
+    return beside[0]
+
+
+def _is_data(file: Path) -> bool:
+    try:
+        head = read_head(str(file))
+    except WorkloadError:
+        return False
+    return _recognises_header(head.partition(b"\n")[0].decode("utf-8", "replace"))
+
+
+def _recognises_header(line: str) -> bool:
+    return set(_BLIS_COLUMNS) <= header_of(line) or line.startswith("trace_version:")
+
+
+def _yaml(file: Path) -> Mapping[str, Any] | None:
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return found if isinstance(found, dict) and "trace_version" in found else None
+
+
+def _blis_row(cells: Mapping[str, str], check: Checker) -> _Row | None:
+    tokens = check.integer(cells["input_tokens"], "input_tokens", minimum=1, maximum=MOST_TOKENS)
+    output = check.integer(cells["output_tokens"], "output_tokens", minimum=0, maximum=MOST_TOKENS)
+    number = check.integer(cells["round_index"], "round_index", minimum=0)
+    arrival_us = check.number(cells["arrival_time_us"], "arrival_time_us")
+    think_us = check.number(cells["think_time_us"], "think_time_us") if cells.get("think_time_us") else 0.0
+    prefix = check.integer(cells.get("prefix_length") or "0", "prefix_length", minimum=0, maximum=MOST_TOKENS)
+    if tokens is None or output is None or number is None or arrival_us is None or check.problems:
+        return None
+    session = cells.get("session_id") or f"request_{cells['request_id']}"
+    return _Row(
+        session, number, arrival_us / _US_PER_S, tokens, output, (think_us or 0.0) / _US_PER_S,
+        cells.get("prefix_group", ""), min(prefix or 0, tokens), check.line or 0,
+    )  # fmt: skip
+
+
+def _blis_session(name: str, rows: list[_Row], block_tokens: int, grows: bool) -> Session:
+    rows.sort(key=lambda row: (row.round, row.arrival_s))
+    prompts = GrowingPrompts(block_tokens, "blis", name)
+    turns: list[Turn] = []
+    for index, row in enumerate(rows):
+        grown = prompts.next(row.tokens, None if grows else 0)
+        turn = recorded_turn(_with_group(grown, row, block_tokens), row.output_tokens, row.arrival_s)
+        wait_s = row.think_s or max(row.arrival_s - rows[index - 1].arrival_s, 0.0) if index else 0.0
+        turns.append(replace(turn, delay_s=wait_s))
+    return Session(name, tuple(turns), "isolated", rows[0].arrival_s, line=rows[0].line)
+
+
+def _with_group(prompt: SyntheticUser, row: _Row, block_tokens: int) -> SyntheticUser:
+    """Return the prompt with the beginning of its prefix group."""
+    blocks = row.prefix_tokens // block_tokens
+    if not row.group or not blocks or prompt.block_ids is None:
+        return prompt
+    common = ids_within(np.arange(blocks, dtype=np.int64), key_of("blis group", row.group))
+    return replace(prompt, block_ids=np.concatenate([common, prompt.block_ids[blocks:]]))
+
+
+BLIS = Format(
+    name="blis_trace",
+    summary="TraceV2 of the BLIS simulator: requests with rounds, times, lengths and prefix groups, as CSV",
+    needs="a header with the columns 'request_id', 'round_index', 'input_tokens', 'output_tokens' and 'arrival_time_us'",
+    recognises=never,
+    load=load_blis,
+    aliases=("blis_tracev2",),
+    order=50,
+    options=(
+        Option(
+            "block_size", "integer", "tokens to which prompts share what they have in common", _BLIS_BLOCK_TOKENS, minimum=1
+        ),
+        Option("header", "text", "the YAML file of the trace; else one beside the CSV"),
+    ),
+    recognises_header=_recognises_header,
 )

@@ -13,7 +13,7 @@ from made_runs import family, run
 from llmirage_client.cli import main
 from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterLevels, ClusterSeriesError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.html.cluster import _coarser, cluster_section
+from llmirage_client.report.html.run_sections import _coarser, cluster_section
 
 
 def series(instances: int, stretches: int = 50) -> ClusterLevels:

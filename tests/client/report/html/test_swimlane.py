@@ -12,11 +12,10 @@ from drawn import Document
 from made_runs import family, many, record, run
 
 from llmirage_client.measure.record import Record, RequestError
-from llmirage_client.report.html import conversation_trees as trees
-from llmirage_client.report.html.conversation_trees import MOST_REQUESTS, select, trees_of
+from llmirage_client.report.html import swimlane as trees
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import view_run
-from llmirage_client.report.html.swimlane import swimlane
+from llmirage_client.report.html.swimlane import MOST_REQUESTS, select, swimlane, trees_of
 
 
 def drawn(records: list[Record], **settings: Any) -> tuple[dict[str, Any], str]:
