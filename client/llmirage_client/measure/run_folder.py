@@ -59,7 +59,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         skipped_events=_whole(own.get("skipped_events")) or 0,
         retries=_whole(own.get("retries")) or 0,
         url=own.get("url"),
-        other_model=_names(own.get("other_model")),
+        other_model=_model_pair(own.get("other_model")),
     )
     record = Record(
         session_num=_whole(metadata.get("session_num")) or 0,
@@ -121,7 +121,7 @@ def _take_measured(record: Record, metrics: Mapping[str, Any], own: Mapping[str,
             exchange.token_s.append(last_s)
 
 
-def _names(value: Any) -> tuple[str, str] | None:
+def _model_pair(value: Any) -> tuple[str, str] | None:
     return (str(value[0]), str(value[1])) if isinstance(value, list) and len(value) == 2 else None
 
 
