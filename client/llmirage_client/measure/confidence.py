@@ -1,8 +1,8 @@
 """Verdicts on objectives with stated confidence: is a difference from the limit more than chance?
 
 A 99th percentile below a limit means that at most 1 % of requests are above it. Of n requests, k are above: a verdict holds
-when that few (or that many) would be improbable if exactly 1 % were. Means are judged by their standard error. Requests count
-as independent of each other.
+when that few (or that many) would be improbable if exactly 1 % were. Means are judged by their standard error. Requests
+count as independent of each other.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
 
 
 def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:
-    """Warnings about the client, or each of its workers, empty when it kept up; the limits are those of metrics.client_cost."""
+    """Return warnings about the client, or each of its workers, by the limits of metrics.client_cost."""
     if result.workers:
         return [
             warning
