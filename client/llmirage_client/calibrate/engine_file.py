@@ -46,7 +46,7 @@ class Replays:
         self._folder.cleanup()
 
     def __call__(self, values: Mapping[str, float]) -> list[dict[str, Floats]]:
-        """For each run TTFT, TPOT and latency of its requests, s."""
+        """Return for each run TTFT, TPOT and latency of its requests, s."""
         self._made += 1  # a name of its own, as plans are cached by the names in a configuration
         file = Path(self._folder.name) / f"{self._made}.yaml"
         exact = {name: float(value) for name, value in values.items()}
@@ -66,7 +66,7 @@ def _rounded(value: float) -> float:
 
 
 def _scalar(value: Any) -> str:
-    """JSON is YAML, but for the keys of tiers, which are numbers."""
+    """Return JSON as YAML; the keys of tiers are numbers."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key:g}: {entry}" for key, entry in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False)

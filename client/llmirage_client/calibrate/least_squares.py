@@ -47,7 +47,7 @@ class Factor:
         return math.exp(x) if self.is_scale else x
 
     def scale(self, x: float) -> float:
-        """Change of the value per unit of x."""
+        """Return the change of the value per unit of x."""
         return math.exp(x) if self.is_scale else 1.0
 
     def bounded(self, x: float) -> float:
@@ -103,7 +103,10 @@ class WeightedGroups:
     scale: Floats
 
     def means(self, values: Floats) -> Floats:
-        """Weighted means of the values by group, times the scale of the group; shape (groups,). values: one a request."""
+        """Return weighted means of the values by group, times the scale of the group; shape (groups,).
+
+        values: one a request.
+        """
         there = self.scale > 0
         sums = np.bincount(self.at, self.weights * values[self.used], self.scale.size)[there]
         found: Floats = sums / np.bincount(self.at, self.weights, self.scale.size)[there] * self.scale[there]
@@ -127,7 +130,7 @@ class System:
     groups: list[tuple[int, Ints]]
 
     def weighted(self, kept: Bools | None = None) -> list[WeightedGroups]:
-        """Each grouping with its weights, from the spread of the requests of a group at x."""
+        """Return each grouping with its weights, from the spread of the requests of a group at x."""
         found = []
         for kind, group in self.groups:
             used = group >= 0 if kept is None else (group >= 0) & kept
@@ -163,7 +166,7 @@ class System:
         return step
 
     def covariance(self) -> tuple[Floats, Floats]:
-        """Covariance of the factors for residuals of spread 1, and the length of each column of the derivatives."""
+        """Return covariance of the factors for residuals of spread 1, and the length of each column of the derivatives."""
         a, _ = self.rows()
         lengths = np.sqrt((a * a).sum(axis=0))
         safe = np.where(lengths > 0, lengths, 1.0)
@@ -204,7 +207,7 @@ class FactorFit:
         self._tpot = [*self._grouped("tpot", every, load), *self._grouped("tpot", every, context)]
 
     def simulated(self, values: Mapping[str, float]) -> dict[str, Floats]:
-        """FIGURES of all requests, s."""
+        """Return FIGURES of all requests, s."""
         self.calls += 1
         answers = self.simulate(values)
         return {name: np.concatenate([answer[name] for answer in answers]) for name in FIGURES}
@@ -229,7 +232,7 @@ class FactorFit:
         return self._descend(x, [*self._ttft_unloaded, *self._ttft, *self._tpot], 1.0)
 
     def by_request(self, wide: System) -> System:
-        """Better factors, if single requests follow the engine; else the same."""
+        """Return better factors, if single requests follow the engine; else the same."""
         single = [(kind, np.where(self._usable(kind), np.arange(self.counted.size), -1)) for kind in range(len(_KINDS))]
         fine = self._descend(wide.x, single, _FINE)
         return fine if _spread(fine.logs) < 0.5 * _spread(wide.logs) else wide
@@ -261,7 +264,7 @@ class FactorFit:
         return system
 
     def _logs(self, x: Floats) -> Floats:
-        """log(simulated / measured), shape (kinds, requests); 0 where either is unknown."""
+        """Return log(simulated / measured), shape (kinds, requests); 0 where either is unknown."""
         values = self.at(x)
         key = tuple(values[factor.name] for factor in FACTORS)
         if key not in self._known:

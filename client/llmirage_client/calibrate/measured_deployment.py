@@ -41,7 +41,10 @@ def with_measured(cluster: ClusterSettings, runs: Sequence[MeasuredRun]) -> Clus
 
 
 def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
-    """One sentence for each setting in which a run measured another deployment than the cluster. Raises ConfigError."""
+    """Return one sentence for each setting in which a run measured another deployment than the cluster.
+
+    Raises ConfigError.
+    """
     cluster = [pool.described for pool in plan_of(config)]
     found = []
     for run in runs:

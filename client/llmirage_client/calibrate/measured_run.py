@@ -65,7 +65,7 @@ def read_measured(place: str) -> MeasuredRun:
 
 
 def figures_of(start_s: Floats, first_s: Floats, last_s: Floats, output_tokens: Ints) -> dict[str, Floats]:
-    """FIGURES of requests, s; no TPOT (NaN) for a reply of one token."""
+    """Return FIGURES of requests, s; no TPOT (NaN) for a reply of one token."""
     ttft, latency = first_s - start_s, last_s - start_s
     tpot = np.divide(latency - ttft, output_tokens - 1, out=np.full(ttft.size, np.nan), where=output_tokens > 1)
     return dict(zip(FIGURES, (ttft, tpot, latency), strict=True))
@@ -184,7 +184,9 @@ def _columns(start: Floats, ttft: Floats, latency: Floats, prompt: Floats, outpu
 def _measured(
     path: Path, columns: Columns, slots: bool, cached: Floats | None = None, number: Ints | None = None
 ) -> MeasuredRun:
-    """slots: each request was sent when another one ended. cached: prompt tokens that the server found in its cache.
+    """Return the measured run.
+
+    slots: each request was sent when another one ended. cached: prompt tokens that the server found in its cache.
 
     number: orders requests that were sent at the same moment.
     """
@@ -219,7 +221,7 @@ def _measured(
 
 
 def _chains(start: Floats, end: Floats, before: Ints, slots: bool) -> tuple[Ints, Floats]:
-    """After which request each is sent, and how long after its end; -1: at its own time.
+    """Return after which request each is sent, and how long after its end; -1: at its own time.
 
     A turn is sent after the turn before it. With `slots` (a number of conversations at a time) a conversation begins after
     the earliest request that ended before it and that no other one follows.

@@ -15,14 +15,14 @@ _STATES = {"before": "before", "after": "fitted", "held_out": "held out"}
 
 
 def factor_line(one: Fitted) -> str:
-    """One factor in one line, for the engine file."""
+    """Return one factor in one line, for the engine file."""
     if one.why_not is not None:
         return f"{one.factor.label}: not fitted ({one.why_not})"
     return f"{one.factor.label}: {one.before:.4g} -> {one.after:.4g} +/- {one.uncertainty or 0.0:.2g} {one.factor.unit}"
 
 
 def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Iterator[Block]:
-    """Return the factors and how good they are."""
+    """Yield the table of the factors and their precision."""
     many = f"{runs} runs" if runs > 1 else "1 run"
     yield bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}")
     table = plain_table("", "profile", "fitted", "+/-", "")

@@ -11,13 +11,13 @@ Bools = npt.NDArray[np.bool_]
 
 
 def ratio(upper: Floats | float, lower: Floats) -> Floats:
-    """Upper / lower, entry by entry; NaN where lower is not above 0."""
+    """Return upper / lower, entry by entry; NaN where lower is not above 0."""
     shares: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
     return shares
 
 
 def first_known(*choices: Floats | None) -> Floats:
-    """For each row the first value that is not NaN. At least one of the arrays is given."""
+    """Return for each row the first value that is not NaN. At least one of the arrays is given."""
     given = [values for values in choices if values is not None]
     found = given[0]
     for values in given[1:]:

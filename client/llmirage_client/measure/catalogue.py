@@ -27,7 +27,7 @@ class Spec:
         return self.title if self.unit == "requests" else f"{self.title} ({self.unit})"
 
     def entry(self, value: float | Figures) -> dict[str, Any]:
-        """As JSON files have it: the unit with the statistics, or with the one value of a whole run."""
+        """Return the entry of JSON files: the unit with the statistics, or with the one value of a whole run."""
         return {"unit": self.unit, **({"avg": value} if isinstance(value, float | int) else value.as_dict())}
 
 

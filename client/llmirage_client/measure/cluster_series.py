@@ -75,5 +75,5 @@ def read_cluster_series(folder: Path) -> ClusterLevels | None:
 
 
 def _plain(values: npt.NDArray[np.float64]) -> list[list[Any]]:
-    """Rows of numbers, null for NaN."""
+    """Return rows of numbers, null for NaN."""
     return [[None if v != v else v for v in row] for row in values.round(_DECIMALS).tolist()]

@@ -60,7 +60,7 @@ class Columns:
         return self.start_s.size
 
     def rows(self, chosen: Bools) -> Columns:
-        """Only the rows where `chosen` is true, in the same order."""
+        """Return only the rows where `chosen` is true, in the same order."""
         if chosen.all():
             return self
         columns: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
@@ -78,7 +78,7 @@ _FLAGS = {"ok": True, "cancelled": False, "streamed": True, "final": True, "meas
 def filled(
     start_s: Floats, *, usage: Mapping[str, Floats] | None = None, stamps_s: Floats | None = None, **known: npt.NDArray[Any]
 ) -> Columns:
-    """Columns of what is known; the rest as for plain requests that succeeded.
+    """Return columns of what is known; the rest as for plain requests that succeeded.
 
     Those are streamed, due when they were sent and over with their last content event, and each is a root conversation of
     its own. Raises ValueError for an array of another length and TypeError for a name that Columns does not have.

@@ -30,13 +30,16 @@ _AT_ONCE = 4_000_000  # weights held in memory at a time
 
 
 def parts(start_s: Floats, count: int) -> Ints:
-    """For each request the part of the run in which it began, of `count` parts with as many requests each."""
+    """Return for each request the part of the run in which it began, of `count` parts with as many requests each."""
     place = np.argsort(np.argsort(start_s, kind="stable"), kind="stable")
     return place * count // max(start_s.size, 1)
 
 
 def student_t(probability: float, freedom: int) -> float:
-    """Quantile of Student's t distribution. Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5."""
+    """Return quantile of Student's t distribution.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,
@@ -72,7 +75,7 @@ def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.i
 
 
 def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:
-    """Percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
+    """Return percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
 
     A percentile is the smallest value that this percentage of values does not exceed.
     """
@@ -207,7 +210,7 @@ class Comparison:
 
 
 def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, seed: int = 0) -> Comparison:
-    """Every figure that both runs have. The same seed gives the same bounds."""
+    """Return every figure that both runs have. The same seed gives the same bounds."""
     one, two = _Side(baseline), _Side(other)
     rng = np.random.default_rng(seed)
     paired = one.trees == two.trees
@@ -266,7 +269,9 @@ class _Bounds:
     confidence: float
 
     def of(self, difference: float, apart: Floats, by_parts: Sequence[Floats] = ()) -> dict[str, float]:
-        """low, high and error of a difference, from that of replicates: with trees drawn, with each number of parts drawn.
+        """Return low, high and error of a difference, from that of replicates.
+
+        With trees drawn, with each number of parts drawn.
 
         The resampling that scatters most counts: it is the one that draws what the requests have in common.
         """
@@ -314,7 +319,7 @@ def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference
 def _drawn(
     one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]
 ) -> dict[Statistic, tuple[Floats, list[Floats]]]:
-    """By how much each statistic differs in each replicate, with trees drawn and with each number of parts drawn."""
+    """Return by how much each statistic differs in each replicate, with trees drawn and with each number of parts drawn."""
     percents = [s for s in statistics if s != "avg"]
 
     def with_counts(side: _Side, of_parts: int | None) -> dict[Statistic, Floats]:
@@ -437,7 +442,10 @@ _NO_MATTER = {
 
 
 def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
-    """One sentence each, about the workload, the settings and how the runs ended; empty when there is nothing to say."""
+    """Return one sentence each, about the workload, the settings and how the runs ended.
+
+    Empty when there is nothing to say.
+    """
     found = []
     settings: tuple[tuple[str, Any, Any], ...] = (
         ("model", baseline.model, other.model),

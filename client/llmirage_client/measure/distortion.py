@@ -33,7 +33,7 @@ class KeptTime:
         return self.sent if self.measured is None else self.measured
 
     def excess(self, percentile: str) -> float:
-        """Return the share by which it is longer than in the simulated cluster; below 0: shorter."""
+        """Return the relative excess over the simulated cluster; below 0: shorter."""
         simulated = self.simulated[percentile]
         return self.seen[percentile] / simulated - 1 if simulated > 0 else 0.0
 
@@ -95,7 +95,7 @@ class Distortion:
         return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return values for JSON."""
         speeds = [("max" if math.isinf(speed) else speed) for speed in self.server_speeds]
         distorted = any(kept is not None and kept.distorted for kept in (self.ttft, self.itl))
         return asdict(self) | {"server_speeds": speeds, "distorted": distorted}

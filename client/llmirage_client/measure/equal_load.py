@@ -34,7 +34,7 @@ class Loaded:
 
 
 def loaded(columns: Columns, metrics: Mapping[str, Floats], part: Ints) -> dict[str, Loaded]:
-    """TTFT and time per output token, by tag, of the streamed requests that succeeded; empty where there is none."""
+    """Return TTFT and time per output token, by tag, of the streamed requests that succeeded; empty where there is none."""
     if "time_to_first_token" not in metrics:
         return {}
     chosen = ~np.isnan(metrics["time_to_first_token"]) & ~np.isnan(metrics["input_sequence_length"])
@@ -100,7 +100,10 @@ class EqualLoad:
 
 
 def at_equal_load(one: Loaded, two: Loaded, drawn: tuple[npt.NDArray[np.int32], ...]) -> EqualLoad | str:
-    """one: of the baseline. drawn: how often each part is drawn, shape (replicates, parts) each. A text says why not."""
+    """Compare two runs at equal load; return the reason as text if they cannot be.
+
+    one: of the baseline. drawn: how often each part is drawn, shape (replicates, parts) each.
+    """
     fewest = min(one.values.size, two.values.size)
     if fewest < FEWEST_REQUESTS:
         return f"only {fewest} requests"

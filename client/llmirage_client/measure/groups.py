@@ -13,7 +13,9 @@ from llmirage_shared.statistics import PERCENTILES, Summary, interpolated, summa
 
 
 def summaries(values: Floats, group: Ints, groups: int) -> list[Summary | None]:
-    """For each group 0 to groups - 1 the summary of its values, as statistics.summarize defines it; None without values.
+    """Return for each group 0 to groups - 1 the summary of its values, as statistics.summarize defines it.
+
+    None without values.
 
     values, group: one entry a row; a NaN value is no value.
     """
@@ -75,7 +77,7 @@ class RequestGroup:
 
 
 def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[RequestGroup, ...]:
-    """One RequestGroup for each value of `key`, which has one entry a row; ascending."""
+    """Return one RequestGroup for each value of `key`, which has one entry a row; ascending."""
     keys, group = np.unique(key, return_inverse=True)
     count = keys.size
     ok, cancelled = (np.bincount(group, weights=flag, minlength=count) for flag in (columns.ok, columns.cancelled))

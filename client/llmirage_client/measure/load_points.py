@@ -16,7 +16,7 @@ _ERROR_CHARACTERS = 120
 
 
 def point_name(variable: str, load: float) -> str:
-    """Such as "concurrency 4" or "request rate 2.5"."""
+    """Return a text such as "concurrency 4" or "request rate 2.5"."""
     return f"{variable.replace('_', ' ')} {load:g}"
 
 
@@ -74,7 +74,7 @@ class PointResult:
         return "cut off" if self.interrupted else self.judged or ("met" if self.meets else "missed")
 
     def reasons(self) -> str:
-        """Every objective with what was measured, and other reasons why the load is too high."""
+        """Return every objective with what was measured, and other reasons why the load is too high."""
         return "; ".join([*map(str, self.verdicts), *self._against()])
 
     def _against(self) -> Iterator[str]:

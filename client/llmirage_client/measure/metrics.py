@@ -117,7 +117,9 @@ def client_cost(
     *,
     waits_for_slots: bool = False,
 ) -> ClientCost:
-    """timer_lag_s: samples in seconds of real time. metrics: request_columns of the measured requests.
+    """Judge the client's cost and lateness.
+
+    timer_lag_s: samples in seconds of real time. metrics: request_columns of the measured requests.
 
     waits_for_slots: a schedule that waits for free slots is late because the endpoint is slow; its requests are not judged.
     Late: the 95th percentile of either lag is above LATE_MS and above LATE_SHARE of the median request latency.
@@ -240,7 +242,7 @@ class Metrics:
 
 
 def compute(result: RunResult) -> Metrics:
-    """All metrics of a run, in cluster time (record times multiplied by result.speed).
+    """Return all metrics of a run, in cluster time (record times multiplied by result.speed).
 
     Objectives for goodput are those of result.options["goodput"], as the command line has them.
     """
@@ -317,7 +319,7 @@ def compute_columns(
 
 
 def error_groups(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
-    """Failed requests grouped by code, type and message; cancelled ones are no failures."""
+    """Return failed requests grouped by code, type and message; cancelled ones are no failures."""
     counts = Counter(r.exchange.error for r in records if r.exchange.error is not None and not r.cancelled)
     return tuple(ErrorGroup(error, count) for error, count in counts.most_common())
 
@@ -383,7 +385,7 @@ def _goodput(values: Mapping[str, float], good: int) -> dict[str, float]:
 
 
 def _schedule_lag(late_ms: Floats) -> dict[str, float]:
-    """Against the request that was late the least, as AIPerf has it."""
+    """Return the lag of the schedule against the least late request, as AIPerf has it."""
     late_ms = late_ms[~np.isnan(late_ms)]
     p50, p90, p99 = (float(v) for v in np.percentile(late_ms - late_ms.min(), (50, 90, 99)))
     lag = {"replay_sched_lag_p50": p50, "replay_sched_lag_p90": p90, "replay_sched_lag_p99": p99}
@@ -391,7 +393,7 @@ def _schedule_lag(late_ms: Floats) -> dict[str, float]:
 
 
 def _duration_s(columns: Columns) -> float:
-    """From the first request sent to the last reply or failure, on the run's clock; cancelled requests do not count."""
+    """Return the time from the first request to the last reply or failure; cancelled requests do not count."""
     completed = ~columns.cancelled
     if not completed.any():
         return 0.0

@@ -32,7 +32,7 @@ class Level:
 
 
 def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: float = 1.0) -> dict[str, Level]:
-    """By tag of catalogue.OVER_TIME, from the first start to the last end of these requests; empty for an empty run.
+    """Return by tag of catalogue.OVER_TIME, from the first start to the last end of these requests; empty for an empty run.
 
     isl, osl: tokens of each row, NaN where unknown. The throughputs need tokens, and those of decode more than one event.
     """
@@ -80,7 +80,7 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
 
 
 def mean_in_flight(columns: Columns, edges: Floats) -> Floats:
-    """Mean number of requests in flight between each two edges (s, ascending). One without an end is there for ever.
+    """Return mean number of requests in flight between each two edges (s, ascending). One without an end is there for ever.
 
     The mean of all moments: requests in step with each other are missed by moments at equal distances.
     """

@@ -67,7 +67,7 @@ class Repeats:
         return notes
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return values for JSON."""
         return asdict(self) | {"notes": self.notes}
 
 

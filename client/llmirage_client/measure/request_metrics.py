@@ -33,11 +33,11 @@ class _Arithmetic(Protocol[Value]):
         ...
 
     def ratio(self, upper: Value | float, lower: Value) -> Value:
-        """Upper / lower; NaN where lower is not above 0."""
+        """Return upper / lower; NaN where lower is not above 0."""
         ...
 
     def less(self, value: Value, part: Value) -> Value:
-        """Value - part, at least 0; a part that is not known counts as 0."""
+        """Return value - part, at least 0; a part that is not known counts as 0."""
         ...
 
 
@@ -55,7 +55,7 @@ def _formulas(
     asked_tokens: Value,
     usage: Mapping[str, Value],
 ) -> dict[str, Value]:
-    """Values by metric tag: times in ms, rates per second of cluster time.
+    """Return values by metric tag: times in ms, rates per second of cluster time.
 
     The arguments are those of Columns. last_s and token counts are NaN for a request that failed; first_s, second_s,
     first_output_s and events also for a reply that was not streamed.
@@ -112,7 +112,7 @@ class _OneRequest:
 
 
 def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
-    """Every scalar metric that this request has, by tag; times in ms and rates per second of cluster time.
+    """Return every scalar metric that this request has, by tag; times in ms and rates per second of cluster time.
 
     Only a request that succeeded has any. A metric without a basis is left out, never zero: those of streaming when the
     reply came in one piece, the per-token ones when it has fewer than two tokens, usage_* when the server gave no usage.
@@ -142,7 +142,10 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
 
 
 def chunk_gaps_of(record: Record, speed: float = 1.0) -> Floats:
-    """inter_chunk_latency: the gaps between a streamed reply's content events, ms of cluster time, shape (events - 1,)."""
+    """Return inter_chunk_latency.
+
+    The gaps between a streamed reply's content events, ms of cluster time, shape (events - 1,).
+    """
     if not record.ok or not record.exchange.streamed:
         return np.empty(0)
     return _gaps_ms(np.array(record.exchange.token_s), speed)
@@ -164,7 +167,9 @@ class _ManyRequests:
 
 
 def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
-    """By tag, an array with one value a row, NaN where the request does not have the metric; no array where none has it.
+    """Return by tag, an array with one value a row, NaN where the request does not have the metric.
+
+    No array where none has it.
 
     Beside the metrics of `request_metrics` those that need the whole run's records: delays since requests were due, the
     server's token counts against the client's, and TTFT of first and of later turns where there are later turns.
@@ -202,7 +207,10 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
 
 
 def chunk_gaps_ms(columns: Columns, speed: float = 1.0) -> Floats:
-    """inter_chunk_latency: all gaps between content events of the same reply, row after row, in ms of cluster time."""
+    """Return inter_chunk_latency.
+
+    All gaps between content events of the same reply, row after row, in ms of cluster time.
+    """
     if columns.stamps_s is None:
         return np.empty(0)
     chosen = columns.ok & columns.streamed & (columns.events > 1)
@@ -228,7 +236,7 @@ _NAMES = {name: tag for name, tag in SHORT_NAMES.items() if tag in PER_REQUEST a
 
 
 def parse_goodput(text: str) -> dict[str, float]:
-    """Limits by metric tag, in the metric's own unit (ms, tokens/sec/user), from "name:limit name:limit".
+    """Return limits by metric tag, in the metric's own unit (ms, tokens/sec/user), from "name:limit name:limit".
 
     A name is a tag of a per-request metric, as AIPerf has it, or the short name of one (vLLM's are among these). Raises
     ValueError with one line a problem.

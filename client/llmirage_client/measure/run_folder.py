@@ -161,7 +161,7 @@ class RunFolderError(ValueError):
 
 
 def read_run(place: Path | str) -> RunResult:
-    """Return the run whose folder, or whose profile_export.jsonl, is `place`. Raises RunFolderError.
+    """Read the run whose folder, or whose profile_export.jsonl, is `place`. Raises RunFolderError.
 
     Works on the records alone. Without the summary that a finished run has, the result is `cancelled` with CUT as reason,
     and branch_stats and the client's cost are unknown. notes say what could not be read.
@@ -218,7 +218,7 @@ def _natural(path: Path) -> list[Any]:
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the JSON objects of a file, and what is wrong with its other lines."""
+    """Return the JSON objects of a file, and the problems of its other lines."""
     try:
         content = path.read_bytes()
     except OSError as error:

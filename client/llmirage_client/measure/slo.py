@@ -108,7 +108,7 @@ class Verdict:
         return max(above, 0.0) / below
 
     def __str__(self) -> str:
-        """Such as "ttft_p99<500ms: 612.3 ms, missed"."""
+        """Return a text such as "ttft_p99<500ms: 612.3 ms, missed"."""
         mark = "" if self.value is None else ", met" if self.met else ", missed"
         return f"{self.objective.text}: {self.measured}{mark}"
 
@@ -132,7 +132,7 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
 
 
 def judge(objectives: Sequence[Objective], metrics: Metrics) -> tuple[Verdict, ...]:
-    """Each objective with what was measured, in their order."""
+    """Return each objective with what was measured, in their order."""
     return tuple(Verdict(objective, objective.value(metrics)) for objective in objectives)
 
 
@@ -164,7 +164,7 @@ def judge_failures(verdicts: Sequence[Verdict]) -> bool:
 
 
 def verdicts_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Plain figures for JSON."""
+    """Return plain figures for JSON."""
     return {
         "met": all(verdict.met for verdict in verdicts),
         "objectives": [

@@ -47,7 +47,7 @@ class Timeline:
         return float(self.t_s[-1]) if self.t_s.size else 0.0
 
     def rates(self) -> Mapping[str, Rates]:
-        """By what is counted: total_prompt, new_prompt, cached_prompt, completion. Empty when no time passed."""
+        """Return by what is counted: total_prompt, new_prompt, cached_prompt, completion. Empty when no time passed."""
         if self.wall_time_s <= 0:
             return {}
         counted = {
@@ -66,14 +66,20 @@ class Timeline:
         return Rates(overall, overall if last is None else last, overall if steady is None else steady)
 
     def _since(self, tokens: Floats, moment_s: float) -> float | None:
-        """From the last point not after the moment, or the first point, to the end; None when that is no time."""
+        """Return the rate from the last point not after the moment, or the first point, to the end.
+
+        None when that is no time.
+        """
         anchor = max(int(np.searchsorted(self.t_s, moment_s, side="right")) - 1, 0)
         span_s = self.wall_time_s - float(self.t_s[anchor])
         return float(tokens[-1] - tokens[anchor]) / span_s if span_s > 0 else None
 
 
 def timeline(columns: Columns, prompt: Floats, completion: Floats, cached: Floats, speed: float = 1.0) -> Timeline:
-    """prompt, completion, cached: tokens of each row; unknown (NaN) counts as none, and cached is at most the prompt."""
+    """Return the timeline of tokens.
+
+    Prompt, completion, cached: tokens of each row; unknown (NaN) counts as none, and cached is at most the prompt.
+    """
     rows = np.flatnonzero(columns.ok & ~np.isnan(columns.end_s))
     rows = rows[np.argsort(columns.end_s[rows], kind="stable")]
     start_s = float(columns.start_s[rows].min()) if rows.size else 0.0

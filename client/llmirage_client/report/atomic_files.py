@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 
 def json_bytes(content: Any, indent: int | None = None) -> bytes:
-    """Compact, or with an indent for people; that takes the slower encoder."""
+    """Return compact, or with an indent for people; that takes the slower encoder."""
     separators = None if indent else (",", ":")
     try:
         return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False, default=str).encode()

@@ -26,7 +26,10 @@ _WORDS = {
 def print_comparison(
     baseline: str, run: str, comparison: Comparison, warnings: list[str], confidence: float, tolerance: float | None = None
 ) -> None:
-    """One table, then what else differs. tolerance: of --fail-if-worse. Without control codes unless on a terminal."""
+    """Print one table, then the other differences.
+
+    tolerance: of --fail-if-worse. Without control codes unless on a terminal.
+    """
     screen = Screen()
     table = plain_table(*difference_heads(confidence))
     for one in comparison.differences:
@@ -62,7 +65,7 @@ def print_comparison(
 
 
 def difference_heads(confidence: float) -> list[str]:
-    """confidence: in percent."""
+    """Return the notes on a comparison. confidence: in percent."""
     return ["", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict"]
 
 

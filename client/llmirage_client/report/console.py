@@ -225,7 +225,10 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
 
 
 def written_lines(files: Sequence[Path]) -> list[Block]:
-    """Where the files are, and the command that shows them as a page; without records only the simulation itself does."""
+    """Return the place of the files, and the command that shows them as a page.
+
+    Without records only the simulation itself does.
+    """
     folder = files[0].parent
     lines: list[Block] = [f"Written to {folder}: {', '.join(file.name for file in files)}"]
     if any(file.name == RECORDS_FILE for file in files):
@@ -276,7 +279,7 @@ def _first_notes(result: RunResult) -> list[str]:
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
-    """Return notes on how the metrics of this run are to be read."""
+    """Return notes that limit or explain the metrics of this run."""
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:

@@ -41,7 +41,7 @@ _OF_CONVERSATIONS = frozenset(("custom_multi_turn", "share_gpt", "random_multi_t
 def evalscope_files(
     columns: Columns, speed: float = 1.0, options: Mapping[str, Any] | None = None, workload_format: str = ""
 ) -> dict[str, Any]:
-    """Content by file name, of the requests that are measured; none when none succeeded.
+    """Return content by file name, of the requests that are measured; none when none succeeded.
 
     options: the run's settings, for concurrency and rate.
     trace_summary.json is there when a conversation has more than one turn or, in this format, might have, as in evalscope.

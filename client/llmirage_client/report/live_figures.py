@@ -48,7 +48,7 @@ class LiveFigures:
         self._slots[-1] = requests + 1, before + tokens
 
     def lines(self, elapsed_s: float, *, sparks: bool) -> list[str]:
-        """elapsed_s: of the cluster's time."""
+        """Return the figures as lines. elapsed_s: of the cluster's time."""
         self._move_to(elapsed_s)
         done = list(self._slots)[:-1]
         late = done[-_RATE_OVER:]
@@ -69,13 +69,13 @@ class LiveFigures:
 
 
 def rate_line(requests_per_s: float, tokens_per_s: float, before: Sequence[float]) -> str:
-    """before: tokens per second, for the sparkline."""
+    """Return the line of figures. before: tokens per second, for the sparkline."""
     spark = f"  {sparkline(before)}" if len(before) > 1 else ""
     return f"{requests_per_s:,.1f} requests/s, {tokens_per_s:,.0f} output tok/s{spark}"
 
 
 def latency_line(ttft: LogHistogram, tpot: LogHistogram) -> list[str]:
-    """None where there is nothing to say."""
+    """Return None where there is nothing to say."""
     both = [(name, of) for name, of in (("TTFT", ttft), ("TPOT", tpot)) if of.count]
     text = "; ".join(f"{name} p50 {_ms(of, 0.5)}, p99 {_ms(of, 0.99)} ms" for name, of in both)
     return [text] if text else []

@@ -97,7 +97,7 @@ def _point(result: PointResult) -> dict[str, Any]:
 
 
 def point_row(result: PointResult) -> dict[str, Any]:
-    """One row of the table: whole-run metrics under their tags, others as tag_statistic."""
+    """Return one row of the table: whole-run metrics under their tags, others as tag_statistic."""
     row: dict[str, Any] = {result.variable: result.load, "exit_status": result.status}
     if result.verdicts:
         row["meets_slo"] = result.meets
@@ -122,7 +122,7 @@ class LoadSweep:
 
 
 def read_sweep(folder: Path) -> LoadSweep | None:
-    """From the folder above the runs; None when there is no such file, or nothing in it can be read."""
+    """Read the sweep from the folder above the runs; None when there is no such file, or nothing in it can be read."""
     try:
         content = json.loads((folder / SWEEP_JSON).read_bytes())
         search = content.get("search") or {}
@@ -149,7 +149,7 @@ _HEAD = ("ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50
 
 
 def one_line(result: PointResult) -> str:
-    """Return a point as it ends: what was done, and the figures that matter most."""
+    """Return a line on a finished point with its main figures."""
     cells = dict(zip(_HEAD[:5], _row(result)[1:6], strict=True))
     parts = [f"{cells['ok']} ok, {cells['failed']} failed in {cells['s']} s", f"{cells['req/s']} requests/s"]
     for tag, word in (("time_to_first_token", "TTFT"), ("inter_token_latency", "TPOT"), ("request_latency", "latency")):
@@ -164,7 +164,7 @@ def one_line(result: PointResult) -> str:
 def points_blocks(
     title: str, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
 ) -> list[Block]:
-    """Everything. Points stand by their load; those of a search are marked as met or missed."""
+    """Return all blocks. Points stand by their load; those of a search are marked as met or missed."""
     ordered = sorted(results, key=lambda result: (result.load, result.number))
     judged = any(result.verdicts for result in results)
     table = plain_table(results[0].variable.replace("_", " "), *_HEAD, *(["SLO"] if judged else []))

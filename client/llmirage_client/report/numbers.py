@@ -10,7 +10,7 @@ from llmirage_shared.statistics import Summary
 
 
 def number(value: float) -> str:
-    """Three digits or more, with no more decimals than anyone reads."""
+    """Return three digits or more, with no more decimals than anyone reads."""
     size = abs(value)
     decimals = 2 if size < 100 else 1 if size < 10_000 else 0
     return f"{value:,.{decimals}f}"
@@ -32,7 +32,7 @@ def known(value: float | None, form: Callable[[float], str] = number) -> str:
 
 
 def statistic(summary: Summary | None, name: str) -> str:
-    """One figure of a summary; "-" where there is none."""
+    """Return one figure of a summary; "-" where there is none."""
     return "-" if summary is None else number(getattr(summary, name))
 
 
@@ -42,7 +42,7 @@ def plural(value: float, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds below two minutes, then minutes, then hours."""
+    """Return seconds below two minutes, then minutes, then hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -57,7 +57,7 @@ def rate_cells(metrics: Metrics) -> list[str]:
 
 
 def latency_cells(metrics: Metrics) -> list[str]:
-    """p50 and p99 of TTFT, TPOT and latency, ms."""
+    """Return p50 and p99 of TTFT, TPOT and latency, ms."""
     tags = ("time_to_first_token", "inter_token_latency", "request_latency")
     return [statistic(metrics.per_request.get(tag), name) for tag in tags for name in ("p50", "p99")]
 

@@ -41,7 +41,7 @@ class StatusLine:
         self._below = 0  # lines that were drawn below the first
 
     def interrupt(self) -> None:
-        """Something else was written to the terminal: what is drawn next begins where that ended."""
+        """Begin anew below text that others wrote to the terminal."""
         self._below = 0
 
     def _lines_below(self, elapsed_s: float) -> list[str]:
@@ -82,7 +82,7 @@ class StatusLine:
         return (getattr(self._stream, "encoding", None) or "").lower().startswith("utf")
 
     def _draw_lines(self, lines: list[str]) -> None:
-        """Over those drawn before."""
+        """Draw lines over those drawn before."""
         assert self._stream is not None
         columns, rows = _size(self._stream)
         if rows <= len(lines):
@@ -173,13 +173,13 @@ class Progress(StatusLine):
 
 
 def bar(share: float) -> str:
-    """share: of what is to be done, 1 at most."""
+    """Return a progress bar. share: of the work, 1 at most."""
     filled = min(int(share * _BAR_CELLS), _BAR_CELLS)
     return f"[{'#' * filled}{'-' * (_BAR_CELLS - filled)}]"
 
 
 def minutes(seconds: float) -> str:
-    """Such as 3:07."""
+    """Return a text such as 3:07."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
@@ -191,7 +191,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Columns and lines."""
+    """Return columns and lines."""
     if isinstance(columns := getattr(stream, "columns", None), int):  # no terminal, but one who knows
         return columns, 1
     try:

@@ -27,7 +27,7 @@ SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
 
 
 def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[str, Any]:
-    """JSON-able, without secrets. Of the result only what describes the run; its records do not matter."""
+    """Return values for JSON, without secrets. Of the result only what describes the run; its records do not matter."""
     made_by = result.version or version("llmirage")
     served = {"deployment": result.deployment} if result.deployment else {}
     return {
@@ -163,7 +163,7 @@ class RecordWriter:
 
 
 def remove_earlier_run(folder: Path) -> None:
-    """Files of a run that was in this folder before, all but its records, which the next one overwrites. Raises OSError."""
+    """Remove files of an earlier run but its records, which the next one overwrites. Raises OSError."""
     for name in (HEAD_FILE, *_LEFT_BEHIND):
         (folder / name).unlink(missing_ok=True)
 

@@ -138,7 +138,10 @@ def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
 def print_blocks(
     blocks: Iterable[Block], stream: TextIO | None = None, width: int | None = None, *, wrap: bool = True
 ) -> None:
-    """width: characters, where that is not the stream's. wrap: break lines of text there; tables always fit."""
+    """Set up the screen.
+
+    width: characters, where that is not the stream's. wrap: break lines of text there; tables always fit.
+    """
     screen = Screen(stream, width=width)
     screen.print(*blocks, wrap=wrap)
     screen.close()

@@ -100,7 +100,10 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
 
 
 def slices_json(slices: Sequence[Slice], input_config: Mapping[str, Any]) -> dict[str, Any]:
-    """timeslice_start_s and _end_s are ours: seconds since the first request, in cluster time."""
+    """Return the slices for JSON.
+
+    timeslice_start_s and _end_s are ours: seconds since the first request, in cluster time.
+    """
     return {
         "timeslices": [
             {
@@ -116,7 +119,7 @@ def slices_json(slices: Sequence[Slice], input_config: Mapping[str, Any]) -> dic
 
 
 def slices_csv(slices: Sequence[Slice]) -> str:
-    """One row a figure: slice, metric, unit, statistic, value."""
+    """Return one row a figure: slice, metric, unit, statistic, value."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))

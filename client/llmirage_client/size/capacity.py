@@ -112,7 +112,7 @@ class CapacitySearch:
         return self._capacity(before) if self._narrowed and self.least == before else None
 
     def _try(self, place: int) -> None:
-        """One instance more, unless a user alone misses the objectives."""
+        """Simulate one instance more, unless a user alone misses the objectives."""
         instances = _GRID[place]
         trial = self._judged[instances] = self._decide(instances)
         if trial.met:
@@ -158,7 +158,7 @@ class CapacitySearch:
         return instances * (_MEETING / self._alone_s if self._alone_s is not None else _UNKNOWN_FLOOR_PER_S)
 
     def _capacity(self, instances: int) -> Capacity:
-        """With the neighbours that noise does not rule out."""
+        """Return the capacity with the neighbours that noise does not rule out."""
         place, trial = _GRID.index(instances), self._judged[instances]
         before = self._judged.get(_GRID[place - 1]) if place else None
         fewest = place if before is None or before.clear else place - 1

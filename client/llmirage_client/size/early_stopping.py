@@ -85,7 +85,7 @@ class EarlyStop:
 
 
 def _budget(objective: Objective, count: int, floor: float) -> _Budget | None:
-    """None for objectives that only the whole run can judge."""
+    """Return None for objectives that only the whole run can judge."""
     metric, statistic = METRICS.get(objective.metric.tag), objective.statistic
     if metric is None or statistic is None or objective.comparison[0] != "<":
         return None
@@ -141,7 +141,9 @@ class Interval:
 
 
 def interval_of(values: Floats, statistic: str, batches: int = BATCHES) -> Interval | None:
-    """values: of requests in the order in which they were sent; NaN where a request has none. None: of no such statistic.
+    """Return the interval of a statistic.
+
+    values: of requests in the order in which they were sent; NaN where a request has none. None: of no such statistic.
 
     batches: FEWEST_BATCHES to BATCHES.
     """

@@ -61,7 +61,10 @@ def error_margin(
     isl: float | None = None,
     noise: Interval | None = None,
 ) -> ErrorMargin:
-    """concurrency, isl: see perf.bands.band_of. noise: where the figure lies in an endless simulation; None: where it is."""
+    """Return the margin of a verdict.
+
+    concurrency, isl: see perf.bands.band_of. noise: where the figure lies in an endless simulation; None: where it is.
+    """
     band = band_of_cluster(config, concurrency, isl)
     quantity = _COMPARED.get(verdict.objective.metric.tag)
     if band is None or quantity is None or verdict.value is None:
@@ -84,7 +87,7 @@ def error_margin(
 
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
-    """One for each verdict of the trial."""
+    """Return one for each verdict of the trial."""
     concurrency = trial.figures.get("users", 0.0) / trial.config.instances
     return [
         error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
@@ -93,7 +96,7 @@ def margins_of(trial: Trial) -> list[ErrorMargin]:
 
 
 def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
-    """One for each verdict of its trial; none is safe where the next number of instances may be needed."""
+    """Return one for each verdict of its trial; none is safe where the next number of instances may be needed."""
     margins = margins_of(capacity.trial)
     if capacity.most == capacity.instances:
         return margins

@@ -58,7 +58,7 @@ def max_rates(
     instances: int,
     progress: Callable[[str, int, int], None] = lambda name, place, count: None,
 ) -> MaxRates:
-    """One for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
+    """Return one for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
 
     progress: told the name of each, its place and their count. Raises ConfigError, SimulationError.
     """
@@ -126,7 +126,10 @@ def _search_users(grid: list[int], config: ClusterConfig, trials: Trials) -> Gri
 
 
 def _users_expected(grid: list[int], config: ClusterConfig, trials: Trials) -> float | None:
-    """Where the roofline expects the limit of TPOT or latency; None: there is no such objective, or it does not know."""
+    """Return where the roofline expects the limit of TPOT or latency.
+
+    None: there is no such objective, or it does not know.
+    """
     lengths, bounds = trials.traffic.source.lengths, trials.bounds(config)
     if lengths is None:
         return None

@@ -131,7 +131,7 @@ class MaxRateReport:
         return f"{one.config.instances} x {shape_name(one.shape)}"
 
     def usd_per_m(self, one: MaxRate) -> float | None:
-        """USD for a million output tokens; None where a price is not known."""
+        """Return USD for a million output tokens; None where a price is not known."""
         if one.trial is None:
             return None
         usd_per_h = hourly_usd(one.config, self.prices)

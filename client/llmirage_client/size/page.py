@@ -76,7 +76,7 @@ def _size_page(report: SizeReport) -> str:
 
 
 def _cost(found: Sequence[Priced]) -> Iterator[str]:
-    """Return the price of each deployment against what it reaches of each objective; nothing for one alone."""
+    """Yield the price of each deployment against what it reaches of each objective; nothing for one alone."""
     priced = all(one.usd_per_h is not None for one in found)
     y = Axis("Price", "USD/h") if priced else Axis("GPUs", integer=True)
     for at, objective in enumerate(found[0].capacity.trial.verdicts if len(found) > 1 else ()):

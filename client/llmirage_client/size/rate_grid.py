@@ -33,7 +33,7 @@ def rate_grid(top: float, lowest_share: float) -> list[float]:
 
 
 def user_grid(top: int) -> list[int]:
-    """1, 2, 3, ... up to `top`, about 2 % apart where that is more than one."""
+    """Return 1, 2, 3, ... up to `top`, about 2 % apart where that is more than one."""
     grid, users = [], 1
     while users <= top:
         grid.append(users)
@@ -56,7 +56,7 @@ class GridSearch:
 
 
 def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial], *, top_first: bool = False) -> GridSearch:
-    """Bisection for the highest load of the grid whose trial is met. top_first: see `highest_met`."""
+    """Search by bisection for the highest load of the grid whose trial is met. top_first: see `highest_met`."""
     trials: dict[float, Trial] = {}
 
     def met(amount: float) -> bool:

@@ -152,7 +152,7 @@ def name_of(priced: Priced) -> str:
 
 
 def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
-    """Return notes on how the metrics were simulated."""
+    """Yield notes on how the metrics were simulated."""
     capacity, trial = priced.capacity, priced.capacity.trial
     users = trial.figures["users"]
     yield (

@@ -88,12 +88,12 @@ def tightest_cells(trial: Trial) -> tuple[str, str]:
 
 
 def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
-    """Where the bands come from, each sentence once."""
+    """Return the sources of the bands, each sentence once."""
     return list(dict.fromkeys(margin.about for margin in margins))
 
 
 def rates_of(trial: Trial) -> Iterator[str]:
-    """Return the offered and the delivered rate, side by side; nothing for users at once."""
+    """Yield the offered and the delivered rate, side by side; nothing for users at once."""
     if trial.rates is not None:
         yield rates_text(trial.rates)
 

@@ -63,7 +63,10 @@ def size(
     runners_up: int = 3,
     progress: Progress = lambda line: None,
 ) -> Sizing:
-    """prices: USD per hour of one GPU; with the goal "cost" there is one for each. Raises ConfigError, SimulationError."""
+    """Size a traffic.
+
+    prices: USD per hour of one GPU; with the goal "cost" there is one for each. Raises ConfigError, SimulationError.
+    """
 
     def cost(shape: InstanceShape, instances: int) -> tuple[float, int]:
         gpus = shape.gpus * instances

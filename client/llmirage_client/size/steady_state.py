@@ -39,7 +39,7 @@ class FillUp:
 
 
 def fill_up(traffic: Traffic, bounds: Bounds, instances: int, measured: int) -> FillUp:
-    """bounds: of one instance. measured: how many requests are to be measured."""
+    """Return the filling of a cluster. bounds: of one instance. measured: how many requests are to be measured."""
     source, amount = traffic.source, traffic.amount
     busy = _running(traffic, bounds, instances, measured)
     by_rate = traffic.kind == "request_rate"
@@ -86,7 +86,7 @@ def fills_foreseeably(config: ClusterConfig) -> bool:
 
 
 def _running(traffic: Traffic, bounds: Bounds, instances: int, measured: int) -> int:
-    """About how many requests are in flight at a time."""
+    """Return the approximate number of requests in flight at a time."""
     if traffic.kind == "concurrency":
         return int(traffic.amount)
     lengths = traffic.source.lengths

@@ -134,7 +134,7 @@ class RequestSource:
 
 
 def _rows(session: Session) -> list[tuple[int, int, int]]:
-    """Prompt, new and reply tokens of each turn. With ids, all of a prompt but its last token may be cached."""
+    """Return prompt, new and reply tokens of each turn. With ids, all of a prompt but its last token may be cached."""
     rows, before = [], 0
     for turn in session.turns:
         spec = turn.tokens
@@ -147,7 +147,7 @@ def _rows(session: Session) -> list[tuple[int, int, int]]:
 
 
 def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_prefix: int, seed: int) -> RequestSource:
-    """Its first workload raises WorkloadError for lengths that make no sense."""
+    """Return the source of synthetic requests. Its first workload raises WorkloadError for lengths that make no sense."""
 
     def make(requests: int) -> Workload:
         return synthetic_load(
@@ -160,7 +160,10 @@ def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_p
 
 
 def file_source(workload: Workload) -> RequestSource:
-    """Conversations in tokens come again as often as needed, with fresh tokens; text, which takes long, does not."""
+    """Return the source of a file's requests.
+
+    Conversations in tokens come again as often as needed, with fresh tokens; text, which takes long, does not.
+    """
     requests = sum(len(session.turns) for session in workload.sessions.values())
     again = all(session.mode == "tokens" for session in workload.sessions.values())
     return RequestSource(lambda _: workload, None if again else requests, f"{workload.path}: {requests:,} requests")
@@ -187,7 +190,7 @@ class Traffic:
         return amount_text(self.kind, self.amount)
 
     def run_options(self, requests: int, ramp_s: float) -> RunOptions:
-        """Options of a run of that many requests. ramp_s: how long the users at once take to be all there.
+        """Return options of a run of that many requests. ramp_s: how long the users at once take to be all there.
 
         A rate of turns becomes one of conversations that do not know of each other: each turn goes out when it is ready.
         """
@@ -202,7 +205,7 @@ class Traffic:
 
 
 def amount_text(kind: Kind, amount: float) -> str:
-    """Such as "20 req/s" or "64 users at once"."""
+    """Return a text such as "20 req/s" or "64 users at once"."""
     if kind == "request_rate":
         return f"{amount:.4g} req/s"
     return "1 user at a time" if amount == 1 else f"{amount:,.0f} users at once"
@@ -242,7 +245,7 @@ def missed_unloaded(objectives: Sequence[Objective], sizes: RequestSizes | None,
 
 
 def _statistic(values: Floats, statistic: str | None) -> float:
-    """At or below the same statistic of all requests; 0 for statistics that a few requests cannot bound."""
+    """Return a bound at or below the same statistic of all requests; 0 for statistics that a few requests cannot bound."""
     if statistic == "max" or (values == values[0]).all():
         return float(values.max()) if statistic is not None and statistic[0] != "s" else 0.0
     if statistic == "avg":

@@ -190,22 +190,31 @@ class Trials:
         return self._bounds[one]
 
     def run(self, config: ClusterConfig, amount: float, to_the_end: bool = False) -> Trial:
-        """to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError."""
+        """Simulate a load.
+
+        to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError.
+        """
         return self._once(config, self.traffic.of(amount), to_the_end)
 
     def run_brief(self, config: ClusterConfig, amount: float) -> Trial:
-        """As `run`, but with conversations, too, objectives are taken as met as soon as noise leaves no doubt.
+        """Simulate as `run` does, but with conversations, too, objectives are taken as met as soon as noise leaves no doubt.
 
         It is enough to search by, not to answer by. Raises the same.
         """
         return self._once(config, self.traffic.of(amount), False, brief=True)
 
     def run_long(self, config: ClusterConfig, amount: float) -> Trial:
-        """As `run`, but objectives are not taken as met before four times as many requests. Raises the same."""
+        """Simulate as `run` does, but objectives are not taken as met before four times as many requests.
+
+        Raises the same.
+        """
         return self._once(config, self.traffic.of(amount), False, self.traffic.source.single_turns)
 
     def alone(self, config: ClusterConfig) -> Trial:
-        """One user at a time: what no number of instances improves. Raises ConfigError and SimulationError."""
+        """Simulate one user at a time, a bound that no number of instances improves.
+
+        Raises ConfigError and SimulationError.
+        """
         return self._once(config, replace(self.traffic, kind="concurrency", amount=1), True)
 
     def _once(
@@ -265,7 +274,7 @@ class Trials:
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
-        """longer: for a cluster that may have been still filling up."""
+        """Return the plan of a trial. longer: for a cluster that may have been still filling up."""
         source = traffic.source
         wanted = math.ceil(self._wanted * min(source.spread, _MOST_SPREAD))
         fill = fill_up(traffic, self.bounds(config), config.instances, self._wanted)
@@ -338,7 +347,7 @@ def _growth(columns: Columns) -> str | None:
 
 
 def _users(columns: Columns) -> float:
-    """Mean requests in flight while the measured ones are sent."""
+    """Return mean requests in flight while the measured ones are sent."""
     rows = columns.rows(columns.measured)
     span = float(rows.start_s.max() - rows.start_s.min()) if len(rows) else 0.0
     busy = float(np.nansum(rows.end_s - rows.start_s)) if len(rows) else 0.0

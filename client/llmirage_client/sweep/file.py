@@ -155,7 +155,7 @@ def study_path(name: str) -> str:
 
 
 def read_study(given: str | Mapping[str, Any]) -> Study:
-    """given: a file's path, or what a file says. Raises StudyError."""
+    """Read a study. given: a file's path, or its content. Raises StudyError."""
     try:
         if isinstance(given, str):
             return _StudyReader(given).study(read_mapping(given, "a study file"))

@@ -79,7 +79,7 @@ class Task:
 
 
 def work(task: Task) -> dict[str, Any]:
-    """status, reason, figures and series of the point; what cannot be is told there, not raised."""
+    """Return status, reason, figures and series of the point; what cannot be is told there, not raised."""
     begun_s = time.process_time()
     row = _row(task)
     return row | {"cpu_s": round(time.process_time() - begun_s, 3)}
@@ -124,7 +124,7 @@ def _row(task: Task) -> dict[str, Any]:
 
 
 def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]:
-    """Plain numbers by name; None where there is none."""
+    """Return plain numbers by name; None where there is none."""
     summary = simulation.summary
     figures: dict[str, Any] = {name: summary[name] for name in _FIRST_FIGURES}
     tpot = summary["tpot_ms"]

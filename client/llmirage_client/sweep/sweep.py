@@ -105,7 +105,7 @@ def sweep(
 
 
 def _end_line(path: Path, file: TextIO) -> None:
-    """So that what follows a line that was cut off is a line of its own."""
+    """End a line that was cut off, so that the next is a line of its own."""
     if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
         file.write("\n")
 
@@ -127,7 +127,7 @@ def _row(point: StudyPoint, result: dict[str, Any]) -> Row:
 
 
 def _known(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Results of earlier starts by key; a line that was cut off, by a kill or a full disk, is none."""
+    """Yield results of earlier starts by key; a line that was cut off, by a kill or a full disk, is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:

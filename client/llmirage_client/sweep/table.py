@@ -61,7 +61,7 @@ def records(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
-    """results.csv, and results.parquet where pyarrow is installed. Raises OSError."""
+    """Return results.csv, and results.parquet where pyarrow is installed. Raises OSError."""
     rows = records(sweep)
     path = folder / "results.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -85,7 +85,7 @@ def columns_of(sweep: Sweep) -> dict[str, list[Any]]:
 
 
 def _typed(texts: list[str | None]) -> list[Any]:
-    """Numbers, where all are; what is varied is kept as it was written."""
+    """Return numbers, where all are; what is varied is kept as it was written."""
     for kind in (int, float):
         try:
             return [None if text is None else kind(text) for text in texts]
@@ -95,7 +95,7 @@ def _typed(texts: list[str | None]) -> list[Any]:
 
 
 def best(rows: Sequence[Row]) -> set[int]:
-    """Numbers of the points that no other beats in both output tokens/s a GPU and tokens/s of a user."""
+    """Return numbers of the points that no other beats in both output tokens/s a GPU and tokens/s of a user."""
     done = [row for row in rows if row.status == "ok"]
     x = np.array([value(row, "user_tok_per_s") for row in done], dtype=np.float64)
     y = np.array([value(row, "output_tok_per_s_per_gpu") for row in done], dtype=np.float64)
@@ -168,7 +168,7 @@ def _equal_gpus(rows: Sequence[Row]) -> bool:
 
 
 def band_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Return a sentence on the distance of measured servers from the figures."""
+    """Yield a sentence on the distance of measured servers from the figures."""
     parts = []
     for name, heading in _FACTORS.items():
         factors = [factor for row in rows if not np.isnan(factor := value(row, f"{name}_factor_90"))]
@@ -232,7 +232,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 
 def _wanted(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """Columns for what the objectives are about, where the table has none of its own."""
+    """Return columns for what the objectives are about, where the table has none of its own."""
     own = {name for name, _, _ in _COLUMNS}
     found: dict[str, str] = {}
     for slo in dict.fromkeys(row.point.load["slo"] for row in rows if "slo" in row.point.load):

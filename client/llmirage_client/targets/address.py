@@ -67,7 +67,10 @@ class EndpointInfo:
 
 
 async def probe(target: EndpointTarget, timeout_s: float = PROBE_TIMEOUT_S) -> EndpointInfo:
-    """GET /models once. Never raises: an endpoint that does not answer properly is of kind "other", with no models."""
+    """Ask for GET /models once.
+
+    Never raises: an endpoint that does not answer properly is of kind "other", with no models.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             status, body = await target.get("/models")

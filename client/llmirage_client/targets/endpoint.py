@@ -37,7 +37,10 @@ class Tls:
     key: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """None where the system's defaults will do, which are then loaded only if TLS is spoken. Raises ValueError."""
+        """Return the TLS context; None for the system's defaults, which are then loaded only if TLS is spoken.
+
+        Raises ValueError.
+        """
         if self == Tls():
             return None
         try:
@@ -114,7 +117,10 @@ class EndpointSettings:
         return ServersTarget(targets, self.url_strategy, self.retries, self.keeps_conversations)
 
     def _transport(self, url: str) -> httpx.AsyncBaseTransport:
-        """Httpx's own transport only where direct connections of HTTP/1.1 do not do: it takes several times the CPU."""
+        """Return httpx's own transport, only where direct connections of HTTP/1.1 do not do.
+
+        It takes several times the CPU.
+        """
         context, proxy = self.tls.context(), self.proxies.get(url)
         if proxy is None and not self.http2:
             return TimedTransport(context)

@@ -31,7 +31,7 @@ _SGLANG_POLICIES = ("fcfs", "lpm")
 
 
 def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """given: arguments of vLLM. Without the model, whose name the caller may have to look up."""
+    """Return cluster settings for vLLM's arguments, without the model, whose name the caller may have to look up."""
     settings = _numbers(given, {name: name for name in _VLLM}) | _formats(given)
     if given.get("enable_expert_parallel") is True:  # over all GPUs of a stage
         sizes = (settings.get(f"{name}_parallel_size", 1) for name in ("tensor", "data"))
@@ -45,7 +45,7 @@ def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """given: fields of SGLang's ServerArgs. Without the model.
+    """Return cluster settings for fields of SGLang's ServerArgs, without the model.
 
     Its tp_size counts all GPUs of a replica: with attention data parallelism its dp_size groups share them. Without it,
     dp_size counts replicas.

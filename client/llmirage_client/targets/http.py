@@ -151,7 +151,7 @@ class HttpTarget:
         return exchange
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
-        """GET a path below the API root, or below the server's: status and body. Raises Fault."""
+        """Ask for GET of a path below the API root, or below the server's: status and body. Raises Fault."""
         arrived = _Arrived()
         headers = [*self._headers.values(), ("Accept", "application/json")]
         await self._receive(OutgoingRequest("GET", self._address(path, from_root), headers, b"", self._extensions), arrived)

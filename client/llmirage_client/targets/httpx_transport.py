@@ -297,7 +297,10 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         return lane
 
     async def _leave(self, lane: _Lane, given_up: bool) -> None:
-        """given_up: a request over HTTP/2, of which httpcore tells the server nothing until the connection is closed."""
+        """Leave the lane.
+
+        given_up: a request over HTTP/2, of which httpcore tells the server nothing until the connection is closed.
+        """
         lane.in_flight -= 1
         if given_up:
             lane.requests = _MOST_REQUESTS

@@ -74,7 +74,7 @@ def _split_named(stream: bytes, start: int, segments: Sequence[tuple[float, byte
 
 
 def _split_any(stream: bytes, start: int, segments: Sequence[tuple[float, bytes]]) -> Events:
-    """Every other case: comments, pings, several lines an event, mixed line ends, a stream cut short."""
+    """Split every other stream: comments, pings, several lines an event, mixed line ends, a stream cut short."""
     ends, data = [], []
     for match in _BLANK_LINE.finditer(stream, start):
         joined = _data_of(stream[start : match.start()])

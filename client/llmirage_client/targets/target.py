@@ -66,7 +66,7 @@ class EndpointTarget(Target, Protocol):
     """A target that is an HTTP endpoint: it can be queried for its models and its health, too."""
 
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
-        """GET a path below the API root: status and body. Raises targets.fault.Fault."""
+        """Ask for GET of a path below the API root: status and body. Raises targets.fault.Fault."""
         ...
 
     def uses(self) -> list[TransportUse]:

@@ -378,6 +378,6 @@ class TimedTransport(httpx.AsyncBaseTransport):
 
 
 def _start_of(method: str, url: httpx.URL) -> tuple[Origin, tuple[str, str]]:
-    """Where to, and the request's first two lines."""
+    """Return the origin and the request's first two lines."""
     start = f"{method} {url.raw_path.decode('ascii')} HTTP/1.1", f"Host: {url.netloc.decode('ascii')}"
     return Origin.of(url), start

@@ -27,13 +27,16 @@ class WireObject(dict[str, Any]):
             return self._encoded
 
     def forget(self) -> None:
-        """Frees the encoding."""
+        """Free the encoding."""
         with suppress(AttributeError):
             del self._encoded
 
 
 def encode(value: Any) -> bytes:
-    """Compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes. Raises ValueError or TypeError."""
+    """Return compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes.
+
+    Raises ValueError or TypeError.
+    """
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:

@@ -86,11 +86,11 @@ class Conductor:
         self._stop_sent_s: float | None = None
 
     def cancel(self, reason: str) -> None:
-        """Workers cancel what is in flight and come to their end. Idempotent."""
+        """Cancel the workers' requests in flight and end their runs. Idempotent."""
         self.cancel_reason = self.cancel_reason or reason
 
     def run(self) -> Sequence[WorkerPart]:
-        """Return when every worker's part is over, in one way or another. Raises CrewError, WorkerFailure."""
+        """Wait until every worker's part has ended, in whatever way. Raises CrewError, WorkerFailure."""
         try:
             self.parts = [WorkerPart(host) for host in self._crew.hire(self._jobs)]
             for number, part in enumerate(self.parts):
@@ -166,7 +166,7 @@ class Conductor:
                     self._lose(number, f"it did not stop within {_END_S:g} s")
 
     def _begin_if_ready(self) -> None:
-        """Once all that are left wait for the same phase, they begin it at one moment."""
+        """Begin a phase at one moment once all workers left wait for it."""
         waiting = [(number, part) for number, part in enumerate(self.parts) if not part.over]
         phases = {part.ready for _, part in waiting}
         if self.cancel_reason is not None or len(phases) != 1 or None in phases:

@@ -101,7 +101,7 @@ def _worker(number: int, part: WorkerPart, records: Sequence[Record], wall_s: fl
 
 
 def _whole_cost(workers: Sequence[WorkerResult]) -> ClientCost | None:
-    """CPU of all together, lateness of the latest; a bottleneck if any of them was one."""
+    """Return CPU of all together, lateness of the latest; a bottleneck if any of them was one."""
     costs = [worker.cost for worker in workers if worker.cost is not None]
     if not costs:
         return None
@@ -128,7 +128,7 @@ def _sum(stats: Sequence[BranchStats]) -> BranchStats | None:
 
 
 def _inputs(of_workers: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """One list; sessions that ran more than once are numbered through, as in a run of one process."""
+    """Return one list; sessions that ran more than once are numbered through, as in a run of one process."""
     seen: Counter[str] = Counter()
     inputs = []
     for own in of_workers:

@@ -56,7 +56,7 @@ class Worker:
         self._in_loop(lambda: self._open(begin))
 
     def cancel(self, reason: str) -> None:
-        """Nothing more goes out; what is in flight is cancelled and recorded as that."""
+        """Stop sending; cancel requests in flight and record them as cancelled."""
         self._cancel_reason = self._cancel_reason or reason
         self._in_loop(self._stop)
 
@@ -85,7 +85,7 @@ class Worker:
         self._tell(self._finished(self._runner, result, heartbeat, target.uses()))
 
     def update(self, done: int, errors: int, in_flight: int) -> None:
-        """As a progress sink of the runner."""
+        """Take the runner's progress."""
         self._counts = (done, errors, in_flight)
 
     async def _gate(self, phase: str) -> None:

@@ -65,7 +65,7 @@ def agents(requests: Sequence[Recorded]) -> list[list[Recorded]]:
 
 
 def shared_blocks(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
-    """Blocks with which both begin."""
+    """Return blocks with which both begin."""
     size = min(len(one), len(other))
     if not size or one[0] != other[0]:
         return 0

@@ -45,7 +45,7 @@ class Checker:
         self.fail(field, f"Value error, {message}")
 
     def required(self, values: Mapping[str, Any], key: str, prefix: str = "") -> Any:
-        """values[key], or ABSENT after it has noted that the key is missing."""
+        """Return values[key], or ABSENT after it has noted that the key is missing."""
         if key not in values:
             self.fail(prefix + key, FIELD_REQUIRED)
         return values.get(key, ABSENT)
@@ -134,7 +134,7 @@ class Checker:
         return None
 
     def moment(self, value: object, field: str) -> float | None:
-        """Seconds since 1970 of a date and time in ISO 8601, in UTC where it names no zone."""
+        """Return seconds since 1970 of a date and time in ISO 8601, in UTC where it names no zone."""
         text = self.text(value, field)
         if text is None:
             return None
@@ -200,7 +200,7 @@ class Checker:
         return tuple(entry for entry in read if entry is not None)
 
     def unknown_keys(self, value: Mapping[str, Any], known: Collection[str], prefix: str = "", hint: str = "") -> None:
-        """Every key of `value` that is not known is a problem; a near miss is named, else the hint is given."""
+        """Note every unknown key of `value` as a problem, with a near miss or else the hint."""
         for key in value:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)

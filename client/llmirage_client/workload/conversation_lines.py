@@ -49,7 +49,7 @@ ReadLine = Callable[[Any, Checker], tuple[Turn, ...]]
 def load_lines(
     path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool, in_array: bool = False
 ) -> Workload:
-    """Every line of the file, or element of its array, as a session conversation_<line>, if `read` returns turns for it.
+    """Load every line of the file, or element of its array, for which `read` returns turns: conversation_<line>.
 
     Raises WorkloadError with all problems, each with line and field, or when no conversation is left.
     """

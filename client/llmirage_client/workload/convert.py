@@ -170,7 +170,7 @@ def _ids(ids: Any) -> bytes | None:
 
 
 def _synthetic(message: SyntheticUser | None, keys: dict[int, int]) -> Any:
-    """Keys count only by which messages share one."""
+    """Return keys renumbered: they count only by which messages share one."""
     if message is None:
         return None
     key = keys.setdefault(message.key, len(keys))
@@ -179,7 +179,7 @@ def _synthetic(message: SyntheticUser | None, keys: dict[int, int]) -> Any:
 
 
 def _rounds(rounds: Sequence[Round], think_time: ThinkTime | None) -> Any:
-    """Without a think time's spread, its median is that of each round."""
+    """Return think times in one form: without a spread, the median is that of each round."""
     return [(r.children, round(r.think_time_s, 6), r.awaited) for r in rounds], think_time
 
 
@@ -213,7 +213,7 @@ class Converted:
 
 
 def convert(workload: Workload, format_name: str) -> Converted:
-    """Without conversations that an offset left out.
+    """Convert a workload, without conversations that an offset left out.
 
     Raises ConversionError when the format cannot hold the workload, and KeyError when it has no writer.
     """

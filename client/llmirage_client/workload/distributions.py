@@ -66,7 +66,7 @@ def _lognormal(parameters: Parameters) -> Made:
 
 
 def _mu_and_sigma(parameters: Parameters) -> tuple[float, float]:
-    """Mean and standard deviation of the logarithm, from one of mean, median, p50 and one of sigma, std, p95."""
+    """Return mean and standard deviation of the logarithm, from one of mean, median, p50 and one of sigma, std, p95."""
     places = [key for key in LOCATIONS if key in parameters]
     spreads = [key for key in SPREADS if key in parameters]
     if len(places) != 1 or len(spreads) != 1:
@@ -102,7 +102,7 @@ def _exponential(parameters: Parameters) -> Made:
 
 
 def _gamma(parameters: Parameters) -> Made:
-    """Shape k, or cv: the standard deviation over the mean, which is 1/sqrt(k)."""
+    """Make a gamma distribution. shape k, or cv: the standard deviation over the mean, which is 1/sqrt(k)."""
     mean = _positive(parameters, "gamma", "mean")
     given = [key for key in ("shape", "cv") if key in parameters]
     if len(given) != 1:
@@ -113,7 +113,10 @@ def _gamma(parameters: Parameters) -> Made:
 
 
 def _empirical(parameters: Parameters) -> Made:
-    """Values (with weights, or each as likely as the others), or a histogram: edges of bins and a count for each."""
+    """Make an empirical distribution.
+
+    Values (with weights, or each as likely as the others), or a histogram: edges of bins and a count for each.
+    """
     if "values" in parameters:
         values = _numbers(parameters["values"], "values")
         shares = _shares(parameters.get("weights"), "weights", len(values))
@@ -196,7 +199,7 @@ class Distribution:
     _draw: Callable[[np.random.Generator, int], Floats]
 
     def sample(self, source: np.random.Generator, size: int) -> Floats:
-        """`size` values, shape (size,)."""
+        """Draw `size` values, shape (size,)."""
         values = self._draw(source, size)
         for _ in range(_DRAWS_BEFORE_CLAMPING):
             outside = (values < self.low) | (values > self.high)
@@ -209,7 +212,10 @@ class Distribution:
         return float(self.sample(source, 1)[0])
 
     def counts(self, source: np.random.Generator, size: int, least: int = 0) -> list[int]:
-        """`size` whole numbers, each at least `least`. Of a uniform one each number has the same chance, the ends too."""
+        """Draw `size` whole numbers, each at least `least`.
+
+        Of a uniform one each number has the same chance, the ends too.
+        """
         low, high = self.low, self.high
         if self.kind == "uniform" and low.is_integer() and high.is_integer():
             numbers = source.integers(int(low), int(high), size, endpoint=True)
@@ -230,7 +236,10 @@ class Distribution:
 
 
 def read_distribution(value: Any, *, least: float = 0.0, most: float = math.inf) -> Distribution:
-    """From a number, a text or a mapping. least and most: no value may be lower or higher. Raises DistributionError."""
+    """Read a distribution from a number, a text or a mapping.
+
+    Least and most: no value may be lower or higher. Raises DistributionError.
+    """
     given = parameters_of(value)
     kind = given.pop("distribution")
     if kind not in KINDS:

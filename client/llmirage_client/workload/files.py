@@ -40,7 +40,7 @@ _MAGIC_BYTES = 16
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    """Return the file, unpacked if it is gzip, after its byte order mark. Raises WorkloadError when it cannot be read."""
+    """Open the file, unpacked if it is gzip, after its byte order mark. Raises WorkloadError when it cannot be read."""
     try:
         with open(path, "rb") as file:
             packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -96,7 +96,7 @@ def _checked(path: str, data: bytes) -> bytes:
 
 
 def read_lines(path: str) -> Iterator[bytes]:
-    """Every line, one after the other. Raises WorkloadError as `read_bytes` does."""
+    """Yield every line, one after the other. Raises WorkloadError as `read_bytes` does."""
     read_head(path)
     with _opened(path) as file:
         yield from file
@@ -274,7 +274,7 @@ def _line_of_depth(text: str) -> int:
 
 
 def parse(data: bytes) -> Any:
-    """One JSON value of UTF-8 text. Raises JsonFault with a message fit for users."""
+    """Parse one JSON value of UTF-8 text. Raises JsonFault with a message fit for users."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -335,7 +335,7 @@ class Places:
         self._members: dict[int, dict[str | int, int]] = {}  # start of a container -> start of each of its values
 
     def line(self, path: Sequence[str | int]) -> int:
-        """Line number from 1 of the value at `path`, or of the innermost part of the path that there is."""
+        """Return line number from 1 of the value at `path`, or of the innermost part of the path that there is."""
         position = self._skip(0)
         for step in path:
             if position not in self._members:
@@ -402,7 +402,7 @@ def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> It
 
 
 def _rows(path: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every row that is not blank, the header first."""
+    """Yield (line number, cells) of every row that is not blank, the header first."""
     reader = csv.reader(_text(path))
     while True:
         try:

@@ -68,7 +68,7 @@ def folder_begins_with(path: Path, endings: Sequence[str], recognises: Callable[
 
 
 def _of_broken_object(text: str) -> FirstKeys:
-    """As far as it can be read; without `type`."""
+    """Return the keys of a broken object, as far as it can be read; without `type`."""
     keys: dict[str, None] = {}
     below: dict[str, None] = {}
     depth = 0
@@ -171,7 +171,10 @@ def _range(option: Option, value: Any, field: str, check: Checker) -> tuple[int,
 
 
 def parse_pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """Options from KEY=VALUE texts and JSON objects, merged in order. Raises ValueError with a message for the user."""
+    """Return options from KEY=VALUE texts and JSON objects, merged in order.
+
+    Raises ValueError with a message for the user.
+    """
     merged: dict[str, Any] = {}
     for text in texts:
         if text.lstrip().startswith("{"):

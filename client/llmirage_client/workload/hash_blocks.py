@@ -33,7 +33,7 @@ def block_content(block_ids: npt.NDArray[np.int64], block_tokens: int, tokens: i
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Numbers that have nothing to do with their neighbours (the finisher of MurmurHash3)."""
+    """Return numbers that have nothing to do with their neighbours (the finisher of MurmurHash3)."""
     x = numbers * _SPREAD
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51_AFD7_ED55_8CCD)
@@ -70,7 +70,7 @@ def unknown_prompt(tokens: int, key: int) -> SyntheticUser:
 
 
 def ids_within(ids: npt.NDArray[np.int64], scope: int) -> npt.NDArray[np.int64]:
-    """Ids that mean something within their scope only, as ids that differ from those of other scopes."""
+    """Return ids that mean something within their scope only, as ids that differ from those of other scopes."""
     return _mixed(ids.astype(np.uint64) ^ _mixed(np.array([scope & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64))).view(np.int64)
 
 
@@ -235,7 +235,7 @@ def read_prompt(tokens: int, hash_ids: object, block_tokens: int, key: int, chec
 
 
 def read_ids(value: object, check: Checker, field: str) -> npt.NDArray[np.int64]:
-    """Hashes of blocks, none where the value is null."""
+    """Return hashes of blocks, none where the value is null."""
     if isinstance(value, np.ndarray):
         return value
     return _as_array((None if value is None else check.items(value, field)) or [], check, field)

@@ -95,7 +95,8 @@ def detect(path: str) -> str:
     name = next((name for name, declared in FORMATS.items() if declared.recognises_header(header)), None)
     if name is not None:
         return name
-    raise fault(path, f"{_describe(first_line, seen.keys)}. Known formats: {_needs()}", None if seen.keys else number)
+    needs = "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
+    raise fault(path, f"{_describe(first_line, seen.keys)}. Known formats: {needs}", None if seen.keys else number)
 
 
 def _format_of_directory(path: Path) -> str:
@@ -134,12 +135,8 @@ def _describe(first_line: bytes, keys: Sequence[str]) -> str:
     return f"Input should be a valid dictionary (a JSON object), got {kind_of(value)}"
 
 
-def _needs() -> str:
-    return "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
-
-
 def bundled() -> dict[str, Path]:
-    """Every workload that ships with the package, by name."""
+    """Return every workload that ships with the package, by name."""
     files = list(BUNDLED_DIRECTORY.iterdir()) if BUNDLED_DIRECTORY.is_dir() else []
     named = {file.name.removesuffix(end): file for file in files for end in _SUFFIXES if file.name.endswith(end)}
     return dict(sorted(named.items()))

@@ -73,7 +73,7 @@ def sessions_of_play(
 
 
 def in_order(requests: Sequence[RecordedRequest]) -> Iterator[RecordedRequest]:
-    """By recorded start, each after those it waits for. Raises GraphError where there is no such order."""
+    """Yield by recorded start, each after those it waits for. Raises GraphError where there is no such order."""
     by_id = {request.id: request for request in requests}
     place = {request.id: number for number, request in enumerate(requests)}
     missing = dict.fromkeys(by_id, 0)
@@ -101,7 +101,7 @@ def in_order(requests: Sequence[RecordedRequest]) -> Iterator[RecordedRequest]:
 
 
 def finished_before(streams: Sequence[Sequence[tuple[int, float, float]]]) -> dict[int, list[int]]:
-    """By request: those of other streams that had to be over, as they were in the recording, when it started.
+    """Return by request: those of other streams that had to be over, as they were in the recording, when it started.
 
     streams: place, start and end of requests. Of every stream it is the latest request that had started before and ended by
     then; what another one of these implies is left out.

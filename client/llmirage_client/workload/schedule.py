@@ -32,7 +32,7 @@ class ArrivalProcess:
         return {"constant": 0.0, "poisson": 1.0}.get(self.process, self.cv)
 
     def times_s(self, count: int, source: np.random.Generator) -> list[float] | None:
-        """`count` times, ascending from 0; None for the process none."""
+        """Return `count` times, ascending from 0; None for the process none."""
         if self.process == "none":
             return None
         mean_s = 1 / self.rate_per_s
@@ -69,7 +69,7 @@ def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: I
 
 
 def scheduled_trees(format_name: str, path: str, sessions: Iterable[Session], notes: Iterable[str] = ()) -> Workload:
-    """As `scheduled`, of sessions of which some start others: those that nothing starts are the roots."""
+    """Return the workload of sessions of which some start others: those that nothing starts are the roots."""
     by_id = {session.id: session for session in sessions}
     timed = scheduled(format_name, path, [by_id[root] for root in roots(by_id)], notes)
     return replace(timed, sessions={name: timed.sessions.get(name, session) for name, session in by_id.items()})

@@ -185,7 +185,7 @@ class Session:
 
 
 def with_tools(session: Session) -> Iterator[tuple[Turn, list[Mapping[str, Any]] | None]]:
-    """Each turn with the tools of its request: its own, or the last that a turn before it had. A fork parent's not."""
+    """Yield each turn with the tools of its request: its own, or the last that a turn before it had. A fork parent's not."""
     held: list[Mapping[str, Any]] | None = None
     for turn in session.turns:
         if session.mode == "isolated":

@@ -26,7 +26,7 @@ _TOKEN_BYTES = 4
 
 
 def as_segment(ids: npt.NDArray[np.int32]) -> bytes:
-    """Token ids as a segment: bytes that sort as the ids do."""
+    """Return token ids as a segment: bytes that sort as the ids do."""
     return ids.astype(np.uint32).astype(">u4").tobytes()
 
 
@@ -45,7 +45,7 @@ class PrefixTree:
         self._sorted: list[bytes] = []
 
     def match(self, segments: Sequence[bytes]) -> int:
-        """Tokens at the beginning that some prompt put in before begins with too."""
+        """Return tokens at the beginning that some prompt put in before begins with too."""
         node, matched = self, 0
         for segment in segments:
             child = node._children.get(segment)
@@ -65,7 +65,7 @@ class PrefixTree:
             node = child
 
     def _common(self, segment: bytes) -> int:
-        """Return the most tokens that it begins with as a child does: in sorted order one of its neighbours has them."""
+        """Return the longest prefix shared with a child, in tokens: in sorted order a neighbour has it."""
         place = bisect_left(self._sorted, segment)
         return max((_common(segment, other) for other in self._sorted[max(place - 1, 0) : place + 1]), default=0)
 
@@ -121,7 +121,7 @@ class PromptWriter:
         self._fresh = 0
 
     def __iter__(self) -> Iterator[PromptTokens]:
-        """Every request when each root runs once; a conversation's own before its children's."""
+        """Yield every request when each root runs once; a conversation's own before its children's."""
         sessions = self._workload.sessions
         waiting = [_State(sessions[root]) for root in reversed(self._workload.roots)]
         while waiting:
@@ -219,14 +219,14 @@ class PromptWriter:
         return as_segment(self._encoder.encode(text)) if text else b""
 
     def _unknown(self, tokens: int) -> bytes:
-        """Tokens that no other text has."""
+        """Return tokens that no other text has."""
         ids = _FIRST_UNKNOWN + (np.arange(self._fresh, self._fresh + max(tokens, 0)) & (_FIRST_UNKNOWN - 1))
         self._fresh += len(ids)
         return ids.astype(">u4").tobytes()
 
     @staticmethod
     def _unknown_of(parts: Sequence[Any], tokens: int) -> bytes:
-        """Stands for pictures and sounds: the same ones give the same tokens."""
+        """Return tokens for pictures and sounds: the same ones give the same tokens."""
         if not tokens:
             return b""
         seed = zlib.crc32(json.dumps([part for part in parts if isinstance(part, dict)], sort_keys=True).encode())

@@ -73,7 +73,7 @@ def requests_by_root(workload: Workload) -> dict[str, int]:
 
 
 def _below(workload: Workload) -> tuple[dict[str, int], dict[str, int]]:
-    """For every session the requests of its whole tree, and the depth of that tree; children before parents."""
+    """Return for every session the requests of its whole tree, and the depth of that tree; children before parents."""
     requests: dict[str, int] = {}
     depth: dict[str, int] = {}
     for sid in _children_first(workload):
@@ -123,7 +123,7 @@ def _tokens(workload: Workload, with_reuse: bool) -> Tokens | None:
 
 
 def _repeated_tokens(calls: list[TokenSpec]) -> int:
-    """Prompt tokens that some earlier call of the list had at the same place after the same tokens, in whole blocks."""
+    """Return prompt tokens, in whole blocks, that an earlier call had at the same place after the same tokens."""
     seen: set[int] = set()
     repeated = 0
     for call in calls:

@@ -97,14 +97,14 @@ def _read(value: Any, field: str, least: float, most: float, problems: list[Prob
 
 
 def _drawn(distribution: Distribution, draw: Callable[[], int]) -> Callable[[], int]:
-    """`draw`, or what always comes of it: drawing one number costs as much as a session."""
+    """Return `draw`, or its constant result: drawing one number costs as much as making a session."""
     return repeat(draw()).__next__ if distribution.kind == "constant" else draw
 
 
 def _lengths_only(
     lengths: Sequence[tuple[int, int]], delays_s: Sequence[float], known: dict[tuple[int, int, float], Turn]
 ) -> list[Turn]:
-    """known: turns that were made before: equal ones are one object, since to make one costs as much as to send it."""
+    """Return turns. known: turns made before: equal ones are one object, since to make one costs as much as to send it."""
     turns = []
     context = 0
     for (new, out), delay_s in zip(lengths, delays_s, strict=True):

@@ -156,7 +156,7 @@ class ContentReader:
         return content
 
     def _values(self, row: Mapping[str, Any], kind: str, check: Checker, prefix: str) -> list[tuple[str, str]]:
-        """All values under `kind` and under its plural, a list of texts or of {"name", "contents"}, each with its place."""
+        """Return the values under `kind` and its plural, texts or {"name", "contents"}, each with its place."""
         one, many = row.get(kind), row.get(f"{kind}s")
         if one and many:
             check.rule(f"{kind} and {kind}s cannot be set together", prefix[:-1] or None)

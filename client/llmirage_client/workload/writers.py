@@ -48,7 +48,7 @@ def line(value: Any) -> bytes:
 
 
 def milliseconds(seconds: float) -> float | int:
-    """To the nanosecond; whole ones as integers."""
+    """Return milliseconds to the nanosecond; whole ones as integers."""
     value = round(seconds * 1000, 6)
     return int(value) if value.is_integer() else value
 
@@ -63,7 +63,7 @@ _NS_PER_S = 1_000_000_000
 
 
 def write_tokens(workload: Workload) -> Written:
-    """Sessions that have no arrival time get 0: the format must have one."""
+    """Write calls in tokens. Sessions without arrival time get 0: the format must have one."""
     rows = []
     for name in workload.roots:
         session = workload.sessions[name]
@@ -107,7 +107,7 @@ def write_single(workload: Workload) -> Written:
 
 
 def write_multi(workload: Workload) -> Written:
-    """Return a system message before the first user message becomes a turn of its own, as the format has it."""
+    """Write a line a conversation. A system message before the first user message becomes a turn of its own."""
     rows = []
     for name in workload.roots:
         session = workload.sessions[name]
@@ -186,7 +186,7 @@ _MODE_NAMES = {mode: name for name, mode in CONTEXT_MODES.items()}
 
 
 def write_dag(workload: Workload) -> Written:
-    """Roots in the order of the run, each followed by nothing of its own: children stand after all roots."""
+    """Write the roots in the order of the run, then the children."""
     rest = [name for name in workload.sessions if name not in set(workload.roots)]
     return Written(b"".join(line(_dag_session(workload.sessions[name])) for name in (*workload.roots, *rest)))
 
@@ -252,7 +252,7 @@ def _dag_turn(turn: Turn, index: int, count: int) -> dict[str, Any]:
 
 
 def _dag_spawn(branch: Branch, index: int, count: int, alone: bool) -> list[Any]:
-    """Bare names where they come to the same: neighbours among them would be one branch."""
+    """Return bare names where they come to the same: neighbours among them would be one branch."""
     join_at = count if branch.join_at is None else branch.join_at
     if join_at == index + 1:
         return list(branch.children) if alone else [{"children": list(branch.children)}]
@@ -266,7 +266,7 @@ _NO_LIMIT = 10_000_000
 
 
 def write_custom(workload: Workload) -> Written:
-    """Roles other than the user's need the option any_role; long openings need a limit of their own."""
+    """Write a line a conversation. Other roles than the user's need the option any_role, long openings a limit."""
     rows = []
     any_role = False
     for name in workload.roots:
@@ -320,7 +320,7 @@ def write_mooncake(workload: Workload) -> Written:
 
 
 def _mooncake_row(session: Session, turn: Turn, index: int, tools: list[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """tools: those of the request, whether they are the turn's own or were a turn's before it."""
+    """Return the row of a turn. tools: of the request, the turn's own or an earlier turn's."""
     row: dict[str, Any] = {"session_id": session.id} if session.id else {}
     arrival_s = turn.arrival_s if index or turn.arrival_s is not None else session.arrival_s
     if arrival_s is not None:

@@ -24,7 +24,10 @@ _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cann
 
 
 def comparison_page(views: Sequence[RunView], sweep: LoadSweep | None = None) -> str:
-    """Names of the views tell them apart; they are shown by load where it is known. sweep: what theirs says."""
+    """Return the page of several runs.
+
+    The names of the views tell them apart; they are shown by load where it is known. sweep: what theirs says.
+    """
     sweep = sweep or LoadSweep()
     load = load_of(views)
     if load is not None:
@@ -42,18 +45,15 @@ def comparison_page(views: Sequence[RunView], sweep: LoadSweep | None = None) ->
     workloads = dict.fromkeys(v.result.workload_path for v in views)
     facts = {"Runs": ", ".join(v.name for v in views), "Models": ", ".join(models), "Workloads": ", ".join(workloads)}
     facts["When"] = run_summary.time_span(v.result for v in views)
+    answer = [Banner("good" if sweep.found else "warn", sweep.answer)] if sweep.answer else []
     head = PageHead(
-        f"{len(views)} runs beside each other", {k: t for k, t in facts.items() if t}, [*_answer(sweep), *_verdicts(views)]
+        f"{len(views)} runs beside each other", {k: t for k, t in facts.items() if t}, [*answer, *_verdicts(views)]
     )
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the runs.")
 
 
-def _answer(sweep: LoadSweep) -> list[Banner]:
-    return [Banner("good" if sweep.found else "warn", sweep.answer)] if sweep.answer else []
-
-
 def _verdicts(views: Sequence[RunView]) -> list[Banner]:
-    """One when all went well; else one of all failures and one of all doubts, each line with the runs it is about."""
+    """Return one when all went well; else one of all failures and one of all doubts, each line with the runs it is about."""
     runs_of: dict[State, dict[str, list[str]]] = {"bad": {}, "warn": {}}
     for view in views:
         for verdict in run_summary.verdicts(view):
@@ -84,7 +84,7 @@ def _table(views: Sequence[RunView], sweep: LoadSweep) -> Section:
 
 
 def _differences(views: Sequence[RunView]) -> Section:
-    """Each run against the first, as `llmirage compare` tells."""
+    """Return each run against the first, as `llmirage compare` tells."""
     blocks = []
     first, others = views[0], views[1:_MOST_OVERLAID]
     for view in others:
@@ -177,7 +177,7 @@ def _asked(view: RunView) -> tuple[object, ...]:
 
 
 def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: Sequence[Objective] = ()) -> Section:
-    """Curves over what was varied, with the limits of the objectives; empty without a load that differs."""
+    """Return curves over what was varied, with the limits of the objectives; empty without a load that differs."""
     if load is None:
         return Section("Against load", [])
     x = Axis(load.title, load.unit, log=min(load.values) > 0 and max(load.values) >= _DOUBLINGS * min(load.values))
@@ -194,7 +194,8 @@ def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: 
             series.append(Series(name, at, values, "points", tips=tips))
         if not any(np.isfinite(s.y).any() for s in series):
             return ""
-        return figure(line(series, title=title, x=x, y=Axis("", unit, log=None), marks=_limits(objectives, tag)))
+        limits = [Mark(o.limit, o.text) for o in objectives if o.metric.tag == tag]
+        return figure(line(series, title=title, x=x, y=Axis("", unit, log=None), marks=limits))
 
     def whole(tag: str) -> Callable[[RunView], float | None]:
         return lambda v: v.metrics.whole_run.get(tag)
@@ -232,11 +233,7 @@ def _user_against_cluster(views: Sequence[RunView]) -> str:
     return figure(pareto(points, title="Tokens of all against speed for one", x=x, y=Axis("", "tokens/s")))
 
 
-def _limits(objectives: Sequence[Objective], tag: str) -> list[Mark]:
-    return [Mark(o.limit, o.text) for o in objectives if o.metric.tag == tag]
-
-
 def _statistics(objectives: Sequence[Objective], tag: str) -> list[str]:
-    """p50, p90, p99, and what an objective asks for beside them."""
+    """Return p50, p90, p99, and what an objective asks for beside them."""
     asked = [o.statistic for o in objectives if o.metric.tag == tag and o.statistic]
     return list(dict.fromkeys(("p50", "p90", "p99", *asked)))

@@ -22,7 +22,7 @@ def run_page(
     clusters: Mapping[str, ClusterLevels] | None = None,
     sweep: LoadSweep | None = None,
 ) -> str:
-    """One HTML document. runs: name and result of each; the name matters only among several.
+    """Return one HTML document. runs: name and result of each; the name matters only among several.
 
     clusters: by name of a run, what its cluster did, where known; it is only on the page of a single run.
     sweep: what the sweep that made the runs says of them.
@@ -34,7 +34,7 @@ def run_page(
 
 
 def single_page(view: RunView, cluster: ClusterLevels | None = None, *, brief: bool = False) -> str:
-    """brief: the first charts only, as a notebook shows them."""
+    """Return the page of one run. brief: the first charts only, as a notebook shows them."""
     parts = [
         run_sections.distributions(view),
         run_sections.timeline(view),

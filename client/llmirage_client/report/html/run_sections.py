@@ -107,7 +107,7 @@ def _over_time(view: RunView, tag: str, title: str) -> str:
 
 
 def _drawn(values: Floats) -> str:
-    """Says so when a cloud has more dots than are drawn."""
+    """Note that a cloud has more dots than are drawn."""
     dots = int(np.isfinite(values).sum())
     return f"Drawn are {count(MOST_DOTS)} of {count(dots)} requests, the highest among them." if dots > MOST_DOTS else ""
 
@@ -166,7 +166,7 @@ def dependence(view: RunView) -> Section:
 
 
 def groups(view: RunView) -> Section:
-    """By turn, by depth and by branch mode."""
+    """Return by turn, by depth and by branch mode."""
     blocks, turns = [], view.metrics.by_turn
     if len(turns) > 1:
         names = [str(g.key) for g in turns[:_TURN_BARS]]
@@ -244,7 +244,7 @@ def errors(view: RunView) -> Section:
 
 
 def slowest(view: RunView) -> Section:
-    """Return the requests with the longest latency, with what there is to find them again."""
+    """Return the section of requests with the longest latency, with their ids."""
     latency = view.value("request_latency")
     if not view.records or not np.isfinite(latency).any():
         return Section("Slowest requests", [])
@@ -295,7 +295,7 @@ _KNOWN: dict[str, tuple[str, str, float | None]] = {
 
 
 def cluster_section(series: ClusterLevels) -> Section:
-    """Return a chart for each level that was ever above 0; where the time of steps went."""
+    """Return a chart for each level that was ever above 0, and one of the parts of the step time."""
     few = len(series.instances) <= _LINES
     names = sorted(series.levels, key=lambda n: list(_KNOWN).index(n) if n in _KNOWN else len(_KNOWN))
     seen = [name for name in names if np.isfinite(series.levels[name]).any()]

@@ -95,7 +95,7 @@ def when(result: RunResult) -> str:
 
 
 def time_span(results: Iterable[RunResult]) -> str:
-    """From the first start to the last end of several runs."""
+    """Return the time from the first start to the last end of several runs."""
     spans = [(r.start_unix_s, r.start_unix_s + (r.end_s - r.start_s)) for r in results]
     first, last = (datetime.fromtimestamp(t, UTC) for t in (min(s for s, _ in spans), max(e for _, e in spans)))
     return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"

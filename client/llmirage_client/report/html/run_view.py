@@ -32,7 +32,7 @@ class RunView:
     records: list[Record]
 
     def since_start_s(self, times: Floats) -> Floats:
-        """Cluster time since the first request."""
+        """Return cluster time since the first request."""
         return (times - self.origin_s) * self.result.speed
 
     def value(self, tag: str) -> Floats:
@@ -59,7 +59,7 @@ class RunView:
 
 
 def view_run(result: RunResult, name: str = "") -> RunView:
-    """name: what the run is called among several."""
+    """Return the view of a run. name: of the run among several."""
     records = sorted((r for r in result.records if r.phase == "profiling"), key=lambda r: r.exchange.start_s)
     columns = columns_of(records)
     return RunView(
@@ -97,7 +97,7 @@ class Rolling:
 
 
 def rolling(times_s: Floats, values: Floats) -> Rolling:
-    """Percentiles over a window that moves along. A percentile that no window has enough values for is left out."""
+    """Return percentiles over a window that moves along. A percentile that no window has enough values for is left out."""
     known = np.isfinite(values)
     times, kept = times_s[known], values[known]
     order = np.argsort(times, kind="stable")
@@ -119,7 +119,7 @@ def rolling(times_s: Floats, values: Floats) -> Rolling:
 
 
 def bins(end_s: float, most: int = _POINTS) -> Floats:
-    """Edges of equal bins with a width people would choose, from 0 to past end_s."""
+    """Return edges of equal bins with a width people would choose, from 0 to past end_s."""
     if end_s <= 0:
         return np.array([0.0, 1.0])
     width = round_up(end_s / most)
@@ -127,7 +127,10 @@ def bins(end_s: float, most: int = _POINTS) -> Floats:
 
 
 def output_rate(view: RunView, edges: Floats) -> Floats:
-    """Output tokens per second in each bin, by arrival. A reply's tokens are shared evenly among its content events."""
+    """Return output tokens per second in each bin, by arrival.
+
+    A reply's tokens are shared evenly among its content events.
+    """
     columns, osl = view.columns, view.value("output_sequence_length")
     if columns.stamps_s is None:
         seen = np.isfinite(osl) & np.isfinite(columns.last_s)

@@ -65,7 +65,7 @@ class Selection:
 
 
 def trees_of(view: RunView) -> list[Tree]:
-    """All trees, by start."""
+    """Return all trees, by start."""
     nodes = _nodes(view)
     start, end = view.start_s, view.end_s
     children: dict[str, list[ConversationNode]] = {}
@@ -121,7 +121,7 @@ def select(view: RunView, trees: Sequence[Tree]) -> Selection:
 
 
 def _pruned(tree: Tree) -> tuple[Tree, int]:
-    """Return the first nodes of a tree that is too large to draw, and how many that leaves out."""
+    """Return the first nodes of a tree that is too large to draw, and the number left out."""
     kept, requests = 0, 0
     for node in tree.nodes[:MOST_LANES]:
         requests += len(node.rows)
@@ -162,7 +162,7 @@ def _nodes(view: RunView) -> dict[str, ConversationNode]:
 def _depth_first(
     root: ConversationNode, children: dict[str, list[ConversationNode]]
 ) -> Iterator[tuple[ConversationNode, int]]:
-    """Without recursion: chains of spawns may be long. A loop of parents in a broken file ends."""
+    """Walk a tree without recursion: chains of spawns may be long. A loop of parents in a broken file ends."""
     seen = set()
     stack = [(root, 0)]
     while stack:
@@ -186,7 +186,7 @@ _LINKS = {"fork": "fork", "spawn": "spawn", "root": "child"}  # by branch mode, 
 
 
 def swimlane(view: RunView) -> Section:
-    """Empty when there is nothing to draw."""
+    """Return empty when there is nothing to draw."""
     trees = trees_of(view) if view.records else []
     if not trees:
         return Section("Conversations", [])
@@ -256,7 +256,7 @@ def _legend(view: RunView) -> str:
 
 
 def _entry(swatch: str, text: str, of: str = "", wide: int = 22) -> str:
-    """of: which colouring it belongs to; "" for any."""
+    """Return an entry of the legend. of: the colouring it belongs to; "" for any."""
     svg = f'<svg viewBox="0 0 {wide} 14" width="{wide}" height="14" aria-hidden="true">{swatch}</svg>'
     return f'<li data-of="{of}">{svg} {text}</li>'
 
@@ -329,7 +329,10 @@ class _Lanes:
         }
 
     def _of_lanes(self) -> dict[str, Any]:
-        """up: how many lanes above the parent's is; 0: a root. turn_of_parent: that started it, from 1; 0: none."""
+        """Return a lane.
+
+        up: how many lanes above the parent's is; 0: a root. turn_of_parent: that started it, from 1; 0: none.
+        """
         numbers = {node.id: number for number, node in enumerate(self._nodes)}
         return {
             "name": "\n".join(node.name.replace("\n", " ") for node in self._nodes),
@@ -341,7 +344,7 @@ class _Lanes:
         }
 
     def _joins(self, numbers: dict[str, int]) -> list[list[int]]:
-        """By request, which lanes its turn waited for: [request, lane, lane...]."""
+        """Return by request, which lanes its turn waited for: [request, lane, lane...]."""
         found = []
         for at, row in enumerate(self._rows.tolist()):
             if joined := self._view.records[row].joined:

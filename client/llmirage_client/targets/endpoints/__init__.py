@@ -16,7 +16,10 @@ CHAT = ChatEndpoint()
 
 
 def endpoint_named(name: EndpointName, tokenizer: str | None = None) -> Endpoint:
-    """tokenizer: whose chat template writes the prompts of completions; see CompletionsEndpoint."""
+    """Return the API of a name.
+
+    tokenizer: whose chat template writes the prompts of completions; see CompletionsEndpoint.
+    """
     match name:
         case "chat":
             return CHAT

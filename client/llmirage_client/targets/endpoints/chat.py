@@ -64,7 +64,7 @@ class ChatReply(ReplyReader):
         self._note_arrival(stamp_s, output, carried)
 
     def _merge_tool_call(self, delta: Mapping[str, Any], position: int, whole: bool) -> None:
-        """Deltas of one call share its index; they carry the id and name once and the arguments in pieces."""
+        """Read deltas of calls, which share an index and carry the id and name once and the arguments in pieces."""
         index = position if whole else delta.get("index", position)
         call = self._tool_call_at.get(index)
         if call is None:

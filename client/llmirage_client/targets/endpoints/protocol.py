@@ -51,15 +51,15 @@ class Endpoint:
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Chat messages that follow each other, as items of this API. One translation need not fit one message."""
+        """Return chat messages that follow each other, as items of this API. One translation need not fit one message."""
         raise NotImplementedError
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Tools of chat's form in this API's."""
+        """Return tools of chat's form in this API's."""
         raise NotImplementedError
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Further parameters that a file gives in chat's words."""
+        """Return further parameters that a file gives in chat's words."""
         raise NotImplementedError
 
     def body(self, request: TurnRequest) -> dict[str, Any]:

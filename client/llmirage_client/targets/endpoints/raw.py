@@ -75,7 +75,7 @@ class RawEndpoint(ChatEndpoint):
 
 
 def _value(text: str) -> Any:
-    """JSON, or the text itself where it is none."""
+    """Return the value of JSON, or the text itself where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

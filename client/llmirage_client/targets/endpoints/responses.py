@@ -254,7 +254,7 @@ def _part(part: Any, text_type: str) -> Any:
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Chat nests what a tool is under its type; here it lies flat."""
+    """Return a tool flat, which chat nests under its type."""
     inner = tool.get(str(tool.get("type")))
     if not isinstance(inner, Mapping):
         return tool

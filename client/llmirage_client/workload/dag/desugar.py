@@ -11,7 +11,7 @@ from llmirage_client.workload.session import Branch, Problem, Session, Turn
 
 
 def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
-    """Return the session of a line, and what is wrong inside it: children named twice, joins that cannot be."""
+    """Return the session of a line, and its problems: children named twice, joins that cannot be."""
     problems: list[Problem] = []
     sid, count = conversation.session_id, len(conversation.turns)
 
@@ -58,7 +58,7 @@ def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
 
 
 def group_spawns(entries: Sequence[SpawnEntry]) -> list[SpawnEntry]:
-    """Neighbouring bare strings become one group that joins on the next turn; every object stays its own group."""
+    """Read spawns: neighbouring bare strings are one group that joins on the next turn, an object is its own group."""
     groups: list[SpawnEntry] = []
     for bare, run in itertools.groupby(entries, key=lambda entry: entry.bare):
         if bare:

@@ -21,7 +21,7 @@ class Reference:
 
 
 def references(session: Session) -> Iterator[Reference]:
-    """Every mention of another session, in the order a run would start them."""
+    """Yield every mention of another session, in the order a run would start them."""
     for child in session.pre_session_spawns:
         yield Reference(session.id, "turn 0", child)
     for number, round_ in enumerate(dict.fromkeys(session.rounds)):
@@ -34,13 +34,13 @@ def references(session: Session) -> Iterator[Reference]:
 
 
 def roots(sessions: Sessions) -> tuple[str, ...]:
-    """Ids of the sessions that no other one mentions, in file order."""
+    """Return ids of the sessions that no other one mentions, in file order."""
     mentioned = {reference.child for session in sessions.values() for reference in references(session)}
     return tuple(sid for sid in sessions if sid not in mentioned)
 
 
 def check_graph(sessions: Sessions, declared: Collection[str]) -> list[Problem]:
-    """Every structural problem. declared: all session ids of the file, those on faulty lines too."""
+    """Return every structural problem. declared: all session ids of the file, those on faulty lines too."""
     fork_parent = _fork_parents(sessions)
     return [
         *_unresolved(sessions, declared),
@@ -158,7 +158,7 @@ def _timed_children(sessions: Sessions) -> Iterator[Problem]:
 
 
 def _cycles(sessions: Sessions) -> Iterator[Problem]:
-    """One problem for every edge that closes a cycle; depth first, without recursion, as chains may be long."""
+    """Yield one problem for every edge that closes a cycle; depth first, without recursion, as chains may be long."""
     children = {
         sid: list(dict.fromkeys(r.child for r in references(session) if r.child in sessions))
         for sid, session in sessions.items()

@@ -180,7 +180,7 @@ class ConversationLine:
 
 
 def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
-    """Return the conversation of one line, or None and everything that is wrong with it."""
+    """Return the conversation of one line, or None, and its problems."""
     check = Checker(line)
     if not isinstance(value, dict):
         check.mapping(value, None)

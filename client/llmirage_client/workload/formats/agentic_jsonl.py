@@ -29,7 +29,7 @@ _NS_PER_S = 1e9
 
 
 def load(path: str) -> Workload:
-    """Every line of the file, by arrival time. Raises WorkloadError with all problems, each with line and field."""
+    """Load every line of the file, by arrival time. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     sessions: list[Session] = []
     first_line: dict[str, int] = {}

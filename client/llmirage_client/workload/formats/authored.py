@@ -93,7 +93,7 @@ class Timing:
 
 
 def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Timing:
-    """`timestamp` and `delay`, milliseconds both."""
+    """Read `timestamp` and `delay`, both in milliseconds."""
     timestamp_ms = check.given(row, "timestamp", check.number, prefix)
     delay_ms = check.given(row, "delay", check.number, prefix)
     return Timing(None if timestamp_ms is None else timestamp_ms / _MS_PER_S, (delay_ms or 0.0) / _MS_PER_S)
@@ -115,13 +115,13 @@ def read_extra(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Mapp
 
 
 def check_type(row: Mapping[str, Any], name: str, check: Checker, prefix: str = "") -> None:
-    """`type`, where it is given, is the name of the format."""
+    """Check that `type`, where it is given, is the name of the format."""
     if row.get("type", name) != name:
         check.fail(f"{prefix}type", f"Input should be '{name}'")
 
 
 def load(path: str) -> Workload:
-    """Every line of the file. Raises WorkloadError with all problems, each with line and field."""
+    """Load every line of the file. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     reader = TurnReader()
     lines: SessionLines[AuthoredTurn] = SessionLines()
@@ -151,7 +151,7 @@ _MULTI_TURN_KEYS = ("type", "session_id", "turns")
 
 
 def load_multi_turn(path: str) -> Workload:
-    """Every conversation of the file. Raises WorkloadError with all problems, each with line and field."""
+    """Load every conversation of the file. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     reader = TurnReader()
     lines: SessionLines[AuthoredTurn] = SessionLines()
@@ -210,7 +210,10 @@ def load_random_pool(
     batch_size_audio: int = 1,
     batch_size_video: int = 1,
 ) -> Workload:
-    """As many requests as conversations says. Raises WorkloadError with all problems, each with file, line and field."""
+    """Draw as many requests as `conversations` says.
+
+    Raises WorkloadError with all problems, each with file, line and field.
+    """
     sizes = (batch_size_text, batch_size_image, batch_size_audio, batch_size_video)
     problems: list[Problem] = []
     stray = StrayKeys()
@@ -234,7 +237,7 @@ def load_random_pool(
 
 
 def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterator[Content]:
-    """One entry of each pool for every request."""
+    """Yield one entry of each pool for every request."""
     for drawn in zip(*(rng.choices(pool, k=count) for pool in pools), strict=True):
         content = Content()
         for part in drawn:
@@ -243,7 +246,7 @@ def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterat
 
 
 def _batches(pools: list[list[Content]], count: int, sizes: tuple[int, ...], rng: random.Random) -> Iterator[Content]:
-    """So many texts, images, sounds and videos for every request, of all that the pools hold."""
+    """Yield for every request the batch sizes' numbers of texts, images, sounds and videos from all pools."""
     whole = Content()
     for pool in pools:
         for entry in pool:

@@ -33,7 +33,7 @@ class _ChatLine:
 
 
 def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
-    """Every request of the file. block_size: tokens that a hash stands for.
+    """Load every request of the file. block_size: tokens that a hash stands for.
 
     Raises WorkloadError with all problems, each with line and field.
     """

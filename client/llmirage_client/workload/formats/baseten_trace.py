@@ -27,7 +27,9 @@ _MS_PER_S = 1e3
 
 
 def load(path: str, *, force_min_tokens: bool = True, kv_hints: bool = True) -> Workload:
-    """Every row of the file. force_min_tokens: send the length of the reply as min_tokens too. kv_hints: send the hashes.
+    """Load every row of the file.
+
+    force_min_tokens: send the length of the reply as min_tokens too. kv_hints: send the hashes.
 
     Raises WorkloadError with all problems, each with its row and column.
     """

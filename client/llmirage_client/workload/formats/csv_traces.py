@@ -48,7 +48,7 @@ COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def load(path: str) -> Workload:
-    """Every request of the file. Raises WorkloadError with all problems, each with line and column."""
+    """Load every request of the file. Raises WorkloadError with all problems, each with line and column."""
     problems: list[Problem] = []
     sessions: list[Session] = []
     without_reply = 0
@@ -88,7 +88,7 @@ _BLOCK_TOKENS = 16  # to which prompts of a session share their beginning
 
 
 def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
-    """Every request of the file. sessions: requests of one session are turns of one conversation.
+    """Load every request of the file. sessions: requests of one session are turns of one conversation.
 
     Raises WorkloadError with all problems, each with line and column.
     """
@@ -161,7 +161,7 @@ class _Row:
 
 
 def load_blis(path: str, *, block_size: int = _BLIS_BLOCK_TOKENS, header: str | None = None) -> Workload:
-    """Every request of the CSV that succeeded. header: the YAML file, looked for beside the CSV where it is not given.
+    """Load every request of the CSV that succeeded. header: the YAML file, looked for beside the CSV where it is not given.
 
     Raises WorkloadError with all problems, each with line and column.
     """

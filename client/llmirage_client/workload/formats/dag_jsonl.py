@@ -17,7 +17,7 @@ _SESSION_ID = re.compile(rb'"session_id"\s*:\s*"([^"\\]+)"')
 
 
 def load(path: str) -> Workload:
-    """Every conversation of the file. Raises WorkloadError with all problems, each with its line; never half a file."""
+    """Load every conversation of the file. Raises WorkloadError with all problems, each with its line; never half a file."""
     data = read_bytes(path)
     problems: list[Problem] = []
     first_line: dict[str, int] = {}  # of every id, those of faulty lines too
@@ -40,7 +40,7 @@ def load(path: str) -> Workload:
 
 
 def _ids_on_broken_lines(data: bytes, problems: Collection[Problem]) -> set[str]:
-    """Ids written on lines that are no JSON, so that their users are not reported for naming an unknown session."""
+    """Return ids written on lines that are no JSON, so that their users are not reported for naming an unknown session."""
     broken = {problem.line for problem in problems if problem.message.startswith("invalid JSON")}
     if not broken:
         return set()

@@ -59,7 +59,7 @@ class _DynamoTrace:
 
 
 def load(path: str, *, block_size: int | None = None) -> Workload:
-    """Every request of the file or folder. block_size: tokens of a hash, where a row does not say.
+    """Load every request of the file or folder. block_size: tokens of a hash, where a row does not say.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
@@ -176,7 +176,7 @@ def _read_tool(event: Mapping[str, Any], trace: _DynamoTrace, check: Checker) ->
 
 
 def _requests(trace: _DynamoTrace) -> Iterator[RecordedRequest]:
-    """Return the requests with what each waits for."""
+    """Yield the requests with what each waits for."""
     by_session: dict[str, list[_Served]] = {}
     by_id = {request.id: request for request in trace.requests}
     for request in sorted(trace.requests, key=lambda request: request.start_s):

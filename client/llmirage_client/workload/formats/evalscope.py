@@ -60,7 +60,7 @@ def load(
     max_prompt_length: int = 131_072,
     tokenizer: str | None = None,
 ) -> Workload:
-    """Every conversation of the file. Raises WorkloadError with all problems, each with its line."""
+    """Load every conversation of the file. Raises WorkloadError with all problems, each with its line."""
     left_out = LeftOut()
     lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer, left_out)
 
@@ -165,7 +165,7 @@ def load_share_gpt(
     max_prompt_length: int = 131_072,
     tokenizer: str | None = None,
 ) -> Workload:
-    """Every conversation of the file. Raises WorkloadError with all problems, each with its line."""
+    """Load every conversation of the file. Raises WorkloadError with all problems, each with its line."""
     left_out = LeftOut()
     lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer, left_out)
 
@@ -268,7 +268,7 @@ _TRIE_MOST = 10_000_000  # no model takes as many tokens
 
 
 def load_trie(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = False) -> Workload:
-    """Every trace of the file. Raises WorkloadError with all problems, each with line and field."""
+    """Load every trace of the file. Raises WorkloadError with all problems, each with line and field."""
 
     def read(value: Any, check: Checker) -> tuple[Turn, ...]:
         row = check.mapping(value, None)
@@ -356,7 +356,10 @@ def load_random(
     seed: int,
     dataset_offset: int,
 ) -> Workload:
-    """`conversations` of them from number dataset_offset on. Raises WorkloadError when a range ends before it begins."""
+    """Draw `conversations` conversations from number dataset_offset on.
+
+    Raises WorkloadError when a range ends before it begins.
+    """
     spans = {"turns": (min_turns, max_turns), "prompt_length": (min_prompt_length, max_prompt_length)}
     problems = [
         Problem(f"{low} is more than max_{name} {high}", field=f"option min_{name}")

@@ -39,7 +39,7 @@ class _Conversation:
 
 
 def load(path: str, *, tool_delays: bool = True) -> Workload:
-    """Every conversation of the file. tool_delays: wait `delay_seconds` before a request.
+    """Load every conversation of the file. tool_delays: wait `delay_seconds` before a request.
 
     Raises WorkloadError with all problems, each with line and field.
     """

@@ -246,7 +246,7 @@ _MS_PER_S = 1e3
 
 
 def load_agentic(path: str, *, block_size: int | None = None) -> Workload:
-    """Every play of the file. block_size: tokens that a hash stands for, where no header says; None: as the rows fit.
+    """Load every play of the file. block_size: tokens that a hash stands for, where no header says; None: as the rows fit.
 
     Raises WorkloadError with all problems, each with line and field.
     """

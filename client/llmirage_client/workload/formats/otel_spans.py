@@ -73,7 +73,7 @@ def tool_definitions(attributes: Mapping[str, Any], check: Checker, at: str) -> 
 
 
 def request_parameters(attributes: Mapping[str, Any], check: Checker, at: str) -> dict[str, Any]:
-    """Temperature and stop sequences of the request."""
+    """Return temperature and stop sequences of the request."""
     extra: dict[str, Any] = {}
     temperature = check.given(attributes, "gen_ai.request.temperature", check.number, at)
     if temperature is not None:
@@ -100,7 +100,7 @@ def _system(value: object, check: Checker, field: str) -> Iterator[Message]:
 
 
 def _messages(message: Mapping[str, Any], check: Checker, at: str) -> Iterator[Message]:
-    """Return the messages that one with parts is: each tool's result is one of its own."""
+    """Yield a message with parts as messages; each tool's result becomes one of its own."""
     role = check.text(check.required(message, "role", f"{at}."), f"{at}.role", may_be_empty=False)
     if role is None:
         return
@@ -178,7 +178,7 @@ class _Call:
 
 
 def load(path: str) -> Workload:
-    """Every trace of the file or folder. Raises WorkloadError with all problems, each with file, line and field."""
+    """Load every trace of the file or folder. Raises WorkloadError with all problems, each with file, line and field."""
     problems: list[Problem] = []
     left_out = LeftOut()
     traces: dict[str, list[_Call]] = {}
@@ -301,7 +301,7 @@ def _time(span: Mapping[str, Any], which: str, at: str, check: Checker) -> float
 
 
 def _requests(trace: str, calls: Sequence[_Call], parents: Mapping[str, str | None]) -> Iterator[RecordedRequest]:
-    """Return the calls of a trace by start, each with those that it waits for."""
+    """Yield the calls of a trace by start, each with those that it waits for."""
     replies: dict[str, list[_Call]] = {}
     for call in calls:
         if call.reply:
@@ -383,7 +383,7 @@ _EXGENTIC_ENDINGS = (".jsonl", ".jsonl.gz", ".json")
 def load_exgentic(
     path: str, *, harness: str | None = None, source_model: str | None = None, benchmark: str | None = None
 ) -> Workload:
-    """Every session of the file or folder that the options let pass.
+    """Load every session of the file or folder that the options let pass.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """

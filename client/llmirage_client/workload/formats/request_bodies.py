@@ -24,7 +24,7 @@ from llmirage_client.workload.session import Problem, Session, Turn, Workload, W
 
 
 def load(path: str) -> Workload:
-    """Every body of the file or directory. Raises WorkloadError with all problems, each with file, line and field."""
+    """Load every body of the file or directory. Raises WorkloadError with all problems, each with file, line and field."""
     problems: list[Problem] = []
     if Path(path).is_dir():
         sessions = _directory(Path(path), problems)
@@ -107,7 +107,7 @@ JsonPath = tuple[str | int, ...]
 
 
 def load_inputs(path: str) -> Workload:
-    """Every session of the file in order. Raises WorkloadError with all problems, each with the line it is on."""
+    """Load every session of the file in order. Raises WorkloadError with all problems, each with the line it is on."""
     data = read_bytes(path)
     try:
         document = parse(data)

@@ -22,7 +22,7 @@ _OF_THE_RUN = ("messages", "tools", "model", "stream", "stream_options", "max_to
 
 
 def load(path: str) -> Workload:
-    """Every captured request of the file or folder. Raises WorkloadError with all problems, each with file and line."""
+    """Load every captured request of the file or folder. Raises WorkloadError with all problems, each with file and line."""
     problems: list[Problem] = []
     sessions: list[Session] = []
     names: set[str] = set()

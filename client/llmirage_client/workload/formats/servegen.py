@@ -154,7 +154,7 @@ def _lengths_of(file: Path, problems: list[Problem]) -> dict[float, dict[str, _L
 
 
 def _distribution(value: Any, field: str, check: Checker) -> _Lengths | None:
-    """From a text of a Python dict, length to probability; None for an empty one, a window without requests."""
+    """Read lengths from a text of a Python dict, length to probability; None for an empty one, a window without requests."""
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
@@ -220,7 +220,7 @@ def _overlap_s(window: _Window, start_s: float, end_s: float) -> float:
 
 
 def _gaps(window: _Window, count: int, draw: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Gaps in any unit: they are scaled to fill their window."""
+    """Draw gaps in any unit; they are scaled to fill their window."""
     match window.family:
         case "Weibull":
             gaps = draw.weibull(window.shape, count)

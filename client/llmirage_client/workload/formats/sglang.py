@@ -29,7 +29,7 @@ _MS_PER_S = 1e3
 
 
 def load(path: str) -> Workload:
-    """Every request of the file. Raises WorkloadError with all problems, each with line and field."""
+    """Load every request of the file. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     left_out = LeftOut()
     sessions: list[Session] = []
@@ -103,7 +103,10 @@ Prompt = tuple[ContextMode, list[tuple[dict[str, Any], ...]]]
 
 
 def load_autobench(path: str, *, output_len: int = _OUTPUT_TOKENS) -> Workload:
-    """Every row of the file. output_len: of a reply where the row does not say. Raises WorkloadError with all problems."""
+    """Load every row of the file.
+
+    output_len: of a reply where the row does not say. Raises WorkloadError with all problems.
+    """
     problems: list[Problem] = []
     sessions: list[Session] = []
     for row, check in read_rows(path, problems):

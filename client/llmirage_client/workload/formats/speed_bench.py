@@ -20,7 +20,7 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPEC
 
 
 def load(path: str, *, category: str | None = None) -> Workload:
-    """Every question of the file. category: only those of one. Raises WorkloadError with all problems."""
+    """Load every question of the file. category: only those of one. Raises WorkloadError with all problems."""
     problems: list[Problem] = []
     left_out = LeftOut()
     sessions: list[Session] = []

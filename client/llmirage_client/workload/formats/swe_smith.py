@@ -152,7 +152,10 @@ def cut(trajectory: Trajectory, recipe: Recipe, tokenizer: Tokenizer) -> Cut | N
 
 
 def _fill(texts: Iterator[str], target: int, tokenizer: Tokenizer) -> tuple[tuple[str, ...], int]:
-    """Messages of `target` tokens together, the last one cut; and how many tokens are missing when the texts run out."""
+    """Return messages of `target` tokens together, the last one cut.
+
+    And how many tokens are missing when the texts run out.
+    """
     messages: list[str] = []
     room = target
     while room > 0:

@@ -46,7 +46,7 @@ class _Rounds:
 
 
 def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = False) -> Workload:
-    """Every session of the file or folder. block_size: tokens to which prompts share what they have in common.
+    """Load every session of the file or folder. block_size: tokens to which prompts share what they have in common.
 
     add_reasoning: replies are longer by their reasoning tokens, for providers that count these apart.
     Raises WorkloadError with all problems, each with line and field.

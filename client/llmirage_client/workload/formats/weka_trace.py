@@ -199,7 +199,7 @@ class _WekaReader:
         self._sessions += sessions
 
     def _streams(self, name: str, entries: _Entries, trace: _WekaTrace, started: _Stream | None) -> Iterator[_Stream]:
-        """Return the agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
+        """Yield the agents of a trace or of a subagent, the main one first. started: how the subagent begins."""
         found = agents(entries.requests)
         if not found:
             self._dropped += len(entries.markers)
@@ -328,7 +328,7 @@ class _Body:
 
 
 def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Iterator[RecordedRequest]:
-    """Return the requests of a trace with what each waits for.
+    """Yield the requests of a trace with what each waits for.
 
     A subagent starts as AIPerf starts it: after the dispatch of its parent's request if that was under way when it began,
     else after its reply, from which on the time up to the marker is not waited.
@@ -410,7 +410,7 @@ def _beginning(data: bytes) -> Mapping[str, Any]:
 
 
 def _scope(trace: Mapping[str, Any]) -> int | None:
-    """Within what the ids of a trace mean something; None: everywhere."""
+    """Return the scope within which a trace's ids hold; None: everywhere."""
     return None if trace.get("hash_id_scope") == "global" else key_of("weka", trace.get("id"))
 
 

@@ -28,7 +28,7 @@ _ROUNDS_TO_MEET_A_COUNT = 8
 
 
 def as_messages(plan: Plan, text: SyntheticText, exact_replies: bool) -> Workload:
-    """Messages of text; counts are of the contents alone, without the chat template.
+    """Return messages of text; counts are of the contents alone, without the chat template.
 
     exact_replies: the turns' `extra` asks for as many tokens as max_tokens allows.
     """
@@ -143,7 +143,10 @@ def preset_workload(
 
 
 def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: bool) -> Workload:
-    """with_ids: of the tokens, for a format in tokens. Raises WorkloadError for branches, which such a format has not."""
+    """Make sessions in tokens.
+
+    with_ids: of the tokens, for a format that has them. Raises WorkloadError for branches, which such a format has not.
+    """
     if profile.format != "agentic_jsonl":
         return as_messages(plan, text, profile.exact_replies)
     if profile.branching:

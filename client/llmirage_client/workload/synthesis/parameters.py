@@ -119,7 +119,7 @@ def merge(values: Values, tree: Mapping[str, Any], problems: list[Problem], line
 
 
 def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in a nested mapping, where a whole distribution is one value."""
+    """Yield (dotted name, value) of everything in a nested mapping, where a whole distribution is one value."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and name not in PARAMETERS:

@@ -111,7 +111,7 @@ class _PlanBuilder:
             root.turns[-1].children.append(Children(self._branches(root, children, "branch"), fork=True))
 
     def _call_sub_agents(self, caller: PlannedConversation, calls: int, nested: bool = False) -> None:
-        """At different turns of the caller, none of them its last, since some turn has to wait for the results."""
+        """Place agents at different turns of the caller, but not its last: some turn has to wait for the results."""
         last = len(caller.turns) - 1
         places = sorted(self._source.choice(last, size=min(calls, last), replace=False).tolist()) if last else []
         for place in places:
@@ -149,7 +149,7 @@ class _PlanBuilder:
         return turns
 
     def _retrieved(self) -> list[Piece]:
-        """Different documents, those most in demand first more often than not."""
+        """Return different documents, those most in demand first more often than not."""
         if not self._documents:
             return []
         wanted = min(self._count("documents.per_message", 0), len(self._documents))

@@ -108,7 +108,7 @@ def read_profile(name: str, changes: Sequence[tuple[str, Any]] = (), rate_per_s:
 
 
 def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
-    """Return a value of the file that turned out wrong has a field and no line yet."""
+    """Return the problem with the line of its field, if it lacks one."""
     return replace(problem, line=lines.get(problem.field or "")) if problem.line is None else problem
 
 

@@ -51,7 +51,7 @@ def compare(profile: Profile, plan: Plan) -> list[Line]:
 
 
 def gaps(plan: Plan) -> tuple[float, float] | None:
-    """Arrivals per second and how the gaps between them vary (standard deviation over mean); None without times."""
+    """Return arrivals per second and how the gaps between them vary (standard deviation over mean); None without times."""
     times = [c.arrival_s for c in plan.conversations if c.arrival_s is not None]
     if len(times) < 3 or times[-1] <= 0:
         return None
@@ -66,7 +66,7 @@ def _figures(values: Sequence[float] | Any) -> Moments:
 
 
 def as_yaml(values: Values) -> str:
-    """All parameters; reading the text gives the same values."""
+    """Return all parameters; reading the text gives the same values."""
     lines = []
     section = ""
     for name, parameter in PARAMETERS.items():
