@@ -36,8 +36,7 @@ from llmirage_client.simulator.deployments import (
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
-from llmirage_client.size.report import SizeReport
-from llmirage_client.size.report_parts import Question, shape_name
+from llmirage_client.size.report import Question, SizeReport, shape_name
 from llmirage_client.size.sizing import Goal
 from llmirage_client.size.sizing import size as find_size
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source

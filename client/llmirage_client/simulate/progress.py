@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self, TextIO
 
-from llmirage_client.report.live_figures import SPARK_CELLS, latency_line, rate_line
 from llmirage_client.report.numbers import duration
-from llmirage_client.report.progress import StatusLine, bar, minutes
+from llmirage_client.report.progress import SPARK_CELLS, StatusLine, bar, latency_line, minutes, rate_line
 from llmirage_shared.log_histogram import LogHistogram
 
 if TYPE_CHECKING:

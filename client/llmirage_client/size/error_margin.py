@@ -16,8 +16,8 @@ from typing import Literal
 from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.bands import SHARES, Band, Quantity, Share, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.capacity import Capacity
 from llmirage_client.size.early_stopping import Interval
+from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
 
 Confidence = Literal["safe", "marginal", "not proven"]

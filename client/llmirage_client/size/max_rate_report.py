@@ -10,7 +10,7 @@ from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.deployments import hourly_usd, models_of, summary_line
 from llmirage_client.size.error_margin import least_confident, margins_of
 from llmirage_client.size.max_rate import MaxRate, MaxRates
-from llmirage_client.size.report_parts import (
+from llmirage_client.size.report import (
     Question,
     about_lines,
     rates_of,

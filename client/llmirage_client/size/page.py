@@ -10,11 +10,15 @@ from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
 from llmirage_client.size.max_rate_report import MaxRateReport
-from llmirage_client.size.report import SizeReport, answer_line, name_of, nearest, notes_of
-from llmirage_client.size.report_parts import (
+from llmirage_client.size.report import (
     Question,
+    SizeReport,
     about_lines,
+    answer_line,
     effort_text,
+    name_of,
+    nearest,
+    notes_of,
     refused_rows,
     shape_name,
     tightest_cells,

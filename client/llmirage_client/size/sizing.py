@@ -2,19 +2,192 @@
 
 Every shape waits in a queue, at the cost of the fewest instances that may suffice. The cheapest entry is simulated. If it
 suffices it is the answer, as all others cost at least as much; else it goes back with more instances.
+
+The numbers of instances of one shape are tried on one fixed grid: doubled until they suffice, then halved towards
+the fewest. Clusters of up to SAMPLED instances are simulated whole: routers treat conversations differently in small
+clusters and in large ones. More are represented by SAMPLED, with their share of the traffic.
+
+Single simulations are noisy. Still, a stricter objective must never need fewer instances, nor a doubled traffic. A number of
+instances suffices under a condition that stricter objectives meet on fewer clusters only, and on a fixed grid such a search
+never ends lower with a stricter condition. For doubled traffic, a cluster must also meet the objectives at a half of the
+traffic, a quarter, and so on, down to a traffic that it carries beyond doubt, or to one at which requests hardly ever meet:
+there, a user alone stands for all. Conversations are simulated for so long that this is left out.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.capacity import Capacity, CapacitySearch
-from llmirage_client.size.trial import Effort, Trials
+from llmirage_client.size.rate_grid import user_grid
+from llmirage_client.size.traffic import missed_unloaded
+from llmirage_client.size.trial import Effort, Trial, Trials
+
+SAMPLED = 32  # instances
+_GRID = user_grid(100_000)  # numbers of instances that are tried
+_MEETING = 0.01  # requests in flight on an instance, about: a second one is there for 1 in 100
+_FAR_FROM_LIMIT = 0.5  # of it: conversations that use more may still lose what was cached, for longer than is simulated
+_PATIENCE = 4  # failures after which a user alone is simulated: if that fails, every number does
+_UNKNOWN_FLOOR_PER_S = 0.002  # requests/s of an instance of which no bound is known
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A number of instances that suffices. trial: the simulation that shows it; `sampled`: of SAMPLED instances.
+
+    fewest, most: the numbers between which noise leaves the answer.
+    """
+
+    shape: InstanceShape
+    instances: int
+    trial: Trial
+    fewest: int
+    most: int
+
+    @property
+    def gpus(self) -> int:
+        return self.shape.gpus * self.instances
+
+    @property
+    def sampled(self) -> bool:
+        return self.instances > SAMPLED
+
+
+class CapacitySearch:
+    """The search for one shape, a simulation at a time.
+
+    least: the fewest instances that may still suffice; None: no number does, for the `reason`. nearest: the verdict that
+    came closest then.
+    """
+
+    def __init__(self, shape: InstanceShape, base: ClusterConfig, trials: Trials) -> None:
+        self.shape = shape
+        self.reason = ""
+        self.nearest: Verdict | None = None
+        self._base = base
+        self._trials = trials
+        self._traffic = trials.traffic
+        lengths = self._traffic.source.lengths
+        bounds = trials.bounds(self._config(1))
+        most = bounds.most_requests_per_s(lengths) if lengths is not None else None
+        self._alone_s = bounds.latency_s(lengths) if lengths is not None else None
+        self._judged: dict[int, Trial] = {}  # the trial that decides about a number of instances
+        self._drifts = not self._traffic.source.single_turns
+        self._low = -1  # place on the grid of a number that does not suffice; those below the roofline's are not tried
+        self._enough: int | None = None  # of one that does
+        self._failures = 0
+        self.least: int | None = 1
+        if self._by_rate and most is not None:
+            self.least = max(1, math.ceil(self._traffic.amount / most))
+        self._skip()
+        if missed := missed_unloaded(trials.objectives, self._traffic.source.sizes, bounds):
+            reasons = "; ".join(map(_at_best, missed))
+            self._give_up(f"unloaded: {reasons}", max(missed, key=lambda verdict: verdict.load))
+
+    @property
+    def _by_rate(self) -> bool:
+        return self._traffic.kind == "request_rate"
+
+    @property
+    def _next(self) -> int:
+        """The place that is tried next: doubled numbers up to one that suffices, then the middle between it and `_low`."""
+        return max(0, 2 * self._low + 1) if self._enough is None else (self._low + self._enough) // 2
+
+    @property
+    def _narrowed(self) -> bool:
+        return self._enough is not None and self._enough - self._low == 1
+
+    def _config(self, instances: int) -> ClusterConfig:
+        return self.shape.config(self._base, instances)
+
+    def step(self) -> Capacity | None:
+        """Simulate a number of instances, unless the search is over; `least` may grow. Raises ConfigError, SimulationError.
+
+        Not None: `least`, as it was, is the answer.
+        """
+        before = self.least
+        assert before is not None
+        if not self._narrowed:
+            self._try(self._next)
+        return self._capacity(before) if self._narrowed and self.least == before else None
+
+    def _try(self, place: int) -> None:
+        """Simulate one instance more, unless a user alone misses the objectives."""
+        instances = _GRID[place]
+        trial = self._judged[instances] = self._decide(instances)
+        if trial.met:
+            self._enough = place
+        else:
+            self._low = place
+            self._failures += 1
+            if self._failures == _PATIENCE and self._never():
+                return
+            if self._next >= len(_GRID):
+                self._give_up(f"more than {instances:,} instances needed", trial.tightest)
+                return
+        self._skip()
+
+    def _skip(self) -> None:
+        """Pass over numbers that are ruled out without a simulation, and say which is the least that is not."""
+        assert self.least is not None
+        while not self._narrowed and _GRID[self._next] < self.least:
+            self._low = self._next
+        self.least = max(self.least, _GRID[self._low + 1])
+
+    def _decide(self, instances: int) -> Trial:
+        """Simulate the traffic on `instances`, or the half, quarter, ... of it that misses the objectives."""
+        amount = self._traffic.amount
+        trial = less = self._judge(instances, amount)
+        while trial.met and less.met_by_latency and not (less.alone or less.beyond_doubt or self._drifts):
+            amount = amount / 2 if self._by_rate else amount // 2
+            less = self._judge(instances, amount)
+        return trial if less.met_by_latency else less
+
+    def _judge(self, instances: int, amount: float) -> Trial:
+        if amount < self._floor(instances):
+            return self._trials.alone(self._config(instances))
+        if instances > SAMPLED:
+            amount = amount * SAMPLED / instances
+            amount = amount if self._by_rate else math.ceil(amount)
+        return self._trials.run(self._config(min(instances, SAMPLED)), amount)
+
+    def _floor(self, instances: int) -> float:
+        """Return the traffic below which a user alone stands for it."""
+        if not self._by_rate:
+            return instances
+        return instances * (_MEETING / self._alone_s if self._alone_s is not None else _UNKNOWN_FLOOR_PER_S)
+
+    def _capacity(self, instances: int) -> Capacity:
+        """Return the capacity with the neighbours that noise does not rule out."""
+        place, trial = _GRID.index(instances), self._judged[instances]
+        before = self._judged.get(_GRID[place - 1]) if place else None
+        fewest = place if before is None or before.clear else place - 1
+        doubtful = not trial.clear or (self._drifts and trial.worst_load > _FAR_FROM_LIMIT)
+        return Capacity(self.shape, instances, trial, _GRID[fewest], _GRID[place + doubtful])
+
+    def _never(self) -> bool:
+        """Return whether a user alone misses the objectives, and so any number of instances does."""
+        alone = self._trials.alone(self._config(1))
+        if alone.met_by_latency:
+            return False
+        estimate = "" if alone.clear else f" (an estimate from {alone.counted:,} requests)"
+        self._give_up(f"even one user at a time misses: {alone.reason}{estimate}", alone.tightest)
+        return True
+
+    def _give_up(self, reason: str, nearest: Verdict | None) -> None:
+        self.least, self.reason, self.nearest = None, reason, nearest
+
+
+def _at_best(verdict: Verdict) -> str:
+    objective = verdict.objective
+    return f"{objective.text} cannot be met, at best it is {verdict.value:,.4g} {objective.metric.unit}"
+
 
 Goal = Literal["cost", "gpus"]
 Progress = Callable[[str], None]

@@ -35,7 +35,6 @@ _COLUMNS = (  # figure, heading, format
     ("cached_token_share", "cached", ".0%"),
 )
 _ALL_DELIVERED = "All request rates were delivered. "
-_STEADY = "Measured in the steady state: after the cluster has filled up, while the load is on. "
 _FACTORS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 

@@ -13,8 +13,7 @@ from terminals import Clock, drawn, screen, terminal
 
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.operations.simulate import SimulateSettings, simulate
-from llmirage_client.report.live_figures import LiveFigures, sparkline
-from llmirage_client.report.progress import Progress
+from llmirage_client.report.progress import LiveFigures, Progress, sparkline
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.token_rows import TokenRow
 

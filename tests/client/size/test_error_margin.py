@@ -11,9 +11,9 @@ from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.bands import Quantity, band_of_cluster
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.capacity import Capacity
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.error_margin import error_margin, margins_of_answer
+from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
 
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
