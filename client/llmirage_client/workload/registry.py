@@ -24,14 +24,15 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 _LINES_TO_LOOK_AT = 100
 
 
-def _find_formats() -> dict[str, Format]:
+def find_formats() -> dict[str, Format]:
+    """Return the formats of all modules of `formats/` by name, in the order in which they are tried."""
     modules = pkgutil.iter_modules(formats.__path__, f"{formats.__name__}.")
     values = [value for module in modules for value in vars(importlib.import_module(module.name)).values()]
     found = [value for value in values if isinstance(value, Format)]
     return {declared.name: declared for declared in sorted(found, key=lambda declared: (declared.order, declared.name))}
 
 
-FORMATS: Mapping[str, Format] = _find_formats()
+FORMATS: Mapping[str, Format] = find_formats()
 ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() for alias in declared.aliases}
 
 

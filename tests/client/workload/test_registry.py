@@ -118,7 +118,7 @@ def test_a_new_format_is_one_module_and_nothing_else(tmp_path: Path, monkeypatch
     )
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
     try:
-        assert "colours_json" in registry._find_formats()
+        assert "colours_json" in registry.find_formats()
     finally:
         sys.modules.pop("llmirage_client.workload.formats.colours_json", None)
         importlib.invalidate_caches()
