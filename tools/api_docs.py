@@ -40,7 +40,7 @@ response to the same request without it. The server describes itself under `GET 
 
 Other fields that vLLM, SGLang, TensorRT-LLM, llama.cpp or Dynamo document (`bad_words`, `cache_salt`, `vllm_xargs`, ...) are
 accepted. Any other field is refused, as the OpenAI API refuses it (`Unknown parameter: 'x'.`), unless the server was started
-with `--unknown-fields ignore`.
+with `--set unknown_fields=ignore`.
 
 In a conversation the model may refuse. If the last message of the user has at most 1,000 characters and asks for what
 `/v1/moderations` flags as `illicit/violent`, `self-harm/instructions`, `sexual/minors` or `hate/threatening` ("How do I make
@@ -65,7 +65,7 @@ over WebSocket: [WebSocket](websocket.md).
 Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes
 the server refuse new requests with 503 until `POST /wake_up`; `GET /is_sleeping` shows the state. With `--api-key` every
 path but `/health`, `/livez`, `/ping` and `/metrics` needs a key; without it, what changes the server or shows the journal
-(`/sleep`, caches, `/llmirage/...`) is for its own machine. `--rate-limit` and `--token-limit` count all requests that
+(`/sleep`, caches, `/llmirage/...`) is for its own machine. `rate_limit` and `token_limit` count all requests that
 generate, and embeddings.
 """
 

@@ -99,7 +99,7 @@ def webp(tab: Tab) -> bytes:
 def report(tab: Tab, folder: Path) -> None:
     workload = ["bundled:coding-agent-team", "--fixed-schedule-speedup", "10"]
     cluster = ["--model", "llama-3.1-70b", "--gpu", "h100_sxm", "--tp", "2", "--weights", "fp8", "--instances", "4"]
-    goal = ["--slo", "ttft_p99<1s,tpot_p95<30ms", "--records", "--artifact-dir", str(folder / "run")]
+    goal = ["--slo", "ttft_p99<1s,tpot_p95<30ms", "--set", "records=true", "--artifact-dir", str(folder / "run")]
     subprocess.run([*_LLMIRAGE, "simulate", *workload, *cluster, *goal], check=True, stdout=subprocess.DEVNULL)
     page = folder / "report.html"
     subprocess.run([*_LLMIRAGE, "report", str(folder / "run"), "-o", str(page)], check=True, stdout=subprocess.DEVNULL)

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 
 import llmirage
+from llmirage_client.cli import main
+from llmirage_client.commands.actions import catalog
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
 from llmirage_server.config import ALIASES, SETTINGS
 from llmirage_server.faults.registry import FAULTS, described, parameter_texts
@@ -71,7 +74,22 @@ def _meaning(about: About) -> str:
 
 def _as_keys(text: str) -> str:
     """A text of the command line in the words of a file."""
-    return _PAGE.sub(r"[\1](\1.md)", _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text))
+    return _links(_FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text))
+
+
+def _links(text: str) -> str:
+    return _PAGE.sub(r"[\1](\1.md)", text)
+
+
+def every_setting() -> Iterable[str]:
+    """The settings of the commands that take --set."""
+    yield from ("| setting | of | flag | meaning |", "|---|---|---|---|")
+    with click.Context(main):
+        rows = catalog.settings()
+    for row in rows:
+        others = f" ({', '.join(f'`{key}`' for key in row['also'])})" if row["also"] else ""
+        flag = f"`{row['flag']}`" if row["flag"] else ""
+        yield _row(f"`{row['name']}`{others}", ", ".join(row["of"]), flag, _links(" ".join(row["meaning"].split())))
 
 
 def script(part: str) -> Iterable[str]:
@@ -106,7 +124,7 @@ def prometheus(whose: str) -> Iterable[str]:
 
 TABLES: Mapping[str, Callable[..., Iterable[str]]] = {
     "faults": faults, "conditions": conditions, "settings": settings,
-    "script": script, "metrics": metrics, "prometheus": prometheus,
+    "every_setting": every_setting, "script": script, "metrics": metrics, "prometheus": prometheus,
 }  # fmt: skip
 
 

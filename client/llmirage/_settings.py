@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from llmirage_shared.settings import About, ConfigError, did_you_mean, instance_of, settings_of
@@ -40,14 +40,14 @@ def takes_settings(kind: type[Any]) -> Callable[[F], F]:
 
 def _place(others: Iterable[str], given: dict[str, Any], written: Iterable[str], known: Mapping[str, About]) -> None:
     """Move keyword arguments to the places of their settings. Raises ConfigError with all problems."""
-    by_name = {name: about for about in known.values() for name in _names(about)}
+    by_name = {name: about for about in known.values() for name in about.keys}
     problems = []
     for name in others:
         if (about := by_name.get(name)) is None:
             problems.append(_unknown(name, by_name))
             continue
         value = given.pop(name)
-        argument = next((one for one in _names(about) if one in written), None)
+        argument = next((one for one in about.keys if one in written), None)
         if argument is None:
             given["set"] = {**(given.get("set") or {}), name: value}
         elif value is not None and given.get(argument) is not None:
@@ -81,7 +81,7 @@ def _cluster_kind(kind: type[Any]) -> Any:
 
 def named_values(given: Mapping[str, Any], settings: Mapping[str, About], but: Iterable[str] = ()) -> dict[str, Any]:
     """Return the values by the names of the settings. Raises ConfigError with all problems."""
-    by_name = {name: about for about in settings.values() for name in _names(about)}
+    by_name = {name: about for about in settings.values() for name in about.keys}
     arguments = [(name, value) for name, value in given.items() if name not in ("set", *but) and value is not None]
     found: dict[str, Any] = {}
     problems: list[str] = []
@@ -92,7 +92,7 @@ def named_values(given: Mapping[str, Any], settings: Mapping[str, About], but: I
             problems.append(f"{keyword}: given twice, the other time as {about.name}")
         elif value is not None:
             try:
-                found[about.name] = _value(about, value)
+                found[about.name] = about.read_value(_plain(about, value))
             except ValueError as error:
                 problems.append(f"{keyword} {error}")
     if problems:
@@ -100,32 +100,17 @@ def named_values(given: Mapping[str, Any], settings: Mapping[str, About], but: I
     return found
 
 
-def _names(about: About) -> Iterator[str]:
-    for name in (about.flag or about.name, about.name, *about.other_names):
-        if len(name) > 1:
-            yield name.replace("-", "_")
-
-
 def _unknown(keyword: str, known: Iterable[str]) -> str:
     return f"{keyword}: there is no such setting{did_you_mean(keyword, known)}"
 
 
-def _value(about: About, value: Any) -> Any:
-    """Return a value of Python as the setting has it. Raises ValueError with the end of a sentence."""
+def _plain(about: About, value: Any) -> Any:
+    """Return a value of Python as files have it."""
     if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if isinstance(value, Mapping) and "=" in (about.metavar or ""):
-        value = [f"{key}={one}" for key, one in value.items()]
-    if about.several:
-        numbers = value if isinstance(value, list | tuple) else (value,)
-        if not numbers:
-            raise ValueError("must have at least one number")
-        return tuple(about.convert(number) for number in numbers)
-    if about.repeated:
-        value = (value,) if isinstance(value, str) else value
-        if isinstance(value, list | tuple):
-            value = [_text(one) for one in value]
-    return about.convert(value)
+        return os.fspath(value)
+    if about.repeated and not about.several and isinstance(value, list | tuple):
+        return [_text(one) for one in value]
+    return value
 
 
 def _text(value: Any) -> str:

@@ -109,7 +109,7 @@ COMMANDS = {
     "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": (
         "llmirage_client.commands.catalog:catalog",
-        "List built-in workloads, clusters, GPUs, models, routers, formats.",
+        "List built-in workloads, clusters, GPUs, models, formats, settings.",
     ),
 }
 

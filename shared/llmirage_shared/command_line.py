@@ -1,9 +1,10 @@
-"""The command line of settings: a flag for each, under its heading, and commands whose work is imported when they run."""
+"""The command line of settings: flags under headings, --set for the rest, commands whose work is imported when they run."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,20 +16,23 @@ from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, 
 OPTIONS = "Options"  # the heading of options that need no other
 FEW = 20  # options that --help shows all
 ALL = "llmirage.help_all"  # in a context's `meta`: the help shows all options
+_BOTH_FLAGS = re.compile(r"--([\w-]+) / --no-\1\b")
 _SENTENCE_END = re.compile(r"; |\. ")
-_PROBLEMS = "llmirage.problems"
+_PROBLEMS, _SET = "llmirage.problems", "llmirage.set"  # in a context's `meta`
 _UNITS = {"_gb_per_s": "GB/S", "_per_s": "R", "_ms": "MS", "_s": "S", "_gib": "GIB"}  # by the end of a field's name
 
 
 class SettingOption(click.Option):
-    """The flag of a setting. It accepts all names and shows the usual ones.
+    """A setting on the command line: by its flag, which accepts all names and shows the usual ones, or by --set.
 
+    former: flags that it does not have, as --set is the way to give it; each with the value it stands for, if it takes none.
     checked: validate values against the setting's limits here; else the configuration does.
     environment: prefix of the environment variable for the flag; empty: none.
     """
 
     def __init__(self, about: About, *, checked: bool = True, environment: str = "") -> None:
         self.about = about
+        self.former: dict[str, str] = {}
         self._checked = checked
         boolean = bool in about.kinds
         unset = about.unset or (about.needs and not about.switch) or about.required or not checked
@@ -40,10 +44,39 @@ class SettingOption(click.Option):
             multiple=about.repeated,
             required=about.required,
             **(default if boolean or not unset else {}),
-            envvar=f"{environment}_{about.flag or about.name}".upper() if environment else None,
+            envvar=f"{environment}_{about.spelled or about.name}".upper().replace("-", "_") if environment else None,
             metavar=None if boolean else about.metavar or _metavar(about),
-            help=about.help + _remarks(about),
+            help=about.help + remarks(about),
         )
+
+    def keep_flags(self, command: str) -> None:
+        """Keep the flags that a command of many settings has for this one."""
+        self.hidden = not self.about.has_flag(command)
+        if self.hidden and not self.about.carried:
+            kept = {flag for name in self.about.hidden for flag in _flag_pair(name)}
+            values = ("true", "false") if bool in self.about.kinds else ("", "")
+            for flags, value in zip((self.opts, self.secondary_opts), values, strict=True):
+                self.former |= {flag: value for flag in flags if flag not in kept}
+            self.opts = [flag for flag in self.opts if flag in kept]
+            self.secondary_opts = [flag for flag in self.secondary_opts if flag in kept]
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if self.opts:
+            super().add_to_parser(parser, ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        if self.opts and (ctx is None or self.name not in ctx.meta.get(_SET, {})):
+            return super().get_error_hint(ctx)  # type: ignore[arg-type]  # click says it may be None
+        return f"'--set {self.name}'"
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        given = ctx.meta.get(_SET, {}).get(self.name)
+        if given is not None:
+            if self.name in opts:
+                problem = f"{self.name} is given twice: by --set and by a flag ({self.about.as_option})"
+                _keep(ctx, click.BadParameter(problem, ctx, param_hint="'--set'"))
+            opts = {**opts, str(self.name): given if self.multiple else given[-1]}
+        return super().consume_value(ctx, opts)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if bool in self.about.kinds or (value is None and not self.multiple):
@@ -66,12 +99,13 @@ class SettingOption(click.Option):
         except click.BadParameter as error:
             if _from_environment(ctx, self):
                 error.param_hint = str(self.envvar)
-            ctx.meta.setdefault(_PROBLEMS, []).append(error)
+            _keep(ctx, error)
             return None
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         names = self.opts, self.secondary_opts
-        unseen = self.about.hidden if shows_all(ctx) else (*self.about.aliases, *self.about.hidden)
+        few = not _is_long(ctx)
+        unseen = self.about.hidden if few else (*self.about.aliases, *self.about.hidden)
         hidden = {f"--{name.replace('_', '-')}" for name in unseen}
         self.opts = [flag for flag in self.opts if flag not in hidden]
         self.secondary_opts = self.secondary_opts[:1]
@@ -79,14 +113,10 @@ class SettingOption(click.Option):
             record = super().get_help_record(ctx)
         finally:
             self.opts, self.secondary_opts = names
-        if record is None or shows_all(ctx):
+        if record is None or few:
             return record
         first = _SENTENCE_END.split(self.about.help, maxsplit=1)[0].rstrip(".")
-        return record[0], f"{first}.{_remarks(self.about)}"
-
-    def is_usual(self, ctx: click.Context) -> bool:
-        """Return whether the short help of this command shows it."""
-        return self.required or self.about.usual is True or self.about.usual == ctx.command.name
+        return _BOTH_FLAGS.sub(r"--[no-]\1", record[0]), f"{first}.{remarks(self.about, limits=False)}"
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -95,6 +125,57 @@ class SettingOption(click.Option):
             names = completed(self.about.names() if self.about.names else (), incomplete)
             return names or [CompletionItem(incomplete, type=self.metavar.lower())]
         return completed(self.about.names() if self.about.names else self.about.choices, incomplete)
+
+
+class SetOption(click.Option):
+    """`--set KEY=VALUE`, which gives any setting of the command by name."""
+
+    def __init__(self, settings: Sequence[SettingOption]) -> None:
+        self._by_key = {key: option for option in settings for key in option.about.keys}
+        help = "Give any setting by name; may be repeated."
+        super().__init__(
+            ["--set"],
+            multiple=True,
+            is_eager=True,
+            expose_value=False,
+            callback=self._read,
+            metavar="KEY=VALUE",
+            help=help,
+        )
+
+    def _read(self, ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:
+        given = ctx.meta.setdefault(_SET, {})
+        for text in texts:
+            key, equals, value = text.partition("=")
+            option = self._by_key.get(_as_key(key))
+            if option is not None and equals:
+                given.setdefault(option.name, []).append(value.strip())
+                continue
+            problem = f"{text!r} is not KEY=VALUE" if option or not equals else _unknown_key(key, self._by_key)
+            _keep(ctx, click.BadParameter(problem, ctx, self))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        key, equals, begun = incomplete.partition("=")
+        if not equals:
+            return [CompletionItem(f"{name}=") for name in self._by_key if name.startswith(_as_key(key))]
+        option = self._by_key.get(_as_key(key))
+        found = [] if option is None else option.shell_complete(ctx, begun)
+        return [CompletionItem(f"{key}={item.value}") for item in found]
+
+
+def _as_key(text: str) -> str:
+    return text.strip().replace("-", "_").lower()
+
+
+def _unknown_key(key: str, known: Iterable[str]) -> str:
+    return f"there is no setting {key.strip()!r}{did_you_mean(_as_key(key), known)}"
+
+
+def _keep(ctx: click.Context, problem: click.BadParameter) -> None:
+    """Keep a problem until all are known."""
+    ctx.meta.setdefault(_PROBLEMS, []).append(problem)
 
 
 def completed(names: Iterable[str], incomplete: str) -> list[Any]:
@@ -107,8 +188,12 @@ def completed(names: Iterable[str], incomplete: str) -> list[Any]:
 
 def shows_all(ctx: click.Context) -> bool:
     """Return whether the help of a command shows all of its options, as it does for commands with few."""
-    few = not (isinstance(ctx.command, SettingsCommand) and ctx.command.has_long_tail)
-    return few or bool(ctx.meta.get(ALL))
+    return not _is_long(ctx) or bool(ctx.meta.get(ALL))
+
+
+def _is_long(ctx: click.Context) -> bool:
+    """Return whether a command has more settings than each could have a flag."""
+    return isinstance(ctx.command, SettingsCommand) and ctx.command.has_long_tail
 
 
 def _help_all(shown: bool) -> click.Option:
@@ -135,8 +220,13 @@ def environment_note() -> str:
     return f"Options from the environment: {', '.join(names)}" if names else ""
 
 
+def _flag_pair(name: str) -> tuple[str, str]:
+    """Return the flag of a name, and the one that turns it off."""
+    return f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}"
+
+
 def _flags(about: About) -> list[str]:
-    main = about.flag or about.name.replace("_", "-")
+    main = about.spelled or about.name.replace("_", "-")
     names = [about.short] if about.short else []
     names += [main, *(alias.replace("_", "-") for alias in (*about.aliases, *about.hidden))]
     pair = bool in about.kinds and not about.switch
@@ -153,15 +243,15 @@ def _metavar(about: About) -> str:
     return f"{unit}[,{unit}...]" if about.several else unit
 
 
-def _remarks(about: About) -> str:
-    """Return its default and its limits, as the end of the help."""
+def remarks(about: About, limits: bool = True) -> str:
+    """Return the default of a setting and its limits, as the end of the help."""
     default, text = about.default, about.unset
     if not text and not about.required and not about.switch and not about.needs and default not in (None, "", (), {}):
         text = ("on" if default else "off") if isinstance(default, bool) else _text(default)
-    remarks = [f"default: {text}"] if text else []
-    if about.most is not None:
-        remarks.append(about.range if about.least is None else f"{about.least:g} to {about.most:,.10g}")
-    return f"  [{'; '.join(remarks)}]" if remarks else ""
+    found = [f"default: {text}"] if text else []
+    if about.most is not None and limits:
+        found.append(about.range if about.least is None else f"{about.least:g} to {about.most:,.10g}")
+    return f"  [{'; '.join(found)}]" if found else ""
 
 
 def _text(default: Any) -> str:
@@ -193,12 +283,14 @@ def options(
 class SettingsCommand(click.Command):
     """A command whose help lists options under their headings, and that reports all bad values at once.
 
-    With many options --help shows those that are declared `usual`, and --help-all shows all.
+    With at most FEW settings each has a flag. With more, those have one that are declared to have, --help shows the usual
+    ones, --help-all shows all, and --set gives the others.
 
     lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`.
     bare: flags that may stand without their number, with the number that counts then.
     rest: the heading of --help.
     examples: command lines, for the help.
+    settings: its settings, those without a flag included.
     """
 
     def __init__(
@@ -215,15 +307,19 @@ class SettingsCommand(click.Command):
         self._lists = lists
         self._bare = bare or {}
         self._rest = rest
-        self.has_long_tail = sum(isinstance(param, SettingOption) for param in self.params) > FEW
+        self.settings = [param for param in self.params if isinstance(param, SettingOption)]
+        self.has_long_tail = len(self.settings) > FEW
+        if self.has_long_tail:
+            for option in self.settings:
+                option.keep_flags(str(self.name))
+            self.params.append(SetOption(self.settings))
         self.params.append(_help_all(self.has_long_tail))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
         except click.NoSuchOption as error:
-            hint = became(error.option_name, [flag for param in self.params for flag in param.opts])
-            raise click.NoSuchOption(error.option_name, error.message + hint, error.possibilities, ctx) from None
+            raise self._unknown_option(error, args, ctx) from None
         self._warn_of_unknown_variables()
         problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
         if ctx.resilient_parsing:  # a shell completes what is not yet whole
@@ -233,6 +329,23 @@ class SettingsCommand(click.Command):
         if problems:
             raise click.UsageError("\n".join(problem.format_message() for problem in problems), ctx)
         return rest
+
+    def _unknown_option(self, error: click.NoSuchOption, args: Sequence[str], ctx: click.Context) -> click.UsageError:
+        """Return the refusal of a flag: with all flags of `args` that are keys of --set now, or the nearest of all names."""
+        former = {flag: option for option in self.settings for flag in option.former}
+        if error.option_name in former:
+            words = zip(args, [*args[1:], ""], strict=True)
+            said = [_now_set(former[flag], *pair) for pair in words if (flag := pair[0].partition("=")[0]) in former]
+            return click.UsageError("\n".join(dict.fromkeys(said)), ctx)
+        hint = became(error.option_name, [flag for param in self.params for flag in (*param.opts, *former)])
+        possibilities = error.possibilities
+        if not hint and not possibilities:
+            from difflib import get_close_matches
+
+            near = get_close_matches(error.option_name, former, n=1)
+            hint = "".join(f" (did you mean --set {former[flag].name}=...?)" for flag in near)
+        message = error.message.removesuffix(".") + hint if hint else error.message
+        return click.NoSuchOption(error.option_name, message, possibilities, ctx)
 
     def _warn_of_unknown_variables(self) -> None:
         """Report environment variables that nearly match the name of one: a misspelled one has no effect."""
@@ -251,13 +364,15 @@ class SettingsCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         if not shows_all(ctx):
-            count = sum(isinstance(param, SettingOption) for param in self.params)
+            count = sum(not option.hidden for option in self.settings)
             formatter.write(f"\nAll {count} options: {ctx.command_path} --help-all\n")
+        elif self.has_long_tail:
+            formatter.write(f"\nAll {len(self.settings)} settings, for --set: llmirage catalog settings, docs/settings.md\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if not shows_all(ctx) and not (isinstance(param, SettingOption) and param.is_usual(ctx)):
+            if not shows_all(ctx) and not (isinstance(param, SettingOption) and param.about.is_usual(str(self.name))):
                 continue
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
@@ -347,6 +462,14 @@ def lazily(place: str) -> Callable[..., Any]:
             raise click.UsageError("\n".join(error.problems)) from None
 
     return call
+
+
+def _now_set(option: SettingOption, word: str, follower: str) -> str:
+    """Return a message: how to give what a former flag gave. follower: the word after it."""
+    flag, equals, value = word.partition("=")
+    if not equals:
+        value = option.former[flag] or (follower if follower and not follower.startswith("-") else "...")
+    return f"{flag} is now --set {shlex.quote(f'{option.name}={value}')}"
 
 
 def with_numbers(words: Sequence[str], bare: Mapping[str, str]) -> list[str]:

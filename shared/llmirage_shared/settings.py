@@ -47,11 +47,15 @@ class InputRefused(ConfigError):
 class About:
     """The declaration of one setting.
 
-    name: its name for users: a flag with dashes, a key of a file or a Python argument with underscores.
-    usual: whether --help shows it in a command of many options (--help-all shows all); a text: in that command alone.
-    flag: the flag, where it is not the name with dashes.
+    name: its name for users: a key of --set, of a file, or a Python argument; a flag has dashes for its underscores.
+    usual: whether --help shows its flag in a command of many settings; a text: in these commands alone ("serve run").
+    flag: whether a command of many settings has a flag for it, which --help-all shows; a text: these commands alone. Those
+        that are neither usual nor this are given by --set.
+    carried: other tools have a flag of this name: it is accepted, and no help shows it.
+    spelled: the flag, where it is not the name with dashes.
     study: whether study files have it; a text: under which key.
-    short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name, `hidden` not at all.
+    short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name. `hidden` are names that
+        other tools have: always accepted, as keys and flags, and shown nowhere.
     unset: the behaviour when it is not given, for the help.
     needs: the message if none of the settings is given that it depends on: "{} needs {concurrency}, where the ramp ends".
     option: the field of the options that follows from the setting, where it has another name.
@@ -65,7 +69,9 @@ class About:
 
     name: str = ""
     usual: bool | str = False
-    flag: str = ""
+    flag: bool | str = False
+    carried: bool = False
+    spelled: str = ""
     option: str = ""
     study: bool | str = False
     metavar: str | None = None
@@ -105,6 +111,27 @@ class About:
         return (*([self.short] if self.short else []), *self.aliases, *self.hidden)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """All its names with underscores: keys of --set and of files, and Python arguments."""
+        names = (self.name, self.spelled, *self.other_names)
+        return tuple(dict.fromkeys(name.replace("-", "_") for name in names if len(name) > 1))
+
+    def is_usual(self, command: str) -> bool:
+        """Return whether --help of the command shows it."""
+        return self.required or _holds(self.usual, command)
+
+    def has_flag(self, command: str) -> bool:
+        """Return whether --help-all of the command shows a flag for it, if the command has many settings."""
+        return self.is_usual(command) or _holds(self.flag, command)
+
+    @property
+    def as_option(self) -> str:
+        """The setting as a message about the command line names it: its flag, or its name if it is given by --set."""
+        if self.flag or self.usual or self.carried or self.required:
+            return f"--{self.spelled or self.name.replace('_', '-')}"
+        return self.name
+
+    @property
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
 
@@ -125,6 +152,17 @@ class About:
         if problems := list(self.problems(value)):
             raise ValueError("; ".join(problems))
         return value
+
+    def read_value(self, value: Any) -> Any:
+        """Return a value of a file or of Python, a list where there may be several. Raises ValueError if it is invalid."""
+        if isinstance(value, Mapping) and "=" in (self.metavar or ""):
+            value = [f"{key}={one}" for key, one in value.items()]
+        if self.several:
+            numbers = value if isinstance(value, list | tuple) else (value,)
+            if not numbers:
+                raise ValueError("must have at least one number")
+            return tuple(self.convert(number) for number in numbers)
+        return self.convert([value] if self.repeated and isinstance(value, str) else value)
 
     def parse(self, text: str | tuple[str, ...]) -> Any:
         """Return a text of the command line (all texts of a repeated flag) as the setting's type. Raises ValueError."""
@@ -187,6 +225,10 @@ class About:
         return convert_to(self.kinds, value)
 
 
+def _holds(declared: bool | str, command: str) -> bool:
+    return command in declared.split() if isinstance(declared, str) else declared
+
+
 def setting(default: Any, group: str, help: str, **about: Any) -> Any:
     """Return a dataclass field with its `About`; `dataclasses.MISSING` as the default makes it a required one."""
     metadata = {"setting": About(group=group, help=help, **about)}
@@ -223,6 +265,7 @@ def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", *
         "several": False,
         "study": False,
         "usual": False,
+        "flag": False,
         "option": "",
     }
     about["help"] = help

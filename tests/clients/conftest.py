@@ -15,7 +15,7 @@ from served import serving
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """The /v1 URL of a server whose tokens are due at once."""
-    with serving("--ttft", "1", "--itl", "0", "--max-model-len", "4000", "--accept-models", "served") as url:
+    with serving("--ttft", "1", "--itl", "0", "--max-model-len", "4000", "--set", "accept_models=served") as url:
         yield url
 
 

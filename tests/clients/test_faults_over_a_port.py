@@ -18,7 +18,7 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_to
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving("--ttft", "1", "--itl", "1", "--allow-fault-header") as url:
+    with serving("--ttft", "1", "--itl", "1", "--set", "allow_fault_header=true") as url:
         yield url
 
 

@@ -72,7 +72,7 @@ def test_an_error_has_the_form_that_the_library_knows(client: Any) -> None:
 
 
 def test_a_refused_upgrade_is_an_error_with_its_status() -> None:
-    with serving("--ttft", "1", "--websocket-limit", "0") as url:
+    with serving("--ttft", "1", "--set", "websocket_limit_s=0") as url:
         client = openai.OpenAI(base_url=url, api_key="sk-any")
         with pytest.raises(Exception, match="426"), client.responses.connect():
             pass

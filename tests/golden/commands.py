@@ -44,7 +44,7 @@ _NEAR_NS = 2000  # absolute times are wall-clock times, and double precision has
 
 def play_command(name: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        words = ["simulate", *COMMANDS[name], "--json", "--records", "--artifact-dir", folder]
+        words = ["simulate", *COMMANDS[name], "--json", "--set", "records=true", "--artifact-dir", folder]
         result = CliRunner().invoke(main, words)
         lines = (Path(folder) / "profile_export.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from click.testing import CliRunner, Result
 
-from llmirage_shared.command_line import SettingsCommand, argument, command, join_lists, options
+from llmirage_shared.command_line import SetOption, SettingsCommand, argument, command, join_lists, options
 from llmirage_shared.settings import ConfigError, again, instance_of, setting, settings_of, switch
 
 LOAD, FILES = "Load", "Files"
@@ -34,7 +34,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Everything(Phase):
-    place: str = setting(MISSING, FILES, "Where to.", short="o", flag="output", metavar="FILE")
+    place: str = setting(MISSING, FILES, "Where to.", short="o", spelled="output", metavar="FILE")
     share: float = setting(0.5, FILES, "A share.", least=0, most=1)
     header: tuple[tuple[str, str], ...] = setting(
         (), FILES, "A header.", metavar="NAME:TEXT", read=lambda values: tuple(map(_pair, values))
@@ -72,6 +72,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
     monkeypatch.setattr(sys.modules[__name__], "seen", seen, raising=False)
+    monkeypatch.setattr(sys.modules[__name__], "seen_long", seen_long, raising=False)
 
 
 def given(*words: str, **details: Any) -> dict[str, Any]:
@@ -201,3 +202,88 @@ def test_lists_may_stand_between_spaces_where_a_flag_says_so() -> None:
     assert SEEN[0]["file"] == "file"
     assert join_lists(["--n", "1,2", "3", "x", "4"], ["--n"]) == ["--n", "1,2,3", "x", "4"]
     assert join_lists(["--n", "1", "2"], []) == ["--n", "1", "2"]
+
+
+NUMBERED = {f"filler_{i}": setting(0, FILES, "More.", flag=False) for i in range(20)}
+FILLER = type("Filler", (), NUMBERED | {"__annotations__": dict.fromkeys(NUMBERED, "int"), "__module__": __name__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Long:
+    users: int | None = setting(None, LOAD, "Users.", usual=True, least=1)
+    rate: float | None = setting(None, LOAD, "Rate.", flag=True)
+    there: int | None = setting(None, LOAD, "There.", flag="there")
+    max_seqs: int | None = setting(None, LOAD, "Sequences.", flag=False, carried=True, hidden=("max_running",))
+    host_gib: float = setting(0.0, FILES, "Host.", flag=False, hidden=("offload",), aliases=("host_gb",), least=0)
+    names: tuple[str, ...] = setting((), FILES, "Names.", flag=False)
+    stream: bool = setting(True, FILES, "Stream.", flag=False)
+    several: tuple[int, ...] | None = setting(None, LOAD, "Several.", flag=False, several=True, least=1)
+
+
+def long(*words: str) -> Result:
+    SEEN.clear()
+    made = command("long", f"{__name__}:seen_long", [*options(Long), *options(FILLER)], "Do it.")
+    return CliRunner().invoke(made, list(words), terminal_width=110)
+
+
+def seen_long(**given: Any) -> None:
+    SEEN.append(given)
+
+
+def set_to(*words: str) -> dict[str, Any]:
+    result = long(*words)
+    assert result.exit_code == 0, result.output
+    return SEEN[0]
+
+
+def test_set_gives_any_setting_by_any_name() -> None:
+    words = ["host-gb=2", "names=a", "names=b=c", "stream=off", "several=1,2", "users=3", "USERS = 4", "filler_3=7"]
+    found = set_to(*(word for text in words for word in ("--set", text)))
+    assert (found["host_gib"], found["names"], found["stream"]) == (2.0, ("a", "b=c"), False)
+    assert (found["several"], found["users"], found["filler_3"], found["filler_4"]) == ((1, 2), 4, 7, 0)
+
+
+def test_names_of_other_tools_stay_flags_that_no_help_shows() -> None:
+    found = set_to("--max-seqs", "3", "--offload", "5")
+    assert (found["max_seqs"], found["host_gib"]) == (3, 5.0)
+    assert set_to("--max-running", "4")["max_seqs"] == 4
+    text = long("--help-all").output
+    assert "--rate" in text
+    assert "--set KEY=VALUE" in text
+    assert not any(flag in text for flag in ("--max-seqs", "--offload", "--host-gib", "--there", "--filler-3"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host-gib", "3"], "--host-gib is now --set host_gib=3"),
+        (["--host-gb=3"], "--host-gb is now --set host_gib=3"),
+        (["--names", "a b"], "--names is now --set 'names=a b'"),
+        (["--no-stream", "--host-gib"], "--no-stream is now --set stream=false\n--host-gib is now --set host_gib=..."),
+        (["--there", "1"], "--there is now --set there=1"),
+        (["--host-gbi", "3"], "(did you mean --set host_gib=...?)"),
+        (["--set", "users"], "Invalid value for '--set': 'users' is not KEY=VALUE"),
+        (["--set", "user=1"], "there is no setting 'user' (did you mean 'users'?)"),
+        (["--set", "users=0"], "Invalid value for '--set users': must be at least 1, not 0"),
+        (["--set", "stream=perhaps"], "Invalid value for '--set stream': 'perhaps' is not a valid boolean"),
+        (["--users", "1", "--set", "users=1"], "users is given twice: by --set and by a flag (--users)"),
+        (["--users", "0"], "Invalid value for '--users': must be at least 1, not 0"),
+    ],
+)
+def test_what_set_and_former_flags_cannot_mean_is_told(words: Sequence[str], said: str) -> None:
+    result = long(*words)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_all_problems_of_set_are_told_at_once() -> None:
+    output = long("--set", "x=1", "--set", "users=0", "--rate", "y").output
+    assert all(said in output for said in ("no setting 'x'", "'--set users'", "'--rate'"))
+
+
+def test_set_completes_keys_and_their_values() -> None:
+    made = command("long", f"{__name__}:seen_long", [*options(Long), *options(Phase), *options(FILLER)], "Do it.")
+    [option] = [param for param in made.params if isinstance(param, SetOption)]
+    context = made.make_context("long", [], resilient_parsing=True)
+    assert "max_running=" in [item.value for item in option.shell_complete(context, "max-r")]
+    assert [item.value for item in option.shell_complete(context, "pattern=g")] == ["pattern=gamma"]

@@ -66,8 +66,8 @@ def furnish(folder: Path) -> None:
     typed("llmirage script init replies.yaml")
     for name, load in (("low", "2"), ("high", "8")):
         typed(
-            f"llmirage simulate --isl 500 --osl 50 --requests 60 --concurrency {load} --records --model Qwen/Qwen3-32B "
-            f"--artifact-dir artifacts/{name}"
+            f"llmirage simulate --isl 500 --osl 50 --requests 60 --concurrency {load} --set records=true "
+            f"--model Qwen/Qwen3-32B --artifact-dir artifacts/{name}"
         )
 
 

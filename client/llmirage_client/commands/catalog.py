@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmirage_shared.command_line import OPTIONS, argument, command, options
 from llmirage_shared.settings import switch
 
-LISTS = ("workloads", "clusters", "studies", "gpus", "models", "engines", "routers", "formats")
+LISTS = ("workloads", "clusters", "studies", "gpus", "models", "engines", "routers", "formats", "settings")
 
 
 class CatalogSettings:
@@ -18,7 +18,8 @@ catalog = command(
     [argument("what", "LIST", choices=LISTS), *options(CatalogSettings)],
     """List what is built in.
 
-    LIST is workloads, clusters, studies, gpus, models, engines, routers or formats (of workload files).
+    LIST is workloads, clusters, studies, gpus, models, engines, routers, formats (of workload files), or settings (of
+    commands, for --set and files).
     """,
     examples=(
         "llmirage catalog gpus",

@@ -118,5 +118,5 @@ class AnyRunner:
         if self._options.tool_results is None and any(e and e.code == 400 and "tool_call" in e.message for e in refusals):
             yield (
                 "The endpoint refused tool results that answer no call of its model: a file cannot know the ids of live "
-                "calls. --tool-results matched or fitted gives them these ids."
+                "calls. --set tool_results=matched (or fitted) gives them these ids."
             )

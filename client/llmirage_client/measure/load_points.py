@@ -130,6 +130,6 @@ class SearchAnswer:
         if self.worst is None:
             return (
                 f"Every load up to the bound meets {self.slo}: {what} {self.best:g}{unit} does, and no higher one was tried "
-                "(--find-max-upper-bound)."
+                "(find_max_upper_bound)."
             )
         return f"The highest {what} that meets {self.slo} is {self.best:g}{unit}; {self.worst:g} misses it."

@@ -152,7 +152,7 @@ def _whole(value: Any) -> int | None:
 
 RECORDS_FILE = "profile_export.jsonl"
 HEAD_FILE = "llmirage_run.json"
-NO_RUN = f"there is no run here: a run has a file {RECORDS_FILE}, which `simulate` writes with --records"
+NO_RUN = f"there is no run here: a run has a file {RECORDS_FILE}, which `simulate` writes with --set records=true"
 CUT = "the run has no summary: it was killed, crashed, or is still in progress"
 
 

@@ -19,7 +19,7 @@ from llmirage_client.targets.target import Call, EndpointTarget
 _WITHIN_S = 10.0
 _FEWEST_TOKENS = 16  # the least that the Responses API takes as max_output_tokens
 _INFO = {"llmirage": "/server_info", "sglang": "/get_server_info"}  # by what the list of models says of its owner
-_SKIP = "--no-preflight skips this request"
+_SKIP = "--set preflight=false skips this request"
 
 
 @dataclass(slots=True)

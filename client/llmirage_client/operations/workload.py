@@ -123,7 +123,7 @@ def for_api(workload: Workload, settings: RequestSettings) -> Workload:
     try:
         return in_context_mode(workload, mode)
     except ValueError as error:
-        raise ConfigError([f"--context-mode {mode}: {error}"]) from None
+        raise ConfigError([f"context_mode {mode}: {error}"]) from None
 
 
 def _check_prompts(workload: Workload) -> None:

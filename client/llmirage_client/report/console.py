@@ -234,7 +234,7 @@ def written_lines(files: Sequence[Path]) -> list[Block]:
     if any(file.name == RECORDS_FILE for file in files):
         lines.append(unbroken(f"HTML report: llmirage report {shlex.quote(str(folder))} --open"))
     else:
-        lines.append("HTML report: the same command with --open, or with --records for `llmirage report`")
+        lines.append("HTML report: the same command with --open, or with --set records=true for `llmirage report`")
     return lines
 
 

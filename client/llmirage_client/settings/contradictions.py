@@ -114,8 +114,7 @@ def _count(value: Any) -> int:
 
 def as_flag(name: str) -> str:
     """How the command line spells a setting."""
-    about = RUN_SETTINGS[name]
-    return f"--{about.flag or name.replace('_', '-')}"
+    return RUN_SETTINGS[name].as_option
 
 
 def as_key(name: str) -> str:

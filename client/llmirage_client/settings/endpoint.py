@@ -73,6 +73,7 @@ class PromptSettings:
         None,
         "Folder or Hugging Face name of the endpoint's tokenizer, for prompts of exact length.",
         unset="the built-in one, which `llmirage serve` uses",
+        flag=True,
     )
 
 
@@ -92,6 +93,7 @@ class RequestSettings(PromptSettings):
         "API to use: messages is Anthropic's; raw sends the file's bodies unchanged to --endpoint-path.",
         unset="chat; completions for token ids, if the endpoint is llmirage or vLLM",
         usual="run",
+        flag=True,
     )
     tool_results: ToolResults | None = _endpoint(
         None,
@@ -99,14 +101,15 @@ class RequestSettings(PromptSettings):
         "per call.",
         unset="authored; fitted for responses and messages",
     )
-    streaming: bool = _endpoint(True, "Request streamed replies.")
+    streaming: bool = _endpoint(True, "Request streamed replies.", carried=True)
     extra_inputs: Mapping[str, Any] = _endpoint(
         {},
         "Field to add to every request body; the file's `extra` overrides it; may be repeated.",
         metavar="KEY:VALUE|JSON",
         read=_extra_inputs,
+        flag=True,
     )
-    use_legacy_max_tokens: bool = switch(ENDPOINT, "Send max_tokens instead of max_completion_tokens.")
+    use_legacy_max_tokens: bool = switch(ENDPOINT, "Send max_tokens instead of max_completion_tokens.", carried=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,7 @@ class ConnectionSettings:
         None,
         "How several URLs share the load: round robin by request, or one URL for a conversation and its forks.",
         unset="round_robin; sticky if the server keeps the history",
+        carried=True,
     )
     api_key: str | None = _endpoint(
         None,
@@ -136,13 +140,19 @@ class ConnectionSettings:
     headers: tuple[tuple[str, str], ...] = _endpoint(
         (),
         "Add this header to every request; may be repeated.",
-        flag="header",
+        spelled="header",
         short="H",
         metavar="NAME:VALUE",
         read=_headers,
+        flag=True,
     )
     request_timeout_seconds: float = _endpoint(
-        600.0, "Time limit of a request; after it the request is recorded as failed.", metavar="S", above=0, infinite=True
+        600.0,
+        "Time limit of a request; after it the request is recorded as failed.",
+        metavar="S",
+        above=0,
+        infinite=True,
+        carried=True,
     )
     connect_timeout_seconds: float = _endpoint(
         30.0, "Time limit of connecting, TLS handshake included.", metavar="S", above=0, infinite=True
@@ -157,16 +167,17 @@ class ConnectionSettings:
         0,
         "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",
         least=0,
+        flag=True,
     )
     http2: bool = switch(
         ENDPOINT, "Speak HTTP/2: as negotiated with https, at once with http. Costs this client far more CPU (docs/load.md)."
     )
     tls_ca: str | None = _endpoint(None, "Trust only these certificate authorities (PEM).", metavar="FILE", check=is_no_file)
-    tls_insecure: bool = switch(ENDPOINT, "Do not verify the server's certificate.")
+    tls_insecure: bool = switch(ENDPOINT, "Do not verify the server's certificate.", flag=True)
     tls_cert: str | None = _endpoint(None, "Client certificate (PEM), for mutual TLS.", metavar="FILE", check=is_no_file)
     tls_key: str | None = _endpoint(
         None,
-        "Key of the client certificate, if --tls-cert has none.",
+        "Key of the client certificate, if tls_cert has none.",
         metavar="FILE",
         check=is_no_file,
         needs="{} needs {tls_cert}, the certificate of that key",
@@ -180,5 +191,8 @@ class ConnectionSettings:
         aliases=("custom_endpoint", "endpoint"),
         metavar="PATH",
         read=_path,
+        carried=True,
     )
-    session_header: str | None = _endpoint(None, "Header for the conversation's id, instead of X-Correlation-ID.")
+    session_header: str | None = _endpoint(
+        None, "Header for the conversation's id, instead of X-Correlation-ID.", carried=True
+    )

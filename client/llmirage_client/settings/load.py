@@ -43,6 +43,7 @@ class MeasuredSettings(RequestSettings):
         least=1,
         study=True,
         usual="run",
+        flag=True,
     )
     concurrency_ramp_duration: float | None = _load(
         None,
@@ -51,6 +52,7 @@ class MeasuredSettings(RequestSettings):
         study=True,
         needs="{} needs {concurrency}, the end of the ramp",
         option="concurrency_ramp_s",
+        carried=True,
     )
     request_rate: tuple[float, ...] | None = _load(
         None,
@@ -68,6 +70,7 @@ class MeasuredSettings(RequestSettings):
         above=0,
         needs="{} needs {request_rate}, the end of the ramp",
         option="request_rate_ramp_s",
+        carried=True,
     )
     request_rate_of: RateOf | None = _load(
         None,
@@ -90,6 +93,7 @@ class MeasuredSettings(RequestSettings):
         needs=_AT_A_RATE,
         study=True,
         unset="poisson; gamma with --arrival-smoothness",
+        flag=True,
     )
     arrival_smoothness: float | None = _load(
         None,
@@ -99,6 +103,7 @@ class MeasuredSettings(RequestSettings):
         above=0,
         needs=_AT_A_RATE,
         study=True,
+        carried=True,
     )
     user_centric_rate: float | None = _load(
         None,
@@ -106,18 +111,21 @@ class MeasuredSettings(RequestSettings):
         above=0,
         needs="{} needs {num_users}, the number of users",
         option="user_rate_per_s",
+        carried=True,
     )
     num_users: int | None = _load(
         None,
         "Number of users for --user-centric-rate.",
         least=1,
         needs="{} needs {user_centric_rate}, the rate of all users together",
+        carried=True,
     )
     fixed_schedule: bool | None = _load(
         None,
         "Start conversations at the arrival times of the file.",
         study=True,
         unset="on if the file has them and no other load is given",
+        flag=True,
     )
     fixed_schedule_speedup: float | None = _load(
         None,
@@ -126,6 +134,7 @@ class MeasuredSettings(RequestSettings):
         needs=_SCHEDULED,
         study=True,
         option="schedule_speedup",
+        flag=True,
     )
     fixed_schedule_start_offset: float | None = _load(
         None,
@@ -134,6 +143,7 @@ class MeasuredSettings(RequestSettings):
         least=0,
         needs=_SCHEDULED,
         option="schedule_start_s",
+        carried=True,
     )
     fixed_schedule_end_offset: float | None = _load(
         None,
@@ -143,9 +153,14 @@ class MeasuredSettings(RequestSettings):
         infinite=True,
         needs=_SCHEDULED,
         option="schedule_end_s",
+        carried=True,
     )
     fixed_schedule_auto_offset: bool = switch(
-        LOAD, "Start the schedule at the first arrival; traces always do.", needs=_SCHEDULED, option="schedule_auto_offset"
+        LOAD,
+        "Start the schedule at the first arrival; traces always do.",
+        needs=_SCHEDULED,
+        option="schedule_auto_offset",
+        carried=True,
     )
     conversation_turn_delay_mean: float | None = _load(
         None,
@@ -154,6 +169,7 @@ class MeasuredSettings(RequestSettings):
         per=1000,
         least=0,
         option="inter_turn_delay_mean_s",
+        carried=True,
     )
     conversation_turn_delay_stddev: float | None = _load(
         None,
@@ -164,9 +180,15 @@ class MeasuredSettings(RequestSettings):
         needs="{} needs {conversation_turn_delay_mean}, the mean of the think times",
         unset="0",
         option="inter_turn_delay_std_s",
+        carried=True,
     )
     inter_turn_delay_cap_seconds: float | None = _load(
-        None, "Longest think time or tool wait, after scaling.", least=0, infinite=True, option="inter_turn_delay_cap_s"
+        None,
+        "Longest think time or tool wait, after scaling.",
+        least=0,
+        infinite=True,
+        option="inter_turn_delay_cap_s",
+        carried=True,
     )
     conversation_turn_delay_ratio: float = _load(
         1.0,
@@ -174,11 +196,13 @@ class MeasuredSettings(RequestSettings):
         aliases=("session_delay_ratio",),
         least=0,
         option="inter_turn_delay_factor",
+        carried=True,
     )
     dataset_sampling_strategy: SamplingStrategy = _load(
         "sequential",
         "Order of conversations: as in the file, shuffled in each pass over the file, or drawn with replacement.",
         option="sampling",
+        carried=True,
     )
     vary: bool | None = _load(
         None,
@@ -186,6 +210,7 @@ class MeasuredSettings(RequestSettings):
         "tools and what several conversations share stay.",
         study=True,
         unset="on for bundled workloads and lengths; files are repeated as they are",
+        flag=True,
     )
     request_cancellation_rate: float | None = _load(
         None,
@@ -195,6 +220,7 @@ class MeasuredSettings(RequestSettings):
         most=100,
         unset="0",
         option="cancellation_share",
+        carried=True,
     )
     request_cancellation_delay: float | None = _load(
         None,
@@ -203,6 +229,7 @@ class MeasuredSettings(RequestSettings):
         needs="{} needs {request_cancellation_rate}, the share to cancel",
         unset="0",
         option="cancellation_delay_s",
+        carried=True,
     )
     speed: float = _load(
         1.0,
@@ -210,9 +237,15 @@ class MeasuredSettings(RequestSettings):
         "measured times multiplied.",
         above=0,
         usual="run",
+        flag="run",
     )
     random_seed: int | None = _load(
-        None, "Seed of ids, order, arrivals, cancellations and texts.", study="seed", unset="random", option="seed"
+        None,
+        "Seed of ids, order, arrivals, cancellations and texts.",
+        study="seed",
+        unset="random",
+        option="seed",
+        flag=True,
     )
     request_count: tuple[int, ...] | None = _stop(
         None,
@@ -222,6 +255,7 @@ class MeasuredSettings(RequestSettings):
         several=True,
         study=True,
         usual="run",
+        flag=True,
     )
     num_conversations: tuple[int, ...] | None = _stop(
         None,
@@ -248,6 +282,7 @@ class MeasuredSettings(RequestSettings):
         above=0,
         infinite=True,
         option="benchmark_duration_s",
+        carried=True,
     )
     benchmark_grace_period: float | None = _stop(
         None,
@@ -257,8 +292,9 @@ class MeasuredSettings(RequestSettings):
         needs="{} needs {benchmark_duration} (--duration has no grace period)",
         unset="30",
         option="benchmark_grace_period_s",
+        carried=True,
     )
-    fail_fast: bool = switch(STOP, "Stop at the first failed request, with exit status 1.")
+    fail_fast: bool = switch(STOP, "Stop at the first failed request, with exit status 1.", flag="run")
 
 
 def _number_or_share(value: Any) -> float:
@@ -287,6 +323,7 @@ class LoadSettings(MeasuredSettings):
         aliases=("warmup_requests", "num_warmup_requests"),
         least=0,
         study=True,
+        flag=True,
     )
     num_warmup_sessions: float | None = _begins(
         "num_conversations",
@@ -299,9 +336,15 @@ class LoadSettings(MeasuredSettings):
         above=0,
         read=_number_or_share,
         option="warmup_num_conversations",
+        carried=True,
     )
     warmup_duration: float | None = _begins(
-        "benchmark_duration", None, "Warm up for S seconds.", name="warmup_duration", option="warmup_duration_s"
+        "benchmark_duration",
+        None,
+        "Warm up for S seconds.",
+        name="warmup_duration",
+        option="warmup_duration_s",
+        carried=True,
     )
     warmup_grace_period: float | None = _again(
         "benchmark_grace_period",
@@ -311,17 +354,26 @@ class LoadSettings(MeasuredSettings):
         needs="{} needs {warmup_duration}",
         unset="until all are complete",
         option="warmup_grace_period_s",
+        carried=True,
     )
-    warmup_concurrency: int | None = _again("concurrency", None, "Concurrency of the warm-up.", unset="that of the run")
+    warmup_concurrency: int | None = _again(
+        "concurrency", None, "Concurrency of the warm-up.", unset="that of the run", carried=True
+    )
     warmup_concurrency_ramp_duration: float | None = _again(
         "concurrency_ramp_duration",
         None,
         "Raise the warm-up concurrency from 1 to --warmup-concurrency over S seconds.",
         needs="{} needs {warmup_concurrency}, the end of the ramp",
         option="warmup_concurrency_ramp_s",
+        carried=True,
     )
     warmup_request_rate: float | None = _again(
-        "request_rate", None, "Request rate of the warm-up.", unset="that of the run", option="warmup_request_rate_per_s"
+        "request_rate",
+        None,
+        "Request rate of the warm-up.",
+        unset="that of the run",
+        option="warmup_request_rate_per_s",
+        carried=True,
     )
     warmup_request_rate_ramp_duration: float | None = _again(
         "request_rate_ramp_duration",
@@ -329,9 +381,14 @@ class LoadSettings(MeasuredSettings):
         "Raise the warm-up rate linearly from 0 to --warmup-request-rate over S seconds.",
         needs="{} needs {warmup_request_rate}, the end of the ramp",
         option="warmup_request_rate_ramp_s",
+        carried=True,
     )
     warmup_arrival_pattern: ArrivalPattern | None = _again(
-        "arrival_pattern", None, "Distribution of the gaps between arrivals in the warm-up.", unset="that of the run"
+        "arrival_pattern",
+        None,
+        "Distribution of the gaps between arrivals in the warm-up.",
+        unset="that of the run",
+        carried=True,
     )
 
 

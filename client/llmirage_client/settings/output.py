@@ -29,16 +29,16 @@ class PointSettings:
         usual=True,
     )
     find_max_variable: Literal["concurrency", "rate", "parallel", "request_rate"] | None = _points(
-        None, "What --find-max varies.", aliases=("sla_variable",), unset="rate with --request-rate, else concurrency"
+        None, "What --find-max varies.", hidden=("sla_variable",), unset="rate with --request-rate, else concurrency"
     )
     find_max_lower_bound: float | None = _points(
-        None, "Lowest load to try.", aliases=("sla_lower_bound",), above=0, unset="1; a hundredth of the first rate"
+        None, "Lowest load to try.", hidden=("sla_lower_bound",), above=0, unset="1; a hundredth of the first rate"
     )
     find_max_upper_bound: float = _points(
-        1024.0, "Highest load to try.", aliases=("sla_upper_bound",), above=0, infinite=True
+        1024.0, "Highest load to try.", hidden=("sla_upper_bound",), above=0, infinite=True
     )
     find_max_precision: float = _points(0.05, "Relative precision of the answer.", least=0.001, most=1)
-    sleep_interval: float = _points(0.0, "Pause between points.", metavar="S", least=0)
+    sleep_interval: float = _points(0.0, "Pause between points.", metavar="S", least=0, carried=True)
 
 
 WORKERS, REPORT = "Workers (docs/scaling.md)", "Report"
@@ -54,6 +54,7 @@ class WorkerSettings:
         "Send the load from several workers: processes on this machine, or actors of a Ray cluster (pip install "
         "'llmirage[ray]').",
         unset="one process",
+        flag=True,
     )
     workers: int | None = _workers(
         None,
@@ -61,12 +62,14 @@ class WorkerSettings:
         least=1,
         unset="one per CPU, or one per machine of the Ray cluster",
         needs="{} needs {executor}: process or ray",
+        flag=True,
     )
     ray_address: str | None = _workers(
         None,
         "Address of the Ray cluster, as for ray.init; `local` starts one for this run.",
         metavar="ADDRESS",
         unset="RAY_ADDRESS, else a running local cluster, else local",
+        flag=True,
     )
 
 
@@ -82,7 +85,7 @@ class ReportSettings:
         unset="a new one below artifacts, to which artifacts/latest links",
         usual=True,
     )
-    overwrite: bool = switch(REPORT, "Replace the files of an earlier run in --artifact-dir.")
+    overwrite: bool = switch(REPORT, "Replace the files of an earlier run in --artifact-dir.", flag=True)
     slo: str | None = _report(
         None,
         'Objectives of the run, such as "ttft_p99<500ms,error_rate<1%": the report begins with the verdict, and the exit '
@@ -97,6 +100,7 @@ class ReportSettings:
         metavar="FILE",
         check=cannot_be_file,
         needs="{} needs {slo}: it has a test case for each objective",
+        flag=True,
     )
     goodput: str | None = _report(
         None,
@@ -104,14 +108,15 @@ class ReportSettings:
         "ttfo, tpot, latency, tps_per_user, or a tag from docs/metrics.md.",
         metavar='"NAME:LIMIT ..."',
         check=at_call("llmirage_client.measure.request_metrics:goodput_problem"),
+        flag=True,
     )
     slice_duration: float | None = _report(
-        None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0
+        None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0, carried=True
     )
 
 
 class PageOutput:
-    open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.")
+    open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.", flag=True)
 
 
 class RunOutput:

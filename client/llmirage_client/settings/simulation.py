@@ -29,6 +29,7 @@ class SimulationSettings:
         "Measure --requests requests after the cluster has filled up and while the load is on, of conversations that do not "
         "know of each other; needs a request rate or a concurrency, and requests in token counts.",
         study=True,
+        flag=True,
     )
 
 
@@ -38,6 +39,7 @@ class SimulationOutput:
         "Write every step and request as a Chrome trace for https://ui.perfetto.dev.",
         metavar="FILE",
         check=cannot_be_file,
+        flag=True,
     )
     records: bool | None = _simulation(
         None,

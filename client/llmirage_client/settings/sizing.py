@@ -44,7 +44,7 @@ class SizingSettings:
         usual=True,
     )
     goal: Literal["cost", "gpus"] | None = _goal(
-        None, "Minimize cost, or the number of GPUs.", unset="cost if the price of every GPU is known"
+        None, "Minimize cost, or the number of GPUs.", unset="cost if the price of every GPU is known", flag=True
     )
     price: str | None = _goal(
         None,
@@ -52,6 +52,7 @@ class SizingSettings:
         metavar="FILE",
         check=is_no_file,
         unset="the catalogue's",
+        flag=True,
     )
     gpus: tuple[str, ...] | None = _several_names(
         "GPUs: names from `llmirage catalog gpus`, or YAML files.",
@@ -78,19 +79,20 @@ class SizingSettings:
         usual=True,
     )
     pps: tuple[int, ...] | None = _sizes(
-        "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits"
+        "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits", flag=True
     )
     dps: tuple[int, ...] | None = _sizes(
-        "Attention data-parallel sizes, for mixture-of-experts models.", aliases=("dp", "data_parallel_size")
+        "Attention data-parallel sizes, for mixture-of-experts models.", aliases=("dp", "data_parallel_size"), flag=True
     )
-    eps: tuple[int, ...] | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"))
+    eps: tuple[int, ...] | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"), flag=True)
     instances: int | None = _shapes(
         None,
         "Number of instances, with --max-rate.",
         least=1,
         unset="that of --cluster, else the default of `llmirage serve`",
+        flag=True,
     )
-    max_gpus: int = _shapes(1024, "Most GPUs of an answer.", least=1)
+    max_gpus: int = _shapes(1024, "Most GPUs of an answer.", least=1, flag=True)
     runners_up: int = _shapes(2, "Number of further deployments to show beside the answer.", least=0)
     request_rate: float | None = _traffic(
         "request_rate", None, "Turns of root conversations per second.", metavar="R", usual=True
@@ -103,17 +105,19 @@ class SizingSettings:
         None,
         "Distribution of the gaps between arrivals at a rate.",
         unset="poisson; gamma with --arrival-smoothness",
+        flag=True,
     )
     arrival_smoothness: float | None = _traffic(
         "arrival_smoothness",
         None,
         "Shape of the gamma distribution: below 1 bursty, 1 is poisson, above 1 more regular.",
         aliases=("burstiness",),
+        carried=True,
     )
-    random_seed: int = _traffic("random_seed", 0, "Seed of the simulations.")
+    random_seed: int = _traffic("random_seed", 0, "Seed of the simulations.", flag=True)
 
     max_time: float | None = again(
-        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
+        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT, flag=True
     )
 
 

@@ -39,31 +39,35 @@ class FileSettings:
         unset="detected from the content",
         study=True,
         usual="run",
+        flag=True,
     )
     format_option: tuple[str, ...] = _workload(
         (),
         "Option of the file's format; `llmirage catalog formats --json` lists them; may be repeated.",
         aliases=("multi_turn_args", "dataset_args"),
         metavar="KEY=VALUE|JSON",
+        flag=True,
     )
-    min_turns: int | None = _workload(None, "Fewest turns of a conversation, if the format draws their number.", least=1)
-    max_turns: int | None = _workload(None, "Use only the first N turns of a conversation.", least=1)
-    dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0)
+    min_turns: int | None = _workload(
+        None, "Fewest turns of a conversation, if the format draws their number.", least=1, carried=True
+    )
+    max_turns: int | None = _workload(None, "Use only the first N turns of a conversation.", least=1, carried=True)
+    dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0, carried=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSettings(FileSettings):
     """Settings of a workload file that is sent."""
 
-    batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",))
+    batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",), carried=True)
     batch_size_image: int | None = _batch(
-        "Images per request of a random_pool.", flag="image-batch-size", aliases=("batch_size_image",)
+        "Images per request of a random_pool.", spelled="image-batch-size", aliases=("batch_size_image",), carried=True
     )
     batch_size_audio: int | None = _batch(
-        "Audio clips per request of a random_pool.", flag="audio-batch-size", aliases=("batch_size_audio",)
+        "Audio clips per request of a random_pool.", spelled="audio-batch-size", aliases=("batch_size_audio",), carried=True
     )
     batch_size_video: int | None = _batch(
-        "Videos per request of a random_pool.", flag="video-batch-size", aliases=("batch_size_video",)
+        "Videos per request of a random_pool.", spelled="video-batch-size", aliases=("batch_size_video",), carried=True
     )
 
 
@@ -88,9 +92,13 @@ class LengthSettings:
         usual=True,
     )
     isl_stddev: float = _lengths(
-        0.0, "Draw --isl from a normal distribution of this deviation.", aliases=("synthetic_input_tokens_stddev",), least=0
+        0.0,
+        "Draw --isl from a normal distribution of this deviation.",
+        aliases=("synthetic_input_tokens_stddev",),
+        least=0,
+        carried=True,
     )
-    osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0)
+    osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0, carried=True)
     requests: int | None = _lengths(
         None, "Number of requests; of a sweep, of each load.", least=1, study=True, unset="1000", usual=True
     )
@@ -100,9 +108,10 @@ class LengthSettings:
         aliases=("session_turns_mean",),
         metavar="N|DIST",
         study=True,
+        flag=True,
     )
     think_time: float | str = _length(
-        "0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True
+        "0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True, flag=True
     )
     shared_prefix: int = _lengths(
         0,
@@ -110,8 +119,9 @@ class LengthSettings:
         aliases=("shared_system_prompt_length", "prefix_prompt_length"),
         least=0,
         study=True,
+        flag=True,
     )
-    input_file: str | None = _lengths(None, "Workload file, instead of the argument.", metavar="FILE")
+    input_file: str | None = _lengths(None, "Workload file, instead of the argument.", metavar="FILE", carried=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class ClusterFile:
         None,
         "Cluster",
         "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
-        flag="cluster",
+        spelled="cluster",
         metavar="FILE",
         usual=True,
     )

@@ -46,7 +46,7 @@ class Tls:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"--tls-ca {self.ca}: {_reason(error)}") from None
+            raise ValueError(f"tls_ca {self.ca}: {_reason(error)}") from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -54,7 +54,7 @@ class Tls:
             try:
                 context.load_cert_chain(self.cert, self.key, password="")
             except (OSError, ssl.SSLError) as error:
-                files = f"--tls-cert {self.cert}" + (f" with --tls-key {self.key}" if self.key else "")
+                files = f"tls_cert {self.cert}" + (f" with tls_key {self.key}" if self.key else "")
                 raise ValueError(f"{files}: {_reason(error)}") from None
         return context
 

@@ -89,12 +89,12 @@ def httpx_transport(
     """
     url = None if proxy is None else httpx.URL(proxy)
     if http2 and find_spec("h2") is None:
-        raise ValueError("--http2 needs the package h2: pip install 'llmirage[http2]'")
+        raise ValueError("http2 needs the package h2: pip install 'llmirage[http2]'")
     if url is not None and url.scheme.startswith("socks") and find_spec("socksio") is None:
         raise ValueError("the SOCKS proxy of the environment needs the package socksio: pip install 'llmirage[socks]'")
     plain = address.startswith("http:")
     if http2 and plain and url is not None and not url.scheme.startswith("socks"):
-        raise ValueError(f"--http2: the HTTP proxy of the environment carries HTTP/1.1 alone to {address}")
+        raise ValueError(f"http2: the HTTP proxy of the environment carries HTTP/1.1 alone to {address}")
     if ":" in httpx.URL(address).host and url is not None and not url.scheme.startswith("socks"):
         raise ValueError(
             f"an HTTP proxy cannot be asked for {address}: httpx writes addresses of IPv6 without their brackets"
@@ -132,7 +132,7 @@ def transport_notes(uses: Iterable[TransportUse]) -> list[str]:
                 "more than over direct connections, as measured in this run (docs/load.md)."
             )
         if "HTTP/2" in how and (older := sorted(frozenset().union(*[use.versions for use in each]) - {"HTTP/2"})):
-            notes.append(f"--http2: the server chose {' and '.join(older)}.")
+            notes.append(f"http2: the server chose {' and '.join(older)}.")
         if left := sum(use.left_unsaid for use in each):
             gave_up = f"Requests over HTTP/2 that were given up: {left:,}."
             notes.append(f"{gave_up} httpx told the server only when others on their connections had ended.")

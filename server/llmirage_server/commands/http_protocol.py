@@ -107,7 +107,7 @@ class BoundedProtocol(StampingProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._limits.most:
-            self._refuse(503, f"The server has {self._limits.most} connections, its most (--max-connections).")
+            self._refuse(503, f"The server has {self._limits.most} connections, its most (max_connections).")
         else:
             self._await_headers()
 

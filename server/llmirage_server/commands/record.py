@@ -41,7 +41,7 @@ class RecordConvertSettings:
 
     out: str = setting(MISSING, OPTIONS, "Folder for the recordings.", metavar="DIR")
     json: bool = switch(OPTIONS, "Print what was written, as JSON.")
-    format: str = setting("auto", OPTIONS, "What the files are.", flag="from", choices=_FORMATS)
+    format: str = setting("auto", OPTIONS, "What the files are.", spelled="from", choices=_FORMATS)
 
 
 def _record(**given: Any) -> None:

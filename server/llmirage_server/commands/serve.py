@@ -18,7 +18,7 @@ class ServeSettings:
         None,
         _SERVER,
         "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
-        flag="cluster",
+        spelled="cluster",
         metavar="FILE",
         usual=True,
     )
@@ -29,12 +29,14 @@ class ServeSettings:
         "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",
         usual=True,
     )
-    json: bool = switch(_SERVER, "Print JSON lines: what is served, when it is ready; how well times were kept, at the end.")
+    json: bool = switch(
+        _SERVER, "Print JSON lines: what is served, when it is ready; how well times were kept, at the end.", flag=True
+    )
     no_ui: bool = switch(_SERVER, "Serve no live page at /.")
     tls_cert: str | None = setting(
-        None, _SERVER, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP"
+        None, _SERVER, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP", flag=True
     )
-    tls_key: str | None = setting(None, _SERVER, "Private key of --tls-cert in PEM.", metavar="FILE")
+    tls_key: str | None = setting(None, _SERVER, "Private key of --tls-cert in PEM.", metavar="FILE", flag=True)
     max_connections: int | None = setting(
         None, _SERVER, "Connections at once; more get 503.", unset="as many as the process may have files", least=1
     )
@@ -42,7 +44,7 @@ class ServeSettings:
         0.0,
         _SERVER,
         "Time after SIGTERM in which responses may end by themselves; then they end with an error.",
-        flag="shutdown-timeout",
+        aliases=("shutdown_timeout",),
         least=0,
     )
 

@@ -208,7 +208,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._is_text = isinstance(event, TextMessage)
             self._received += event.data.encode() if isinstance(event.data, str) else event.data
             if len(self._received) > self._most_bytes:
-                self._close(_TOO_BIG, f"A message has at most {self._most_bytes} bytes (--max-body).")
+                self._close(_TOO_BIG, f"A message has at most {self._most_bytes} bytes (max_body_mib).")
                 self._end(_TOO_BIG)
             elif event.message_finished:
                 data, self._received = bytes(self._received), bytearray()

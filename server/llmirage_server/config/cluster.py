@@ -69,7 +69,7 @@ def url_problem(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"must be an address such as https://api.openai.com/v1, not {url!r}"
-    return "must be without a user and password: give the key with --upstream-key" if "@" in parts.netloc else None
+    return "must be without a user and password: give the key as upstream_key" if "@" in parts.netloc else None
 
 
 _SYNONYMS = {  # what people call the two kinds of link
@@ -178,17 +178,22 @@ class ClusterConfig(InstanceSettings):
         "any",
         "Model names that requests may use: any (the first served model answers for an unknown name), or the served ones.",
     )
-    tokenizer: str | None = _replies(None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one")
-    replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")
+    tokenizer: str | None = _replies(
+        None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one", flag="serve"
+    )
+    replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.", flag="serve")
     script: tuple[str, ...] = _replies(
         (),
         "Scripted replies, in YAML or JSON; may be repeated (docs/scripts.md).",
         metavar="FILE",
         unset="none",
         usual="serve",
+        flag="serve simulate",
     )
     exact_length: bool = _replies(
-        False, "Text has exactly max_tokens tokens, as with ignore_eos; off: it ends by itself, at the latest there."
+        False,
+        "Text has exactly max_tokens tokens, as with ignore_eos; off: it ends by itself, at the latest there.",
+        flag="serve",
     )
     reply_tokens: int = _replies(
         156, "Median length of text that ends by itself, in tokens; answers to a few words have a fifth.", least=1
@@ -197,6 +202,7 @@ class ClusterConfig(InstanceSettings):
         None,
         "Whose API to speak where servers differ: refusals, errors, events of streams (docs/dialects.md).",
         unset="the named engine's; openai without --engine",
+        flag="serve",
     )
     lenient: bool = _replies(
         False, "In dialect openai, too, take what engines take, and count cached tokens as they do (docs/dialects.md)."
@@ -205,17 +211,19 @@ class ClusterConfig(InstanceSettings):
         True,
         "Say in the usage of chat and completions how many prompt tokens were cached.",
         aliases=("enable_prompt_tokens_details",),
+        carried=True,
     )
     unknown_fields: UnknownFields | None = _replies(
         None,
         "Request fields that neither the OpenAI API nor an engine documents.",
-        unset="refuse in dialect openai without --lenient, else ignore",
+        unset="refuse in dialect openai unless lenient, else ignore",
     )
     state: str | None = _replies(
         None,
         "SQLite file in which responses, conversations and stored completions survive a restart.",
         metavar="FILE",
         unset="kept in memory",
+        flag="serve",
     )
     state_mib: int | None = _replies(
         None,
@@ -236,7 +244,7 @@ class ClusterConfig(InstanceSettings):
         unset="30 days, as OpenAI keeps them",
         above=0,
     )
-    seed: int = _replies(0, "Seed of replies and routing.")
+    seed: int = _replies(0, "Seed of replies and routing.", carried=True)
     replay: str | None = _recordings(
         None,
         "Answer requests with the recordings of this folder (docs/recordings.md).",
@@ -299,7 +307,9 @@ class ClusterConfig(InstanceSettings):
         least=0,
         most=366 * 86_400,
     )
-    rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
+    rate_limit: int | None = _access(
+        None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit", flag="serve"
+    )
     token_limit: int | None = _access(
         None, "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).", least=1, unset="no limit"
     )

@@ -90,7 +90,12 @@ class InstanceSettings:
         usual=True,
     )
     pipeline_parallel_size: int = _parallel(
-        1, "Pipeline parallelism: stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
+        1,
+        "Pipeline parallelism: stages that the layers are split into.",
+        short="pp",
+        hidden=("pp_size",),
+        least=1,
+        flag=True,
     )
     data_parallel_size: int = _parallel(
         1,
@@ -98,9 +103,15 @@ class InstanceSettings:
         short="dp",
         hidden=("dp_size",),
         least=1,
+        flag=True,
     )
     expert_parallel_size: int = _parallel(
-        1, "Expert parallelism: ranks over which whole experts are distributed.", short="ep", hidden=("ep_size",), least=1
+        1,
+        "Expert parallelism: ranks over which whole experts are distributed.",
+        short="ep",
+        hidden=("ep_size",),
+        least=1,
+        flag=True,
     )
     peer_to_peer: bool | None = _parallel(
         None,
@@ -127,6 +138,7 @@ class InstanceSettings:
         "Kernels of experts, where several were measured. vLLM, mxfp4: auto (Triton's) or marlin (VLLM_MXFP4_USE_MARLIN). "
         "TensorRT-LLM, nvfp4: auto (CUTLASS's), cutlass or trtllm (moe_config.backend).",
         choices=("auto", "marlin", "cutlass", "trtllm"),
+        carried=True,
     )
     max_num_seqs: int | None = _engine(
         None,
@@ -134,6 +146,7 @@ class InstanceSettings:
         hidden=("max_running_requests", "max_batch_size"),
         unset="the engine's",
         least=1,
+        flag=True,
     )
     max_num_batched_tokens: int | None = _engine(
         None,
@@ -141,6 +154,7 @@ class InstanceSettings:
         hidden=("chunked_prefill_size", "max_num_tokens"),
         unset="the engine's",
         least=1,
+        flag=True,
     )
     max_model_len: int | None = _engine(
         None,
@@ -148,15 +162,19 @@ class InstanceSettings:
         hidden=("context_length", "max_seq_len"),
         unset="the model's limit, or what memory allows",
         least=1,
+        flag=True,
     )
-    enable_chunked_prefill: bool = _engine(True, "Compute long prompts in chunks over several steps.")
-    long_prefill_token_threshold: int = _engine(0, "Most tokens of one prompt in one step; 0: no limit (vllm).", least=0)
+    enable_chunked_prefill: bool = _engine(True, "Compute long prompts in chunks over several steps.", carried=True)
+    long_prefill_token_threshold: int = _engine(
+        0, "Most tokens of one prompt in one step; 0: no limit (vllm).", least=0, carried=True
+    )
     schedule_policy: str | None = _engine(
         None,
         "Order of waiting requests: fcfs (all engines), priority (vllm), or lpm (sglang: longest cached prefix first).",
         choices=("fcfs", "priority", "lpm"),
         hidden=("scheduling_policy",),
         unset="the engine's",
+        carried=True,
     )
     schedule_conservativeness: float | None = _engine(
         None,
@@ -164,17 +182,23 @@ class InstanceSettings:
         metavar="FACTOR",
         unset="1",
         above=0,
+        carried=True,
     )
     max_prefill_tokens: int | None = _engine(
-        None, "No further prompt is added to a step once it has this many prompt tokens (sglang).", unset="16384", least=1
+        None,
+        "No further prompt is added to a step once it has this many prompt tokens (sglang).",
+        unset="16384",
+        least=1,
+        carried=True,
     )
     async_scheduling: bool | None = _engine(
         None,
         "Form a step while the one before it runs: a request that comes meanwhile waits for the next but one.",
         unset="the engine's",
+        carried=True,
     )
     scheduler_recv_interval: int | None = _engine(
-        None, "Decoding steps from one look at new requests to the next (sglang).", unset="1", least=1
+        None, "Decoding steps from one look at new requests to the next (sglang).", unset="1", least=1, carried=True
     )
     prefill_schedule_interval: int = _engine(
         1, "With --dp, prompts only in every N-th step of the ranks that have no backlog (vllm).", least=1
@@ -193,8 +217,8 @@ class InstanceSettings:
     attention_dp_batching_wait_iters: int = _engine(
         10, "Steps that balanced ranks wait for more prompts when all have some (trtllm).", least=0
     )
-    stream_interval: int = _engine(1, "Tokens of a streamed chunk; the first token goes out at once.", least=1)
-    enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).")
+    stream_interval: int = _engine(1, "Tokens of a streamed chunk; the first token goes out at once.", least=1, carried=True)
+    enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).", carried=True)
     capacity_scheduler_policy: str | None = _engine(
         None,
         "Admit only requests that are guaranteed to finish, or as many as fit now (trtllm).",
@@ -203,7 +227,10 @@ class InstanceSettings:
     )
 
     kv_cache_dtype: str = _kv(
-        "auto", "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.", metavar="FORMAT"
+        "auto",
+        "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.",
+        metavar="FORMAT",
+        carried=True,
     )
     gpu_memory_utilization: float | None = _kv(
         None,
@@ -212,9 +239,10 @@ class InstanceSettings:
         unset="the engine's",
         above=0,
         most=1,
+        flag=True,
     )
     num_gpu_blocks_override: int | None = _kv(
-        None, "Number of KV blocks of an instance.", unset="as many as fit in memory", least=1
+        None, "Number of KV blocks of an instance.", unset="as many as fit in memory", least=1, carried=True
     )
     block_size: int | None = _kv(
         None,
@@ -222,9 +250,14 @@ class InstanceSettings:
         hidden=("page_size", "tokens_per_block"),
         unset="the engine's; 1 when no engine is named, so that cached_tokens is exact",
         least=1,
+        flag=True,
     )
     enable_prefix_caching: bool = _kv(
-        True, "Keep the KV of finished requests, for later requests with the same prefix.", hidden=("enable_block_reuse",)
+        True,
+        "Keep the KV of finished requests, for later requests with the same prefix.",
+        hidden=("enable_block_reuse",),
+        flag="serve simulate calibrate",
+        carried=True,
     )
     host_kv_gib: float = _kv(
         0.0, "Host memory of an instance for KV evicted from its GPUs.", hidden=("kv_offloading_size",), least=0
@@ -236,7 +269,12 @@ class InstanceSettings:
     disk_kv_gb_per_s: float | None = _kv(None, "Bandwidth of loading KV from disk.", unset="5, one NVMe drive", above=0)
 
     num_speculative_tokens: int = _speculation(
-        0, "Draft tokens per step and sequence.", hidden=("speculative_num_steps", "max_draft_len"), least=0, most=64
+        0,
+        "Draft tokens per step and sequence.",
+        hidden=("speculative_num_steps", "max_draft_len"),
+        least=0,
+        most=64,
+        flag=True,
     )
     acceptance_rate: float | None = _speculation(
         None,
@@ -244,6 +282,7 @@ class InstanceSettings:
         unset="as published for the model and method, else 0.7",
         least=0,
         most=1,
+        flag=True,
     )
     acceptance_length: float | None = _speculation(
         None,
@@ -273,6 +312,7 @@ class InstanceSettings:
         "The draft model, with the same kinds of names as --model.",
         hidden=("speculative_model", "speculative_draft_model_path"),
         unset="none",
+        carried=True,
     )
 
     ttft_ms: float | None = _time(
@@ -282,6 +322,7 @@ class InstanceSettings:
         unset="computed",
         least=0,
         usual="serve",
+        flag="serve simulate",
     )
     itl_ms: float | None = _time(
         None,
@@ -290,6 +331,7 @@ class InstanceSettings:
         unset="computed",
         least=0,
         usual="serve",
+        flag="serve simulate",
     )
 
     scale_on_queue: float | None = _scaling(
@@ -301,9 +343,9 @@ class InstanceSettings:
     scale_on_kv: float | None = _scaling(None, "Scale to this KV cache usage.", unset="off", above=0, most=1)
     scale_on_rate: float | None = _scaling(None, "Scale to N requests per second per instance.", unset="off", above=0)
     min_instances: int = _scaling(1, "Fewest instances under autoscaling; --instances is the most.", least=0)
-    initial_instances: int | None = _scaling(None, "Instances at the start.", unset="--min-instances", least=0)
+    initial_instances: int | None = _scaling(None, "Instances at the start.", unset="min_instances", least=0)
     start_up_s: float = _scaling(
-        60.0, "Time from starting an instance until it takes requests.", hidden=("startup_s",), least=0
+        60.0, "Time from starting an instance until it takes requests.", aliases=("startup_s",), least=0
     )
     scale_interval_s: float = _scaling(15.0, "Time between scaling decisions.", above=0)
     scale_up_after_s: float = _scaling(0.0, "Start instances only after they were needed for S seconds.", least=0)
@@ -315,6 +357,8 @@ class InstanceSettings:
         hidden=("served_model_names",),
         unset="the model's",
         check=lambda names: None if all(names) else "must not be empty",
+        flag="serve",
+        carried=True,
     )
 
     assumed: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)

@@ -195,7 +195,7 @@ class DuplicateChunk(FaultAtToken):
 
 @dataclass(frozen=True, kw_only=True)
 class CrashFault(FaultAtToken):
-    """The instance that serves the request crashes, with all its requests; what becomes of them says --on-crash."""
+    """The instance that serves the request crashes, with all its requests; what becomes of them says `on_crash`."""
 
     kind = "crash"
     example = "{kind: crash, after_tokens: 5, restart_after_s: 30, times: 1}"

@@ -183,10 +183,10 @@ def context_length_exceeded(
 def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError:
     """Return 404 for an unknown model.
 
-    served: the names there are; other names of at most `longest` characters are refused with --accept-models served.
+    served: the names there are; other names of at most `longest` characters are refused with --set accept_models=served.
     """
     listed = ", ".join(f"`{name}`" for name in served)
-    refused = f"names have at most {longest:,} characters" if len(model) > longest else "--accept-models served"
+    refused = f"names have at most {longest:,} characters" if len(model) > longest else "--set accept_models=served"
     here = f"This server serves {listed}; {refused if model else 'no name was given'}."
     said = f"The model `{shorten(model)}` does not exist or you do not have access to it. ({here})"
     return ApiError(said, status=404, param="model", code="model_not_found")
@@ -309,7 +309,7 @@ def foreign_page(path: str, origin: str) -> ApiError:
 def not_local(path: str) -> ApiError:
     return ApiError(
         f"{path} changes the server or shows what others ask it: without --api-key it may be called from this machine only. "
-        "(HINT: --open-admin opens it to all.)",
+        "(HINT: --set open_admin=true opens it to all.)",
         status=403,
         code="not_local",
     )
@@ -365,7 +365,7 @@ def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
 def body_too_large(limit_bytes: int) -> ApiError:
     """Return 413. The connection ends with this response: the rest of the body is not read."""
     return ApiError(
-        f"The request body is too large: at most {limit_bytes} bytes are read (--max-body).",
+        f"The request body is too large: at most {limit_bytes} bytes are read (max_body_mib).",
         status=413,
         code="request_too_large",
         headers=((b"connection", b"close"),),

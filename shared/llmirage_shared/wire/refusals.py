@@ -1,4 +1,4 @@
-"""Bodies that the OpenAI API refuses and serving engines accept: checked in dialect openai without `--lenient`.
+"""Bodies that the OpenAI API refuses and serving engines accept: checked in dialect openai unless the server is `lenient`.
 
 A body with a field that only engines have is for an engine, and none of this is refused. The messages are OpenAI's own as
 clients' bug reports quote them; for audio output none was found.

@@ -15,7 +15,7 @@ class Server:
     """`llmirage serve` on a free port, for as long as the `with` block."""
 
     def __init__(self, *flags: str) -> None:
-        self._command = [*LLMIRAGE, "serve", "--port", "0", "--accept-models", "any", *flags]
+        self._command = [*LLMIRAGE, "serve", "--port", "0", "--set", "accept_models=any", *flags]
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(

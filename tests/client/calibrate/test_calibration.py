@@ -224,7 +224,7 @@ def test_an_engine_file_says_only_what_differs() -> None:
     ("arguments", "said"),
     [
         (["nowhere"], "nowhere: "),
-        (["RUN", "--ttft-ms", "5", "--gpu", "h100_sxm"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
+        (["RUN", "--set", "ttft_ms=5", "--gpu", "h100_sxm"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
         (["few.json", "--gpu", "h100_sxm", "--model", "llama-3.1-8b"], "3 requests are not enough: at least 20 are needed"),
         (["bad.json"], "bad.json: not valid JSON"),
         (["few.json"], "the runs do not say which model and GPU was measured: give --model and --gpu, or --cluster FILE"),

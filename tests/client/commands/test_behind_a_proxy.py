@@ -88,7 +88,10 @@ def test_no_proxy_leaves_a_run_alone(raw_server: MakeServer, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("proxy", "message"),
     [
-        ("http://ann:s3cret@127.0.0.1:1", "nothing listens at 127.0.0.1:1 (the proxy) (--no-preflight skips this request)"),
+        (
+            "http://ann:s3cret@127.0.0.1:1",
+            "nothing listens at 127.0.0.1:1 (the proxy) (--set preflight=false skips this request)",
+        ),
         ("ftp://ann:s3cret@127.0.0.1:1", "HTTP_PROXY is not the URL of a proxy"),
     ],
 )
@@ -128,9 +131,9 @@ def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer, tmp_p
             addresses = {"http": f"http://127.0.0.1:{http.port}", "socks5": f"socks5://127.0.0.1:{socks.port}"}
             url = f"http://127.0.0.1:{port}" if way == "http2" else server.url
             more = {} if way == "http2" else {"ALL_PROXY": addresses[way]}
-            arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--no-preflight", "--url", url)
+            arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--set", "preflight=false", "--url", url)
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "llmirage_client", *arguments, *(("--http2",) if way == "http2" else ())),
+                *(sys.executable, "-m", "llmirage_client", *arguments, *(("--set", "http2=true") if way == "http2" else ())),
                 cwd=tmp_path,
                 env=environment(**more),
                 stdout=asyncio.subprocess.PIPE,

@@ -20,9 +20,9 @@ def run_command(line: str) -> Result:
 @pytest.mark.parametrize(
     "line",
     [
-        f"simulate {LOAD} --request-rate 1 --kv-store-gb-per-s 5",
-        f"size {LOAD} --request-rate 1 --slo ttft_p99<9s --kv-store-gb-per-s 5",
-        "serve --kv-store-gb-per-s 5 --port 0",
+        f"simulate {LOAD} --request-rate 1 --set kv_store_gb_per_s=5",
+        f"size {LOAD} --request-rate 1 --slo ttft_p99<9s --set kv_store_gb_per_s=5",
+        "serve --set kv_store_gb_per_s=5 --port 0",
     ],
 )
 def test_every_command_refuses_what_has_no_effect(line: str) -> None:
@@ -41,7 +41,7 @@ def test_so_do_the_functions_of_python() -> None:
 
 def test_a_size_takes_what_has_an_effect_in_one_of_its_deployments() -> None:
     asked = f"size --model deepseek-ai/DeepSeek-V3 --gpus b200_sxm {LOAD} --request-rate 1 --slo ttft_p99<9s"
-    given = "--prefill-schedule-interval 2"
+    given = "--set prefill_schedule_interval=2"
     assert run_command(f"{asked} {given} --tps 8 --dps 1").exit_code == 2
     assert run_command(f"{asked} {given} --tps 1 --dps 1,8 --eps 1,8").exit_code == 0
 
@@ -55,7 +55,10 @@ def test_a_router_counts_where_a_size_has_several_instances() -> None:
 
 def test_crashes_are_events_where_there_is_no_server() -> None:
     for line in (f"simulate {LOAD} --request-rate 1", f"size {LOAD} --request-rate 1 --slo ttft_p99<9s"):
-        assert "on_crash has no effect here: it needs `events` with a crash" in run_command(f"{line} --on-crash fail").stderr
+        assert (
+            "on_crash has no effect here: it needs `events` with a crash"
+            in run_command(f"{line} --set on_crash=fail").stderr
+        )
 
 
 def study(tmp_path: Path, text: str) -> str:
@@ -102,7 +105,7 @@ def test_without_an_answered_request_there_are_no_bands_and_no_word_on_streaming
 
 
 def test_fixed_times_have_no_size_and_say_that_nothing_waits() -> None:
-    fixed = "--model llama-3.1-8b --ttft 20 --itl 5"
+    fixed = "--model llama-3.1-8b --set ttft=20 --set itl_ms=5"
     for line in (f"size {LOAD} --request-rate 9 --slo ttft_p99<9s", "size --isl 9 --osl 9 --max-rate --slo ttft_p99<9s"):
         result = run_command(f"{line} {fixed}")
         assert result.exit_code == 2

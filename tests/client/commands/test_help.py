@@ -38,14 +38,31 @@ def test_the_long_tail_is_told_by_help_all_alone(words: tuple[str, ...]) -> None
     brief, whole = said(*words, "--help"), said(*words, "--help-all")
     assert brief.splitlines()[-1].endswith(f"llmirage {' '.join(words)} --help-all")
     options = [param for param in command_of(words).params if isinstance(param, SettingOption)]
-    unseen = 0
+    listed = 0
     for option in options:
-        flag = re.compile(rf"^  (-\w, )?{option.opts[option.opts[0][1] != '-']}\b", flags=re.MULTILINE)
-        assert flag.search(whole), option.name
-        unseen += not flag.search(brief)
-        assert bool(flag.search(brief)) is (option.required or option.about.usual in (True, words[-1])), option.name
-    assert unseen > len(options) / 2
+        name = (
+            option.about.short
+            if len(option.about.short) > 1
+            else option.about.spelled or option.about.name.replace("_", "-")
+        )
+        flag = re.compile(rf"^  (-\w, )?--(\[no-\])?{name}(?![\w-])", flags=re.MULTILINE)
+        assert bool(flag.search(whole)) is option.about.has_flag(words[-1]), option.name
+        assert bool(flag.search(brief)) is option.about.is_usual(words[-1]), option.name
+        listed += option.about.has_flag(words[-1])
+    assert f"All {listed} options" in brief
     assert "--help-all" not in whole.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
+def test_flags_are_for_what_people_type(words: tuple[str, ...]) -> None:
+    flags = re.findall(r"^  (?:-\w, )?--", said(*words, "--help-all"), flags=re.MULTILINE)
+    assert len(flags) <= (60 if words == ("simulate",) else 45)
+
+
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
+def test_every_key_means_one_setting_of_a_command(words: tuple[str, ...]) -> None:
+    keys = [key for param in command_of(words).params if isinstance(param, SettingOption) for key in param.about.keys]
+    assert len(keys) == len(set(keys))
 
 
 def test_long_are_the_commands_that_have_a_whole_cluster_or_load() -> None:
@@ -57,7 +74,8 @@ def test_help_all_of_a_command_with_few_options_is_its_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "wrong", "right"), [("simulate", "--host-kv-gb", "--host-kv-gib"), ("run", "--sla-param", "--sla-params")]
+    ("command", "wrong", "right"),
+    [("simulate", "--host-kv-gb", "--set host_kv_gib"), ("run", "--sla-param", "--sla-params")],
 )
 def test_an_unknown_option_is_compared_with_all_options(command: str, wrong: str, right: str) -> None:
     done = CliRunner().invoke(main, [command, wrong, "1"], prog_name="llmirage")

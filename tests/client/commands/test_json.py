@@ -56,7 +56,7 @@ def test_a_sweep_and_a_search_print_their_points(port: str) -> None:
     load = "llmirage run --isl 100 --osl 20 --requests 8 --random-seed 1 --json"
     done = typed(f"{load} --concurrency 1,2", port=port)
     assert [point["concurrency"] for point in json.loads(done.stdout)["points"]] == [1, 2]
-    done = typed(f'{load} --find-max "ttft_p99<100s" --find-max-upper-bound 2', port=port)
+    done = typed(f'{load} --find-max "ttft_p99<100s" --set find_max_upper_bound=2', port=port)
     assert json.loads(done.stdout)["search"]["highest_met"] == 2
 
 

@@ -49,7 +49,7 @@ def test_a_sweep_of_loads_is_one_page(opened: list[str], monkeypatch: pytest.Mon
 
 
 def test_simulate_opens_its_page_though_it_keeps_no_records(opened: list[str], tmp_path: Path) -> None:
-    done = invoke("simulate", *SMALL, "--artifact-dir", tmp_path / "out", "--open", "--no-records")
+    done = invoke("simulate", *SMALL, "--artifact-dir", tmp_path / "out", "--open", "--set", "records=false")
     assert done.exit_code == 0, done.output
     page = tmp_path / "out" / "report.html"
     assert opened == [page.as_uri()]
@@ -65,9 +65,9 @@ def test_json_stays_alone_on_standard_output(opened: list[str], tmp_path: Path) 
 
 def test_a_report_that_has_no_records_to_come_from_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    done = invoke("simulate", *SMALL, "--artifact-dir", "out", "--no-records")
+    done = invoke("simulate", *SMALL, "--artifact-dir", "out", "--set", "records=false")
     assert " ".join(done.output.split()).endswith(
-        "HTML report: the same command with --open, or with --records for `llmirage report`"
+        "HTML report: the same command with --open, or with --set records=true for `llmirage report`"
     )
     done = invoke("simulate", *SMALL, "--artifact-dir", "two")
     assert done.output.rstrip().splitlines()[-1] == "HTML report: llmirage report two --open"

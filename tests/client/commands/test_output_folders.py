@@ -80,22 +80,22 @@ def test_a_simulation_can_be_reported_at_once(tmp_path: Path, monkeypatch: pytes
 def test_records_of_many_requests_are_written_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     per_request = {"profile_export.jsonl", "workload_timeline.json"}
     monkeypatch.setattr("llmirage_client.commands.actions.simulate.MANY", 2)
-    assert simulate("--artifact-dir", tmp_path, "--records").exit_code == 0
+    assert simulate("--artifact-dir", tmp_path, "--set", "records=true").exit_code == 0
     assert {file.name for file in tmp_path.iterdir()} > per_request
     without = simulate("--artifact-dir", tmp_path, "--overwrite")
     assert without.exit_code == 0
-    assert "HTML report: the same command with --open, or with --records for `llmirage report`" in " ".join(
+    assert "HTML report: the same command with --open, or with --set records=true for `llmirage report`" in " ".join(
         without.output.split()
     )
     assert not {file.name for file in tmp_path.iterdir()} & per_request  # nor are those of the first one left
     assert json.loads(summary(tmp_path))["request_count"]["avg"] == 3
     result = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert result.exit_code == 2
-    assert "which `simulate` writes with --records" in result.output
+    assert "which `simulate` writes with --set records=true" in result.output
 
 
 def test_records_are_left_out_when_asked_for(tmp_path: Path) -> None:
-    assert simulate("--artifact-dir", tmp_path, "--no-records").exit_code == 0
+    assert simulate("--artifact-dir", tmp_path, "--set", "records=false").exit_code == 0
     assert not (tmp_path / "profile_export.jsonl").exists()
 
 

@@ -63,7 +63,9 @@ def invoke(tmp_path: Path, url: str, *words: object) -> Result:
 def test_a_dead_endpoint_is_told_in_one_line_before_anything_is_written(tmp_path: Path) -> None:
     result = invoke(tmp_path, "127.0.0.1:9", *LOAD, "--model", "m")
     assert result.exit_code == 2
-    assert result.output == "http://127.0.0.1:9/v1: nothing listens at 127.0.0.1:9 (--no-preflight skips this request)\n"
+    assert (
+        result.output == "http://127.0.0.1:9/v1: nothing listens at 127.0.0.1:9 (--set preflight=false skips this request)\n"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -105,7 +107,7 @@ def test_what_may_well_work_is_not_refused(tmp_path: Path, known: dict[str, Any]
 
 def test_no_preflight_asks_nothing(tmp_path: Path) -> None:
     with gateway(models=None) as (url, prompts):
-        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--no-preflight").exit_code == 0
+        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--set", "preflight=false").exit_code == 0
     assert len(prompts) == 4
     assert "Hello" not in prompts
 

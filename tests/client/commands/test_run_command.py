@@ -136,7 +136,7 @@ def test_every_point_of_a_sweep_has_a_verdict(endpoint: Endpoint, tmp_path: Path
 
 def test_a_dead_endpoint_is_recorded_request_by_request(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = invoke(dag(tmp_path, "one", "two"), "--url", "127.0.0.1:9", "--artifact-dir", out, "--no-preflight")
+    result = invoke(dag(tmp_path, "one", "two"), "--url", "127.0.0.1:9", "--artifact-dir", out, "--set", "preflight=false")
     assert result.exit_code == 1
     assert [record["error"]["type"] for record in records(out)] == ["connection_refused"] * 2
 
@@ -153,7 +153,7 @@ def test_a_hanging_endpoint_is_given_up_on(endpoint: Endpoint, tmp_path: Path) -
     ("arguments", "words"),
     [
         (["--endpoint-type", "chats"], ["chat", "completions"]),
-        (["--session-prefix", "some"], ["extend", "none"]),
+        (["--set", "session_prefix=some"], ["extend", "none"]),
         (["--arrival-pattern", "burst"], ["poisson", "constant"]),
         (["--concurrency", "0"], ["--concurrency", "must be at least 1, not 0"]),
         (["--request-rate", "-1"], ["--request-rate"]),
@@ -161,9 +161,9 @@ def test_a_hanging_endpoint_is_given_up_on(endpoint: Endpoint, tmp_path: Path) -
         (["--endpoint-type", "raw"], ["raw", "--endpoint-path"]),
         (["--endpoint-type", "raw", "--endpoint-path", "/x"], ["whole request bodies", "dag_jsonl"]),
         (["--endpoint-path", "http://host/x"], ["path on the host"]),
-        (["--context-mode", "server_state"], ["--endpoint-type responses"]),
-        (["--tls-key", __file__], ["--tls-cert"]),
-        (["--tls-ca", __file__], ["--tls-ca", "no certificate"]),
+        (["--set", "context_mode=server_state"], ["--endpoint-type responses"]),
+        (["--set", f"tls_key={__file__}"], ["tls_cert"]),
+        (["--set", f"tls_ca={__file__}"], ["tls_ca", "no certificate"]),
         (["--retries", "-1"], ["--retries"]),
         (["--extra-inputs", "nonsense"], ["key:value", "JSON"]),
         (["--extra-inputs", "{1}"], ["JSON"]),

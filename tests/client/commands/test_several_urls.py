@@ -164,9 +164,9 @@ def test_both_sides_show_certificates(raw_server: Callable[..., Any], authority:
 
 
 def test_files_that_do_not_fit_are_refused(authority: Path) -> None:
-    with pytest.raises(ValueError, match=r"--tls-cert .*client.pem with --tls-key .*server.key"):
+    with pytest.raises(ValueError, match=r"tls_cert .*client.pem with tls_key .*server.key"):
         Tls(cert=str(authority / "client.pem"), key=str(authority / "server.key")).context()
-    with pytest.raises(ValueError, match="--tls-ca nowhere: No such file"):
+    with pytest.raises(ValueError, match="tls_ca nowhere: No such file"):
         Tls(ca="nowhere").context()
     assert Tls().context() is None
 
@@ -200,10 +200,10 @@ def test_urls_may_be_repeated_or_have_commas() -> None:
     endpoint = endpoint_of(settings("--url", "a:1,b:2", "--url", "http://c"))
     assert endpoint.urls == ("http://a:1/v1", "http://b:2/v1", "http://c/v1")
     assert endpoint.url_strategy == "round_robin"
-    on_server = ("--endpoint-type", "responses", "--context-mode", "server_state", "--url", "a,b")
+    on_server = ("--endpoint-type", "responses", "--set", "context_mode=server_state", "--url", "a,b")
     assert endpoint_of(settings(*on_server)).url_strategy == "sticky"
     [problem] = contradictions(settings(*on_server, "--url-strategy", "round_robin"))
-    assert problem == "--context-mode server_state needs --url-strategy sticky: the history is on one server"
+    assert problem == "context_mode server_state needs --url-strategy sticky: the history is on one server"
 
 
 def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any]) -> None:

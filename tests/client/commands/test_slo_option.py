@@ -28,7 +28,7 @@ def test_a_single_objective_is_not_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("slo", "status"), [("ttft_p99<5s,error_rate<1%", 0), ("ttft_p99<5s,tpot_p50<1us", 3)])
 def test_the_verdict_comes_first_and_is_the_exit_status(slo: str, status: int, tmp_path: Path) -> None:
-    found, output = invoke("simulate", *SMALL, "--slo", slo, "--artifact-dir", tmp_path, "--records")
+    found, output = invoke("simulate", *SMALL, "--slo", slo, "--artifact-dir", tmp_path, "--set", "records=true")
     assert found == status, output
     first = output.splitlines()[1:4]
     assert first[0] == ("SLO missed: 1 of 2 objectives" if status else "SLO met: all 2 objectives")

@@ -65,7 +65,7 @@ def workload(tmp_path: Path) -> Path:
 
 
 def invoke(workload: Path, endpoint: Endpoint, *arguments: Any) -> Result:
-    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", "--no-preflight"]
+    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", "--set", "preflight=false"]
     words += map(str, arguments)
     return CliRunner().invoke(run, words)
 
@@ -176,7 +176,7 @@ def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workl
 def test_a_sweep_can_end_at_the_first_saturated_load(workload: Path, tmp_path: Path) -> None:
     arguments = ("--concurrency", "1,16,20", "--number", 16, "--vary", "--artifact-dir", tmp_path / "out")
     with Endpoint(bears=1).started() as endpoint:
-        result = invoke(workload, endpoint, *arguments, "--stop-at-saturation")
+        result = invoke(workload, endpoint, *arguments, "--set", "stop_at_saturation=true")
     points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
     assert [point["concurrency"] for point in points] == [1, 16]
     said = " ".join(result.output.split())
@@ -187,7 +187,7 @@ def test_a_sweep_can_end_at_the_first_saturated_load(workload: Path, tmp_path: P
 def test_a_search_ends_within_its_precision_and_goes_no_lower_than_its_bound(
     endpoint: Endpoint, workload: Path, tmp_path: Path
 ) -> None:
-    bounds = ("--find-max-precision", 0.5, "--find-max-lower-bound", 3)
+    bounds = ("--set", "find_max_precision=0.5", "--set", "find_max_lower_bound=3")
     arguments = ("--number", 32, "--vary", *bounds, "--artifact-dir", tmp_path / "out")
     result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", *arguments)
     assert result.exit_code == 0, result.output
@@ -209,7 +209,7 @@ def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload
 
 
 def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
-    arguments = ("--number", 4, "--artifact-dir", tmp_path / "out", "--find-max-upper-bound", 4)
+    arguments = ("--number", 4, "--artifact-dir", tmp_path / "out", "--set", "find_max_upper_bound=4")
     result = invoke(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments)
     assert result.exit_code == 1
     assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
@@ -238,18 +238,18 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--find-max", "ttft_p99<5", "--concurrency", "1,2"], "chooses the loads itself"),
         (["--find-max", "ttft_p99<5", "--concurrency", "4000"], "not within its bounds"),
         (["--find-max", "ttft_p99<5", "--fixed-schedule"], "a fixed schedule determines the rate"),
-        (["--find-max", "ttft_p99<5", "--request-rate-series", "0:1"], "not --request-rate-series"),
+        (["--find-max", "ttft_p99<5", "--set", "request_rate_series=0:1"], "not request_rate_series"),
         (
-            ["--find-max", "ttft_p99<5", "--find-max-variable", "parallel", "--request-rate", "4"],
+            ["--find-max", "ttft_p99<5", "--set", "find_max_variable=parallel", "--request-rate", "4"],
             "parallel excludes --request-rate",
         ),
         (["--sla-params", "[{}, {}]"], "one object of objectives"),
         (["--sla-params", "[{oops"], "not JSON"),
         (["--user-centric-rate", "2"], "--user-centric-rate needs --num-users"),
         (["--request-rate", "2", "--user-centric-rate", "2", "--num-users", "2"], "each determines when requests start"),
-        (["--request-rate-series", "0:1,5:2", "--request-rate", "2"], "each determines when requests start"),
-        (["--request-rate-series", "5:2"], "a series begins at 0 s"),
-        (["--arrival-pattern", "constant"], "needs --request-rate or --request-rate-series"),
+        (["--set", "request_rate_series=0:1,5:2", "--request-rate", "2"], "each determines when requests start"),
+        (["--set", "request_rate_series=5:2"], "a series begins at 0 s"),
+        (["--arrival-pattern", "constant"], "needs --request-rate or request_rate_series"),
         (["--request-rate", "2", "--arrival-pattern", "poisson", "--arrival-smoothness", "2"], "shape of gamma gaps"),
         (["--concurrency-ramp-duration", "2"], "needs --concurrency"),
         (["--request-rate-ramp-duration", "2"], "needs --request-rate"),

@@ -211,7 +211,7 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
     narrow = report(result, width=40, files=files)
     assert f"\nHTML report: llmirage report {tmp_path} --open\n" in narrow  # to be copied in one piece
     without = report(result, width=1000, files=[file for file in files if file.suffix != ".jsonl"])
-    assert without.endswith("HTML report: the same command with --open, or with --records for `llmirage report`\n")
+    assert without.endswith("HTML report: the same command with --open, or with --set records=true for `llmirage report`\n")
 
 
 def test_chunks_that_came_together_are_said_to_blur_the_itl() -> None:

@@ -188,7 +188,7 @@ def test_the_command_prints_the_summary_alone() -> None:
 def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     words = [*FLAGS, "--requests", "20", "--request-rate", "9", "--artifact-dir", str(folder)]
-    result = CliRunner().invoke(main, [*words, "--records", "--trace", str(tmp_path / "t.json")])
+    result = CliRunner().invoke(main, [*words, "--set", "records=true", "--trace", str(tmp_path / "t.json")])
     assert result.exit_code == 0, result.output
     assert "Per output token (TPOT)" in result.stdout
     assert "Cluster, means over time" in result.stdout

@@ -219,7 +219,7 @@ def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeSer
             await target.close()
             return target.uses()
 
-    assert transport_notes(asyncio.run(main()))[1] == "--http2: the server chose HTTP/1.1."
+    assert transport_notes(asyncio.run(main()))[1] == "http2: the server chose HTTP/1.1."
 
 
 def test_http2_goes_through_a_tunnel(authority: Path) -> None:

@@ -177,5 +177,5 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     status, output = refused("--executor", "process", "--ray-address", "x")
     assert (status, "--ray-address needs --executor ray" in output) == (2, True)
     monkeypatch.setitem(sys.modules, "ray", None)
-    status, output = refused("--executor", "ray", "--artifact-dir", str(tmp_path), "--no-preflight")
+    status, output = refused("--executor", "ray", "--artifact-dir", str(tmp_path), "--set", "preflight=false")
     assert (status, output) == (2, "--executor ray needs Ray, which is not installed: pip install 'llmirage[ray]'\n")

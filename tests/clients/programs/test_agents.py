@@ -133,7 +133,7 @@ def test_ten_rounds_of_a_script(agent: Any, serve: Callable[..., LoggedServer], 
 
 @pytest.mark.parametrize("agent", [Codex, CodexOverWebSocket, ClaudeCode])
 def test_ten_turns_on_rules(agent: Any, serve: Callable[..., LoggedServer], tmp_path: Path) -> None:
-    server = serve("--reply-tokens", "30")
+    server = serve("--set", "reply_tokens=30")
     session = agent(server, tmp_path)
     for number in range(ROUNDS):
         session.say(f"Use {agent.tool} to run `{ROUND}`", first=number == 0)
@@ -192,7 +192,7 @@ def test_claude_codes_limits_fit_the_default_model(
     most: str, serve: Callable[..., LoggedServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLAUDE_CODE_MAX_OUTPUT_TOKENS", most)
-    server = serve("--reply-tokens", "30")
+    server = serve("--set", "reply_tokens=30")
     ClaudeCode(server, tmp_path).say("Hello", first=True)
     assert server.problems() == []
 

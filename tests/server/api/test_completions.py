@@ -128,7 +128,7 @@ def test_every_endpoint_takes_any_name_or_only_the_served_ones(make_api: Any, pa
     assert any_name.post(path, body | {"model": "gpt-99"}).status_code == 200
     refused = served.post(path, body | {"model": "gpt-99"})
     assert refused.status_code == 404
-    assert "--accept-models served" in refused.json()["error"]["message"]
+    assert "--set accept_models=served" in refused.json()["error"]["message"]
     assert any_name.post(path, body | {"model": ""}).status_code == 404
 
 

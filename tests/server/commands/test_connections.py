@@ -48,7 +48,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_go_on() -> None:
         assert held[0].recv(65536).startswith(b"HTTP/1.1 200")
         status, error = answer(listening.connect())
         assert (status, error["type"]) == (503, "server_error")
-        assert error["message"] == "The server has 3 connections, its most (--max-connections)."
+        assert error["message"] == "The server has 3 connections, its most (max_connections)."
         held.pop().close()
         assert httpx.get(f"{listening.url}/livez").status_code == 200
         assert listening.limits.refused == 1
@@ -244,7 +244,7 @@ def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) ->
     made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", files["key"], "-out", files["cert"]]
     subprocess.run(made, check=True, capture_output=True)
     tls = ("--tls-cert", files["cert"], "--tls-key", files["key"])
-    flags = (*tls, "--shutdown-timeout", "20", "--itl", "20", "--ttft", "1")
+    flags = (*tls, "--set", "shutdown_timeout_s=20", "--itl", "20", "--ttft", "1")
     with serving(*flags) as (process, url), httpx.Client(verify=ssl.create_default_context(cafile=files["cert"])) as client:
         assert url.startswith("https://localhost:")
         with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT, timeout=20) as response:
@@ -262,7 +262,7 @@ def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) ->
     [
         (["--tls-cert", "/no/such/file"], "--tls-cert and --tls-key belong together"),
         (["--tls-cert", "/no/such/file", "--tls-key", "/no/such/file"], "No such file or directory"),
-        (["--api-key-file", "/no/such/file"], "api_key_file: /no/such/file: No such file or directory"),
+        (["--set", "api_key_file=/no/such/file"], "api_key_file: /no/such/file: No such file or directory"),
     ],
 )
 def test_files_that_cannot_be_used_are_told_at_once(flags: list[str], told: str) -> None:

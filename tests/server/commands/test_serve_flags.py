@@ -16,23 +16,24 @@ from llmirage_server.commands.serve import serve
 from llmirage_server.config import SETTINGS, ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.replies.reply import ReplyRequest
+from llmirage_shared.command_line import SettingOption
 
 Observe = Callable[[LlmirageApp], Any]
 
 SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
-BALANCED = [*TRTLLM, "--dp", "2", "--attention-dp-enable-balance"]
+BALANCED = [*TRTLLM, "--dp", "2", "--set", "attention_dp_enable_balance=true"]
 MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
-DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
+DRAFT = ["--set", "speculative_method=draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
 EMPTY = str(Path(__file__).parent)  # a folder without recordings
 KEYS = str(Path(__file__).parents[3] / "LICENSE")  # a file of lines
-SCALED = ["--scale-on-rate", "2"]
+SCALED = ["--set", "scale_on_rate=2"]
 
 
 # What is said of the port and of its connections; tests of commands/ have them over sockets.
 LISTENING = {
     "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
-    "json", "help_all",
+    "json",
 }  # fmt: skip
 
 
@@ -101,24 +102,24 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "model": ((), ["--model", "Qwen/Qwen3-8B"], decode_s),
     "gpu": ((), ["--gpu", "h200_sxm"], kv_tokens),
     "instances": ((), ["--instances", "3"], lambda app: len(app.driver.cluster.snapshot())),
-    "scale_on_queue": (SCALED, ["--scale-on-queue", "3"], scaling("queue")),
-    "scale_on_concurrency": (SCALED, ["--scale-on-concurrency", "3"], scaling("concurrency")),
-    "scale_on_kv": (SCALED, ["--scale-on-kv", "0.5"], scaling("kv")),
-    "scale_on_rate": (["--scale-on-queue", "2"], ["--scale-on-rate", "3"], scaling("rate")),
-    "min_instances": (SCALED, ["--min-instances", "2"], scaling("least")),
-    "initial_instances": (SCALED, ["--initial-instances", "2"], scaling("first")),
-    "start_up_s": (SCALED, ["--start-up-s", "7"], scaling("start_up_s")),
-    "scale_interval_s": (SCALED, ["--scale-interval-s", "7"], scaling("interval_s")),
-    "scale_up_after_s": (SCALED, ["--scale-up-after-s", "7"], scaling("up_after_s")),
-    "scale_down_after_s": (SCALED, ["--scale-down-after-s", "7"], scaling("down_after_s")),
+    "scale_on_queue": (SCALED, ["--set", "scale_on_queue=3"], scaling("queue")),
+    "scale_on_concurrency": (SCALED, ["--set", "scale_on_concurrency=3"], scaling("concurrency")),
+    "scale_on_kv": (SCALED, ["--set", "scale_on_kv=0.5"], scaling("kv")),
+    "scale_on_rate": (["--set", "scale_on_queue=2"], ["--set", "scale_on_rate=3"], scaling("rate")),
+    "min_instances": (SCALED, ["--set", "min_instances=2"], scaling("least")),
+    "initial_instances": (SCALED, ["--set", "initial_instances=2"], scaling("first")),
+    "start_up_s": (SCALED, ["--set", "start_up_s=7"], scaling("start_up_s")),
+    "scale_interval_s": (SCALED, ["--set", "scale_interval_s=7"], scaling("interval_s")),
+    "scale_up_after_s": (SCALED, ["--set", "scale_up_after_s=7"], scaling("up_after_s")),
+    "scale_down_after_s": (SCALED, ["--set", "scale_down_after_s=7"], scaling("down_after_s")),
     "weights": ((), ["--weights", "bf16"], decode_s),
-    "perf_model": ((), ["--perf-model", "silicon"], lambda app: app.deployment.perf_model),
+    "perf_model": ((), ["--set", "perf_model=silicon"], lambda app: app.deployment.perf_model),
     "tensor_parallel_size": ((), ["--tp", "2"], gpus),
     "pipeline_parallel_size": ((), ["--pp", "2"], gpus),
     "data_parallel_size": (["--ep", "1"], ["--dp", "2"], gpus),
-    "peer_to_peer": (["--tp", "2", "--gpu", "rtx_4090"], ["--peer-to-peer"], prefill_s),
+    "peer_to_peer": (["--tp", "2", "--gpu", "rtx_4090"], ["--set", "peer_to_peer=true"], prefill_s),
     "expert_parallel_size": (["--tp", "2"], ["--ep", "2"], decode_s),
-    "data_parallel_balance": (["--dp", "2"], ["--data-parallel-balance", "prefix"], limit("data_parallel_balance")),
+    "data_parallel_balance": (["--dp", "2"], ["--set", "data_parallel_balance=prefix"], limit("data_parallel_balance")),
     "engine": ((), SGLANG, limit("scheduler")),
     "moe_backend": (["--model", "openai/gpt-oss-20b"], ["--moe-backend", "marlin"], decode_s),
     "max_num_seqs": ((), ["--max-num-seqs", "7"], limit("max_num_seqs")),
@@ -135,34 +136,38 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
     "async_scheduling": ((), ["--no-async-scheduling"], limit("async_scheduling")),
     "scheduler_recv_interval": (SGLANG, ["--scheduler-recv-interval", "10"], limit("scheduler_recv_interval")),
-    "prefill_schedule_interval": (["--dp", "2"], ["--prefill-schedule-interval", "8"], limit("prefill_schedule_interval")),
-    "prefill_decode_interval": (SGLANG, ["--prefill-decode-interval", "4"], limit("prefill_decode_interval")),
+    "prefill_schedule_interval": (
+        ["--dp", "2"],
+        ["--set", "prefill_schedule_interval=8"],
+        limit("prefill_schedule_interval"),
+    ),
+    "prefill_decode_interval": (SGLANG, ["--set", "prefill_decode_interval=4"], limit("prefill_decode_interval")),
     "batch_wait_timeout_iters": (
-        [*TRTLLM, "--batch-wait-max-tokens-ratio", "0.5"],
-        ["--batch-wait-timeout-iters", "8"],
+        [*TRTLLM, "--set", "batch_wait_max_tokens_ratio=0.5"],
+        ["--set", "batch_wait_timeout_iters=8"],
         limit("batch_wait_timeout_iters"),
     ),
     "batch_wait_max_tokens_ratio": (
-        [*TRTLLM, "--batch-wait-timeout-iters", "8"],
-        ["--batch-wait-max-tokens-ratio", "0.5"],
+        [*TRTLLM, "--set", "batch_wait_timeout_iters=8"],
+        ["--set", "batch_wait_max_tokens_ratio=0.5"],
         limit("batch_wait_max_tokens_ratio"),
     ),
     "attention_dp_enable_balance": (
         [*TRTLLM, "--dp", "2"],
-        ["--attention-dp-enable-balance"],
+        ["--set", "attention_dp_enable_balance=true"],
         limit("attention_dp_enable_balance"),
     ),
-    "attention_dp_timeout_iters": (BALANCED, ["--attention-dp-timeout-iters", "9"], limit("attention_dp_timeout_iters")),
+    "attention_dp_timeout_iters": (BALANCED, ["--set", "attention_dp_timeout_iters=9"], limit("attention_dp_timeout_iters")),
     "attention_dp_batching_wait_iters": (
         BALANCED,
-        ["--attention-dp-batching-wait-iters", "9"],
+        ["--set", "attention_dp_batching_wait_iters=9"],
         limit("attention_dp_batching_wait_iters"),
     ),
     "stream_interval": ((), ["--stream-interval", "10"], limit("stream")),
     "enable_mixed_chunk": (SGLANG, ["--enable-mixed-chunk"], limit("enable_mixed_chunk")),
     "capacity_scheduler_policy": (
         TRTLLM,
-        ["--capacity-scheduler-policy", "max_utilization"],
+        ["--set", "capacity_scheduler_policy=max_utilization"],
         limit("capacity_scheduler_policy"),
     ),
     "kv_cache_dtype": ((), ["--kv-cache-dtype", "fp8"], kv_tokens),
@@ -170,16 +175,16 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "num_gpu_blocks_override": ((), ["--num-gpu-blocks-override", "5000"], kv_tokens),
     "block_size": ((), ["--block-size", "64"], limit("page_size")),
     "enable_prefix_caching": ((), ["--no-enable-prefix-caching"], limit("enable_prefix_caching")),
-    "host_kv_gib": ((), ["--host-kv-gib", "10"], tiers),
+    "host_kv_gib": ((), ["--set", "host_kv_gib=10"], tiers),
     "host_kv_gb_per_s": (
-        ["--host-kv-gib", "10"],
-        ["--host-kv-gb-per-s", "10"],
+        ["--set", "host_kv_gib=10"],
+        ["--set", "host_kv_gb_per_s=10"],
         lambda app: app.pools[0].tiers[0].read_bytes_per_s,
     ),
-    "disk_kv_gib": ((), ["--disk-kv-gib", "10"], tiers),
+    "disk_kv_gib": ((), ["--set", "disk_kv_gib=10"], tiers),
     "disk_kv_gb_per_s": (
-        ["--disk-kv-gib", "10"],
-        ["--disk-kv-gb-per-s", "1"],
+        ["--set", "disk_kv_gib=10"],
+        ["--set", "disk_kv_gb_per_s=1"],
         lambda app: app.pools[0].tiers[0].read_bytes_per_s,
     ),
     "num_speculative_tokens": (MTP, ["--num-speculative-tokens", "1"], limit("num_speculative_tokens")),
@@ -190,12 +195,12 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     ),
     "acceptance_length": (
         [*MTP, "--num-speculative-tokens", "1"],
-        ["--acceptance-length", "1.9"],
+        ["--set", "acceptance_length=1.9"],
         limit("acceptance_rate"),
     ),
     "acceptance_rates": (
         [*MTP, "--num-speculative-tokens", "2"],
-        ["--acceptance-rates", "0.9,0.5"],
+        ["--set", "acceptance_rates=0.9,0.5"],
         limit("acceptance_rates"),
     ),
     "speculative_method": (
@@ -208,56 +213,60 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "itl_ms": ((), ["--itl", "5"], shown),
     "served_model_name": ((), ["--served-model-name", "mine"], lambda app: app.model_names),
     "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
-    "kv_store_gib": ((), ["--kv-store-gib", "10"], tiers),
+    "kv_store_gib": ((), ["--set", "kv_store_gib=10"], tiers),
     "kv_store_gb_per_s": (
-        ["--kv-store-gib", "10"],
-        ["--kv-store-gb-per-s", "1"],
+        ["--set", "kv_store_gib=10"],
+        ["--set", "kv_store_gb_per_s=1"],
         lambda app: app.driver.cluster._instances[0].schedulers[0].kv._tiers[0].spec.read_bytes_per_s,
     ),
-    "on_crash": (["--cluster", "bundled:failover"], ["--on-crash", "fail"], lambda app: app.driver.cluster._on_crash),
+    "on_crash": (["--cluster", "bundled:failover"], ["--set", "on_crash=fail"], lambda app: app.driver.cluster._on_crash),
     "speed": ((), ["--speed", "max"], lambda app: type(app.driver)),
-    "accept_models": ((), ["--accept-models", "served"], accepts),
+    "accept_models": ((), ["--set", "accept_models=served"], accepts),
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
     "script": ((), ["--script", str(EXAMPLE_FILE)], lambda app: app.service.scripts is not None),
     "exact_length": ((), ["--exact-length"], lambda app: reply(app, max_tokens=2000)),
-    "lenient": ((), ["--lenient"], lambda app: app.service.dialect.strict),
+    "lenient": ((), ["--set", "lenient=true"], lambda app: app.service.dialect.strict),
     "dialect": ((), ["--dialect", "sglang"], lambda app: app.service.dialect.name),
     "enable_cache_report": (
         (),
-        ["--no-enable-cache-report"],
+        ["--set", "enable_cache_report=false"],
         lambda app: app.service.shown_usage({"prompt_tokens_details": {}}),
     ),
-    "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
+    "unknown_fields": ((), ["--set", "unknown_fields=ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
-    "files_mib": ((), ["--files-mib", "2"], lambda app: app.service.files.most_bytes),
-    "state_mib": ((), ["--state-mib", "2"], lambda app: app.service.state._most_bytes),
-    "response_ttl_s": ((), ["--response-ttl", "60"], lambda app: app.service.state._ttl_s),
-    "reply_tokens": ((), ["--reply-tokens", "400"], reply),
+    "files_mib": ((), ["--set", "files_mib=2"], lambda app: app.service.files.most_bytes),
+    "state_mib": ((), ["--set", "state_mib=2"], lambda app: app.service.state._most_bytes),
+    "response_ttl_s": ((), ["--set", "response_ttl_s=60"], lambda app: app.service.state._ttl_s),
+    "reply_tokens": ((), ["--set", "reply_tokens=400"], reply),
     "seed": ((), ["--seed", "1"], reply),
     "replay": ((), ["--replay", EMPTY], lambda app: app.replay is None),
-    "replay_timing": (["--replay", EMPTY], ["--replay-timing", "none"], lambda app: app.replay._timing),
-    "replay_match": (["--replay", EMPTY], ["--replay-match", "messages"], lambda app: app.replay._library.matcher._fields),
-    "replay_ignore": (["--replay", EMPTY], ["--replay-ignore", "a+"], lambda app: app.replay._library.matcher._ignored),
-    "on_miss": (["--replay", EMPTY], ["--on-miss", "generated"], lambda app: app.replay._on_miss),
+    "replay_timing": (["--replay", EMPTY], ["--set", "replay_timing=none"], lambda app: app.replay._timing),
+    "replay_match": (
+        ["--replay", EMPTY],
+        ["--set", "replay_match=messages"],
+        lambda app: app.replay._library.matcher._fields,
+    ),
+    "replay_ignore": (["--replay", EMPTY], ["--set", "replay_ignore=a+"], lambda app: app.replay._library.matcher._ignored),
+    "on_miss": (["--replay", EMPTY], ["--set", "on_miss=generated"], lambda app: app.replay._on_miss),
     "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.service.upstream is None),
-    "upstream_key": (["--upstream", "http://x.test"], ["--upstream-key", "k"], lambda app: app.service.upstream.key),
+    "upstream_key": (["--upstream", "http://x.test"], ["--set", "upstream_key=k"], lambda app: app.service.upstream.key),
     "api_key": ((), ["--api-key", "secret"], guard),
-    "api_key_file": ((), ["--api-key-file", KEYS], guard),
-    "open_admin": ((), ["--open-admin"], lambda app: app.service.open_admin),
-    "max_body_mib": ((), ["--max-body", "2"], lambda app: app.service.most_body_bytes),
-    "websocket_limit_s": ((), ["--websocket-limit", "9"], lambda app: app.service.websocket_limit_s),
+    "api_key_file": ((), ["--set", f"api_key_file={KEYS}"], guard),
+    "open_admin": ((), ["--set", "open_admin=true"], lambda app: app.service.open_admin),
+    "max_body_mib": ((), ["--set", "max_body_mib=2"], lambda app: app.service.most_body_bytes),
+    "websocket_limit_s": ((), ["--set", "websocket_limit_s=9"], lambda app: app.service.websocket_limit_s),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
-    "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
+    "token_limit": ((), ["--set", "token_limit=5"], lambda app: app.service.limits),
     "faults": ((), ["--faults", "/no/such/file"], shown),
-    "allow_fault_header": ((), ["--allow-fault-header"], lambda app: app.service.faults.allow_header),
+    "allow_fault_header": ((), ["--set", "allow_fault_header=true"], lambda app: app.service.faults.allow_header),
 }
 
 
 def test_every_setting_has_a_flag_in_this_table() -> None:
     assert set(EFFECTS) == set(SETTINGS)
-    flags = {param.name for param in serve.params}
-    assert flags == set(SETTINGS) | {"cluster_file"} | LISTENING
+    names = {param.name for param in serve.params if isinstance(param, SettingOption)}
+    assert names == set(SETTINGS) | {"cluster_file"} | LISTENING
 
 
 def outcome(arguments: Sequence[str], observe: Observe) -> Any:

@@ -89,7 +89,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replay(file: Path, url: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """The records of a run in which every request succeeded: the server wants results to answer the calls it made."""
     shared = ["--url", url, "--speed", "50", "--random-seed", "1", "--artifact-dir", str(folder)]
-    shared += ["--tool-results", "matched"]
+    shared += ["--set", "tool_results=matched"]
     result = CliRunner().invoke(run, [str(file), *shared, *arguments])
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
@@ -102,8 +102,8 @@ def counts(records: list[dict[str, Any]]) -> list[list[float]]:
 APIS = [
     ("chat",),
     ("responses",),
-    ("responses", "--context-mode", "server_state"),
-    ("responses", "--context-mode", "server_conversation"),
+    ("responses", "--set", "context_mode=server_state"),
+    ("responses", "--set", "context_mode=server_conversation"),
     ("messages",),
 ]
 
@@ -165,11 +165,11 @@ def test_a_prompt_of_text_has_as_many_tokens_as_its_messages(engine: str, agent:
 def test_results_that_the_server_refuses_are_explained(server: str, agent: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(run, [str(agent), "--url", server, "--speed", "50", "--artifact-dir", str(tmp_path / "out")])
     assert result.exit_code == 1
-    assert "--tool-results matched or fitted" in " ".join(result.output.split())
+    assert "--set tool_results=matched (or fitted)" in " ".join(result.output.split())
 
 
 def test_whole_bodies_go_to_any_path(server: str, agent: Path, tmp_path: Path) -> None:
-    replay(agent, server, tmp_path / "chat", "--tool-results", "fitted")
+    replay(agent, server, tmp_path / "chat", "--set", "tool_results=fitted")
     bodies = tmp_path / "chat" / "inputs.json"
     raw = ("--endpoint-type", "raw", "--endpoint-path", "/v1/chat/completions")
     assert sorted(counts(replay(bodies, server, tmp_path / "raw", *raw))) == sorted(
