@@ -66,7 +66,7 @@ class SettingOption(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         if self.opts and (ctx is None or self.name not in ctx.meta.get(_SET, {})):
-            return super().get_error_hint(ctx)  # type: ignore[arg-type]  # click says it may be None
+            return super().get_error_hint(ctx)
         return f"'--set {self.name}'"
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
@@ -79,6 +79,8 @@ class SettingOption(click.Option):
         return super().consume_value(ctx, opts)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if self.name and ctx.get_parameter_source(self.name) is ParameterSource.DEFAULT_MAP:
+            return value  # of --config, which has read it
         if bool in self.about.kinds or (value is None and not self.multiple):
             return super().type_cast_value(ctx, value)
         try:
@@ -130,8 +132,7 @@ class SettingOption(click.Option):
 class SetOption(click.Option):
     """`--set KEY=VALUE`, which gives any setting of the command by name."""
 
-    def __init__(self, settings: Sequence[SettingOption]) -> None:
-        self._by_key = {key: option for option in settings for key in option.about.keys}
+    def __init__(self) -> None:
         help = "Give any setting by name; may be repeated."
         super().__init__(
             ["--set"],
@@ -147,11 +148,11 @@ class SetOption(click.Option):
         given = ctx.meta.setdefault(_SET, {})
         for text in texts:
             key, equals, value = text.partition("=")
-            option = self._by_key.get(_as_key(key))
+            option = _setting(ctx, key)
             if option is not None and equals:
                 given.setdefault(option.name, []).append(value.strip())
                 continue
-            problem = f"{text!r} is not KEY=VALUE" if option or not equals else _unknown_key(key, self._by_key)
+            problem = f"{text!r} is not KEY=VALUE" if option or not equals else _unknown_key(ctx, key)
             _keep(ctx, click.BadParameter(problem, ctx, self))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
@@ -159,18 +160,70 @@ class SetOption(click.Option):
 
         key, equals, begun = incomplete.partition("=")
         if not equals:
-            return [CompletionItem(f"{name}=") for name in self._by_key if name.startswith(_as_key(key))]
-        option = self._by_key.get(_as_key(key))
+            return [CompletionItem(f"{name}=") for name in _keys(ctx) if name.startswith(_as_key(key))]
+        option = _setting(ctx, key)
         found = [] if option is None else option.shell_complete(ctx, begun)
         return [CompletionItem(f"{key}={item.value}") for item in found]
+
+
+class ConfigOption(click.Option):
+    """`--config FILE`: settings of the command by name, in YAML. What the command line and the environment give wins."""
+
+    def __init__(self) -> None:
+        help = "YAML file of settings by name, such as `max_num_seqs: 64`; the command line wins."
+        super().__init__(["--config"], is_eager=True, expose_value=False, callback=self._read, metavar="FILE", help=help)
+
+    def _read(self, ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+        if path is None or ctx.resilient_parsing:
+            return
+        from llmirage_shared.yaml_lines import read_mapping  # start-up does without YAML
+
+        values: dict[str, Any] = {}
+        problems: list[str] = []
+        try:
+            for entry in read_mapping(path, "a file of settings"):
+                option = _setting(ctx, entry.key)
+                try:
+                    if option is None:
+                        raise ValueError(_unknown_key(ctx, entry.key))
+                    if option.name in values:
+                        raise ValueError("is given twice")
+                    if entry.node.value is None:
+                        raise ValueError("must have a value")
+                    values[str(option.name)] = option.about.read_value(entry.node.value)
+                except ValueError as error:
+                    problems.append(f"{path}:{entry.line}: {entry.key}: {error}")
+        except ConfigError as error:
+            problems += error.problems
+        for problem in problems:
+            _keep(ctx, click.BadParameter(problem, ctx, self))
+        ctx.default_map = values
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
 
 
 def _as_key(text: str) -> str:
     return text.strip().replace("-", "_").lower()
 
 
-def _unknown_key(key: str, known: Iterable[str]) -> str:
-    return f"there is no setting {key.strip()!r}{did_you_mean(_as_key(key), known)}"
+def _keys(ctx: click.Context) -> Mapping[str, SettingOption]:
+    """Return the settings of the command by all their names."""
+    assert isinstance(ctx.command, SettingsCommand)
+    return {key: option for option in ctx.command.settings for key in option.about.keys}
+
+
+def _setting(ctx: click.Context, key: str) -> SettingOption | None:
+    return _keys(ctx).get(_as_key(key))
+
+
+def _unknown_key(ctx: click.Context, key: str) -> str:
+    assert isinstance(ctx.command, SettingsCommand)
+    if _as_key(key).partition(".")[0] in ctx.command.blocks:
+        return f"{key.strip()} belongs in a cluster file (--cluster FILE)"
+    return f"there is no setting {key.strip()!r}{did_you_mean(_as_key(key), _keys(ctx))}"
 
 
 def _keep(ctx: click.Context, problem: click.BadParameter) -> None:
@@ -290,6 +343,7 @@ class SettingsCommand(click.Command):
     bare: flags that may stand without their number, with the number that counts then.
     rest: the heading of --help.
     examples: command lines, for the help.
+    blocks: keys of files that have further keys, and are no settings.
     settings: its settings, those without a flag included.
     """
 
@@ -300,9 +354,11 @@ class SettingsCommand(click.Command):
         bare: Mapping[str, str] | None = None,
         rest: str = OPTIONS,
         examples: Sequence[str] = (),
+        blocks: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.blocks = blocks
         self.examples = examples
         self._lists = lists
         self._bare = bare or {}
@@ -312,7 +368,7 @@ class SettingsCommand(click.Command):
         if self.has_long_tail:
             for option in self.settings:
                 option.keep_flags(str(self.name))
-            self.params.append(SetOption(self.settings))
+            self.params += [SetOption(), ConfigOption()]
         self.params.append(_help_all(self.has_long_tail))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -287,3 +288,27 @@ def test_set_completes_keys_and_their_values() -> None:
     context = made.make_context("long", [], resilient_parsing=True)
     assert "max_running=" in [item.value for item in option.shell_complete(context, "max-r")]
     assert [item.value for item in option.shell_complete(context, "pattern=g")] == ["pattern=gamma"]
+
+
+def test_a_file_has_the_same_names_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text("host-gb: 2\nnames: [a, b]\nstream: false\nseveral: [1, 2]\nusers: 3\nrate: 5\n")
+    found = set_to("--config", str(path), "--users", "4", "--set", "rate=6")
+    assert (found["host_gib"], found["names"], found["stream"], found["several"]) == (2.0, ("a", "b"), False, (1, 2))
+    assert (found["users"], found["rate"], found["max_seqs"]) == (4, 6.0, None)
+
+
+def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text("user: 3\nusers: 0\nrate: x\nhost_gib:\nhost_gb: 1\nhost_gib: 2\n")
+    result = long("--config", str(path))
+    assert result.exit_code == 2
+    for said in (
+        ":1: user: there is no setting 'user' (did you mean 'users'?)",
+        ":2: users: must be at least 1, not 0",
+        ":3: rate: must be a number, not 'x'",
+        ":4: host_gib: must have a value",
+        ":6: host_gib: is given twice",
+    ):
+        assert f"{path}{said}" in result.output
+    assert "cannot be read" in long("--config", str(tmp_path / "none.yaml")).output

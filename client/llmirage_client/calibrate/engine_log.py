@@ -68,7 +68,7 @@ def with_log(cluster: ClusterSettings, place: str | None) -> ClusterSettings:
     """Return the cluster with the settings of the log. Raises ConfigError where the two differ."""
     found, given = engine_log_settings(place) if place is not None else {}, cluster.overrides
     differ = [
-        f"--{name.replace('_', '-')} {given[name]}: the engine's log says {value}"
+        f"{ClusterSettings.known()[name].as_option} {given[name]}: the engine's log says {value}"
         for name, value in found.items()
         if name not in ("model", "engine") and given.get(name) not in (None, value)
     ]

@@ -46,16 +46,17 @@ def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
     Raises ConfigError.
     """
     cluster = [pool.described for pool in plan_of(config)]
+    known = ClusterSettings.known()
     found = []
     for run in runs:
         for name in cluster[0]:
             there = sorted({str(pool[name]) for pool in cluster})
             measured = sorted(str(value) for value in _measured([run], name))
             if measured and measured != there:
-                flag = name.replace("_", "-")
+                flag = known[name].as_option if name in known else name
                 found.append(
                     f"{run.place} measured {_words(name, measured)}, and the cluster to be calibrated has "
-                    f"{_words(name, there)}: give the --{flag} that was measured, or its --cluster FILE"
+                    f"{_words(name, there)}: give the {flag} that was measured, or its --cluster FILE"
                 )
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmirage_client.settings.simulation import CalibrationOutput, CalibrationSettings
-from llmirage_client.simulator.cluster_flags import cluster_options
+from llmirage_client.simulator.cluster_flags import BLOCKS, cluster_options
 from llmirage_shared.command_line import argument, command, options
 
 calibrate = command(
@@ -17,6 +17,7 @@ calibrate = command(
     simulates the same requests and changes the factors until the times agree. Exit status: 2 if a run or the cluster is
     refused.
     """,
+    blocks=BLOCKS,
     examples=(
         "llmirage calibrate artifacts/latest --model Qwen/Qwen3-32B --gpu h100_sxm --engine vllm",
         "llmirage calibrate artifacts/low artifacts/high --model Qwen/Qwen3-32B -o mine.yaml",

@@ -6,7 +6,7 @@ from llmirage_client.settings.load import LoadSettings
 from llmirage_client.settings.output import PageOutput, ReportSettings
 from llmirage_client.settings.simulation import SimulationOutput, SimulationSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulator.cluster_flags import cluster_options
+from llmirage_client.simulator.cluster_flags import BLOCKS, cluster_options
 from llmirage_shared.command_line import argument, command, options, renamed
 from llmirage_shared.settings import at_call
 
@@ -31,6 +31,7 @@ simulate = command(
     replace it. The same seed gives the same result; the default of --random-seed is 0 here. Exit status: 0 if all requests
     succeeded, 1 if some failed or --max-time was reached, 2 if the input was refused, 3 if an objective of --slo was missed.
     """,
+    blocks=BLOCKS,
     examples=(
         "llmirage simulate bundled:coding-agent --gpu h200_sxm --instances 2",
         "llmirage simulate --isl 4000 --osl 500 --request-rate 10 --model Qwen/Qwen3-32B --tp 2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.sizing import SizingOutput, SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS, cluster_options
+from llmirage_client.simulator.cluster_flags import BLOCKS, SHAPE_SETTINGS, cluster_options
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import at_call
 
@@ -29,6 +29,7 @@ size = command(
     simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
     objectives, 2 if the input was refused.
     """,
+    blocks=BLOCKS,
     examples=(
         'llmirage size --slo "ttft_p99<500ms" --isl 2000 --osl 300 --request-rate 10 --gpus h100_sxm,l40s',
         'llmirage size --slo "tpot_p95<30ms" --isl 2000 --osl 300 --concurrency 50 --model Qwen/Qwen3-32B',

@@ -458,13 +458,13 @@ def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
     for word, one, two in settings:
         if one != two:
             found.append(f"The {word} differs: {_shown(one)} and {_shown(two)}.")
-    options = []
+    settings_given = []
     for name in sorted((baseline.options.keys() | other.options.keys()) - _NO_MATTER - {"model", "streaming", "speed"}):
         one, two = _shown(baseline.options.get(name)), _shown(other.options.get(name))
         if one != two:
-            options.append(f"--{name.replace('_', '-')} ({one}, {two})")
-    if options:
-        found.append(f"Options differ: {', '.join(options)}.")
+            settings_given.append(f"{name} ({one}, {two})")
+    if settings_given:
+        found.append(f"Settings differ: {', '.join(settings_given)}.")
     if _conversations(baseline) != _conversations(other):
         counts = " and ".join(str(len(_conversations(run))) for run in (baseline, other))
         found.append(f"The runs have different conversations ({counts} different ones).")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -53,14 +54,14 @@ def calibrate(runs: Sequence[str], settings: CalibrateSettings) -> EngineFit:
         _refuse("\n".join(problems))
     cluster = settings.cluster
     config, *alone = cluster_configs(with_measured(with_log(cluster, settings.engine_log), found), 0)
-    idle = without_effect([config, *alone])
-    in_file = cluster.cluster_file is not None  # runs and logs, too, name settings: a router of one instance
-    if problems := [sentence for name, sentence in idle.items() if in_file or name in cluster.overrides]:
+    given = partial(_of_the_user, cluster)
+    if problems := given(without_effect([config, *alone])):
         _refuse("\n".join(problems))
     profile = engine_fields(config)
     if problems := mismatches(config, found):
         _refuse("\n".join(problems))
-    found[0].notes.extend(unknown_names(found))
+    idle = given(without_effect([config, *alone], harmless=True))
+    found[0].notes.extend([*unknown_names(found), *(f"{sentence}." for sentence in idle)])
     named = named_fields(profile["base"])
     try:
         with Replays(config, profile, named, found) as replays:
@@ -71,6 +72,11 @@ def calibrate(runs: Sequence[str], settings: CalibrateSettings) -> EngineFit:
     values = changed_fields(profile, named, result.values)
     text = engine_text(profile["base"], values, _comments(result, runs, deployment))
     return EngineFit(result, deployment, found, text)
+
+
+def _of_the_user(cluster: ClusterSettings, idle: Mapping[str, str]) -> list[str]:
+    """Return the sentences about settings that the user gave: measured runs and logs, too, name some."""
+    return [sentence for name, sentence in idle.items() if cluster.cluster_file is not None or name in cluster.overrides]
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -22,6 +22,7 @@ from llmirage_client.simulator.cluster_settings import (
     ShapelessClusterSettings,
     check_effect,
     cluster_configs,
+    effect_notes,
 )
 from llmirage_client.simulator.deployments import (
     InstanceShape,
@@ -184,7 +185,9 @@ def _asked(
         _refuse("\n".join(problems))
     plans = [shape.config(base, base.instances) for shape in possible] or [base]
     several = (settings.instances or base.instances) if settings.max_rate else 2  # size looks for their number
-    check_effect([*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)])
+    looked_at = [*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)]
+    check_effect(looked_at)
+    notes += effect_notes(looked_at)
     varied = () if base.pools else ("tensor_parallel_size", *([] if settings.max_rate else ["instances"]))
     given = [
         name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if getattr(settings, flag)

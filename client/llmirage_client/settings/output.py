@@ -108,7 +108,7 @@ class ReportSettings:
         "ttfo, tpot, latency, tps_per_user, or a tag from docs/metrics.md.",
         metavar='"NAME:LIMIT ..."',
         check=at_call("llmirage_client.measure.request_metrics:goodput_problem"),
-        flag=True,
+        carried=True,
     )
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0, carried=True

@@ -32,6 +32,7 @@ from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulator.bands import Band, band_of_cluster
+from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
 from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
@@ -162,6 +163,7 @@ def simulate(
         notes=[
             *(f"Assumed, as not given: {text}." for text in assumed(config)),
             *([unused] if unused else []),
+            *effect_notes([config]),
             *([_FIXED] if has_fixed_times(config) else []),
             *result.notes,
         ],

@@ -5,8 +5,11 @@ from __future__ import annotations
 import click
 
 from llmirage_server.config import ClusterConfig
+from llmirage_server.config.cluster import BLOCKS
 from llmirage_shared.command_line import options
 from llmirage_shared.settings import setting
+
+__all__ = ["BLOCKS", "NOT_HERE", "SHAPE_SETTINGS", "ClusterFile", "cluster_options"]
 
 # What a server shows and a simulation does not have, or has under another name.
 NOT_HERE = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from llmirage_client.simulator.cluster_flags import NOT_HERE, SHAPE_SETTINGS, ClusterFile
+from llmirage_client.simulator.cluster_flags import BLOCKS, NOT_HERE, SHAPE_SETTINGS, ClusterFile
 from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, InstanceSettings, canonical_name, did_you_mean, effect
 from llmirage_server.config.file import (
     alone,
@@ -21,7 +21,7 @@ from llmirage_shared.settings import About, settings_of
 
 __all__ = [
     "SIMULATED", "ClusterSettings", "ShapelessClusterSettings", "alone", "canonical_name", "check_effect", "cluster_config",
-    "cluster_configs", "cluster_path", "combined", "did_you_mean", "is_setting", "read_cluster_file",
+    "cluster_configs", "cluster_path", "combined", "did_you_mean", "effect_notes", "is_setting", "read_cluster_file",
     "read_settings", "setting_names", "without_effect",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ SIMULATED = tuple(name for name in SETTINGS if name not in NOT_HERE)
 
 def setting_names() -> list[str]:
     """Every name that a setting goes by."""
-    return [*SETTINGS, *ALIASES, "pools", "events", "kv_transfer", "kv_offload"]
+    return [*SETTINGS, *ALIASES, *BLOCKS]
 
 
 def check_effect(configs: Iterable[InstanceSettings]) -> None:
@@ -40,9 +40,14 @@ def check_effect(configs: Iterable[InstanceSettings]) -> None:
     effect.check_effect(configs, simulated=True)
 
 
-def without_effect(configs: Iterable[InstanceSettings]) -> dict[str, str]:
+def effect_notes(configs: Iterable[InstanceSettings]) -> list[str]:
     """As that of the server, for clusters without one."""
-    return effect.without_effect(configs, simulated=True)
+    return effect.effect_notes(configs, simulated=True)
+
+
+def without_effect(configs: Iterable[InstanceSettings], harmless: bool = False) -> dict[str, str]:
+    """As that of the server, for clusters without one."""
+    return effect.without_effect(configs, True, harmless)
 
 
 @dataclass(frozen=True, kw_only=True)

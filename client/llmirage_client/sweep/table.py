@@ -16,6 +16,7 @@ from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.charts import frontier
 from llmirage_client.report.numbers import duration, plural
 from llmirage_client.report.screen import Block, plain_table
+from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.sweep.sweep import Row, Sweep
 
@@ -140,6 +141,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
         texts = [assumed(config) for config in known]
         if everywhere := [text for text in texts[0] if all(text in others for others in texts)]:
             yield f"Assumed, as not given: {'; '.join(everywhere)}."
+        yield from effect_notes(known)
     yield ""
     yield from _reasons(sweep)
     reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""

@@ -31,6 +31,7 @@ from llmirage_server.commands.heap import keep_large_blocks_apart
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
 from llmirage_server.telemetry.access_log import access_line
 from llmirage_shared.command_line import environment_note
@@ -203,6 +204,8 @@ def serve(cluster_file: str | None, **flags: Any) -> None:
     listening = Listening(**{field.name: flags.pop(field.name) for field in fields(Listening)})
     try:
         config = make_config(cluster_file, flags)
+        for note in effect_notes([config]):
+            click.echo(f"llmirage serve: {note}", err=True)
         sys.exit(_serve(config, listening, listening.tls()))
     except ConfigError as error:
         for problem in error.problems:

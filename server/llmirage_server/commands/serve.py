@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmirage_server.config import ClusterConfig
+from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.instance import GROUPS
 from llmirage_shared.command_line import command, options
 from llmirage_shared.settings import setting, switch
@@ -60,11 +61,12 @@ serve = command(
 
     Without arguments it serves Qwen3-30B-A3B-Instruct-2507 on two instances of one H100 each, at the speed of that hardware.
 
-    Each option may also be given as an environment variable: LLMIRAGE_PORT stands for --port, LLMIRAGE_API_KEY for
+    Each setting may also be given as an environment variable: LLMIRAGE_PORT stands for --port, LLMIRAGE_API_KEY for
     --api-key (several values between spaces), LLMIRAGE_EXACT_LENGTH=1 for --exact-length. The command line wins over
     variables, and variables win over the cluster file.
     """,
     rest=_SERVER,
+    blocks=BLOCKS,
     examples=(
         "llmirage serve --model Qwen/Qwen3-32B --gpu h100_sxm --tp 2",
         "llmirage serve --ttft 200 --itl 20 --port 9000",

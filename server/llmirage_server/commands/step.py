@@ -91,7 +91,7 @@ class StepSettings:
     moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = setting(
         None,
         OPTIONS,
-        "Kernels of experts, where several were measured, as in `llmirage serve --help-all`.",
+        "Kernels of experts, where several were measured, as in `llmirage catalog settings`.",
         unset="auto",
         choices=("auto", "marlin", "cutlass", "trtllm"),
     )

@@ -12,7 +12,7 @@ import click
 
 from llmirage_server.commands.step import StepSettings
 from llmirage_server.config import InstanceSettings
-from llmirage_server.config.effect import check_effect
+from llmirage_server.config.effect import check_effect, effect_notes
 from llmirage_server.config.planning import link_note
 from llmirage_server.perf.bands import SHARES, Quantity, band_of
 from llmirage_server.perf.deployment import Deployment
@@ -41,11 +41,12 @@ def explained_step(settings: StepSettings) -> tuple[Deployment, dict[str, Any]]:
     speculative = None
     if num_speculative_tokens is not None:
         speculative = Speculative(num_speculative_tokens, "draft_model" if draft_model else "mtp", draft_model)
-    check_effect([InstanceSettings(**{_SETTINGS.get(name, name): value for name, value in given.items()})])
+    asked = [InstanceSettings(**{_SETTINGS.get(name, name): value for name, value in given.items()})]
+    check_effect(asked)
     batch = StepBatch(prefill, [context for sequences, context in decode for _ in range(sequences)])
     try:
         deployment = Deployment.create(**({"gpu": "h100_sxm"} | given), speculative=speculative)
-        explained = explain(deployment, batch) | {"assumed": _assumed(deployment, given)}
+        explained = explain(deployment, batch) | {"assumed": _assumed(deployment, given), "notes": effect_notes(asked)}
     except DeploymentError as error:
         first, *others = error.problems
         raise InputRefused([first, *[f"llmirage step: {problem}" for problem in others]], "step") from None
@@ -165,6 +166,7 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     head = f"{'operation':{width}}  calls        ms   share  bound      TFLOP       GB  ideal ms  reached"
     lines = [f"{explained['deployment']}, {deployment.engine.title}", _work(explained)]
     lines += [f"Assumed: {'; '.join(explained['assumed'])}"] if explained["assumed"] else []
+    lines += [f"Note: {note}" for note in explained.get("notes", ())]
     lines += [f"No engine forms this step: {'; '.join(explained['impossible'])}"] if explained["impossible"] else []
     lines += ["", head, "-" * len(head)]
     lines += [

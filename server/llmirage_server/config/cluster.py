@@ -384,6 +384,7 @@ def instance_settings(settings: InstanceSettings) -> dict[str, Any]:
     return {field.name: getattr(settings, field.name) for field in dataclasses.fields(InstanceSettings)}
 
 
+BLOCKS = ("pools", "events", "kv_transfer", "kv_offload")  # of cluster files, beside the settings
 # All settings that a flag or a line of a cluster file can give, by name.
 SETTINGS: Mapping[str, About] = settings_of(ClusterConfig)
 ALIASES: Mapping[str, str] = {alias: name for name, about in SETTINGS.items() for alias in about.other_names}

@@ -1,4 +1,7 @@
-"""Settings that do nothing without another one. They are refused: who gives one expects figures that follow it.
+"""Settings that do nothing without another one.
+
+They are refused where who gives one would take the figures for those of something else: a rate of acceptance for speculative
+decoding. Where nothing could be otherwise (a router of one instance, one of the sizes of a scan) a note says so.
 
 One table of rules for every command and file. A study or a search looks at many clusters: a setting counts as long as it
 has an effect in one of them, and a flag may switch off what settings of a file are about.
@@ -21,15 +24,20 @@ from llmirage_shared.settings import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """names: of settings. needs: what they are nothing without, for a sentence. met: whether it is there."""
+    """Settings that do nothing without something else.
+
+    names: of settings. needs: what they are nothing without, for a sentence. met: whether it is there. harmless: without it
+    the setting could make no difference, so that a note is enough.
+    """
 
     names: tuple[str, ...]
     needs: str
     met: Callable[[InstanceSettings], bool]
+    harmless: bool = False
 
 
-def _rule(names: str, needs: str, met: Callable[[InstanceSettings], bool]) -> _Rule:
-    return _Rule(tuple(names.split()), needs, met)
+def _rule(names: str, needs: str, met: Callable[[InstanceSettings], bool], harmless: bool = False) -> _Rule:
+    return _Rule(tuple(names.split()), needs, met, harmless)
 
 
 def _has_experts(at: InstanceSettings) -> bool:
@@ -63,16 +71,18 @@ _COMPUTED = (
 RULES = (
     *(_of_engine(name, owner) for name, owner in ONLY_OF.items()),
     _rule(_COMPUTED, "computed times, not fixed ones (ttft_ms, itl_ms)", lambda at: not at.fixed_times),
-    _rule("moe_backend", "a model with experts", _has_experts),
+    _rule("moe_backend", "a model with experts", _has_experts, harmless=True),
     _rule(
         "peer_to_peer",
         "an instance of several GPUs",
         lambda at: at.tensor_parallel_size * at.pipeline_parallel_size * at.data_parallel_size > 1,
+        harmless=True,
     ),
     _rule(
         "data_parallel_balance prefill_schedule_interval attention_dp_enable_balance",
         "data_parallel_size above 1",
         lambda at: at.data_parallel_size > 1,
+        harmless=True,
     ),
     _rule(
         "attention_dp_timeout_iters attention_dp_batching_wait_iters",
@@ -112,8 +122,8 @@ RULES = (
 )
 
 
-def _cluster_rule(names: str, needs: str, met: Callable[[ClusterConfig], bool]) -> _Rule:
-    return _rule(names, needs, lambda at: not isinstance(at, ClusterConfig) or met(at))
+def _cluster_rule(names: str, needs: str, met: Callable[[ClusterConfig], bool], harmless: bool = False) -> _Rule:
+    return _rule(names, needs, lambda at: not isinstance(at, ClusterConfig) or met(at), harmless)
 
 
 def _chooses(cluster: ClusterConfig) -> bool:
@@ -134,53 +144,71 @@ CLUSTER_RULES = (
     ),
     _cluster_rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
     _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
-    _cluster_rule("router", "several instances to choose from", _chooses),
+    _cluster_rule("router", "several instances to choose from", _chooses, harmless=True),
 )
 
 # Where the cluster is simulated without a server, whose faults may let instances crash.
 SIMULATED_RULES = (
-    _cluster_rule("on_crash", "`events` with a crash", lambda all_: any(event.action == "crash" for event in all_.events)),
+    _cluster_rule(
+        "on_crash",
+        "`events` with a crash",
+        lambda all_: any(event.action == "crash" for event in all_.events),
+        harmless=True,
+    ),
 )
 
 
 def check_effect(configs: Iterable[InstanceSettings], simulated: bool = False) -> None:
-    """Raises ConfigError with the settings that do nothing wherever one of these gives them."""
+    """Raise ConfigError with the settings that do nothing wherever one of these gives them, but for harmless ones."""
     if problems := list(without_effect(configs, simulated).values()):
         raise ConfigError(problems)
 
 
-def without_effect(configs: Iterable[InstanceSettings], simulated: bool = False) -> dict[str, str]:
-    """A sentence for each setting that does nothing wherever one of these gives it, by its name (`pool NAME: ` before it
-    where a pool gives its own). simulated: without a server."""
+def without_effect(configs: Iterable[InstanceSettings], simulated: bool = False, harmless: bool = False) -> dict[str, str]:
+    """Return a sentence for each setting that does nothing wherever one of these gives it, by its name.
+
+    The name has `pool NAME: ` before it where a pool gives its own. simulated: without a server. harmless: those that are
+    worth a note, instead of those that are refused.
+    """
     idle: dict[str, str] = {}
-    useful: set[str] = set()
+    left_out: set[str] = set()
     for config in configs:
-        for place, name, needs in _given(config, simulated):
-            if needs is None:
-                useful.add(place + name)
-            else:
-                idle.setdefault(place + name, f"{place}{name} has no effect here: it needs {needs}")
-    return {name: sentence for name, sentence in idle.items() if name not in useful}
+        for place, name, missing in _given(config, simulated):
+            if missing is None:
+                left_out.add(place + name)
+            elif missing.harmless is harmless:
+                idle.setdefault(place + name, f"{place}{name} has no effect here: it needs {missing.needs}")
+            elif harmless:
+                left_out.add(place + name)
+    return {name: sentence for name, sentence in idle.items() if name not in left_out}
 
 
-def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str, str | None]]:
-    """Whose each given setting is, its name, and what is missing for an effect."""
+def effect_notes(configs: Iterable[InstanceSettings], simulated: bool = False) -> list[str]:
+    """Return the sentences of `without_effect` that are worth a note."""
+    return [f"{sentence}." for sentence in without_effect(configs, simulated, harmless=True).values()]
+
+
+def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str, _Rule | None]]:
+    """Yield whose each given setting is, its name, and the rule by which it has no effect."""
     if not isinstance(config, ClusterConfig):
-        yield from (("", name, needs) for name, needs in _judged(config, RULES).items())
+        yield from (("", name, missing) for name, missing in _judged(config, RULES).items())
         return
     rules = (*CLUSTER_RULES, *SIMULATED_RULES) if simulated else CLUSTER_RULES
-    yield from (("", name, needs) for name, needs in _judged(config, rules).items())
+    yield from (("", name, missing) for name, missing in _judged(config, rules).items())
     for pool in config.all_pools:
-        for name, needs in _judged(pool, RULES).items():
+        for name, missing in _judged(pool, RULES).items():
             own = bool(config.pools) and getattr(pool, name) != getattr(config, name)
-            yield f"pool {pool.name}: " if own else "", name, needs
+            yield f"pool {pool.name}: " if own else "", name, missing
 
 
-def _judged(at: InstanceSettings, rules: Iterable[_Rule]) -> dict[str, str | None]:
-    """What is missing for an effect of each setting that differs from its default and that rules are about."""
-    found: dict[str, str | None] = {}
+def _judged(at: InstanceSettings, rules: Iterable[_Rule]) -> dict[str, _Rule | None]:
+    """Return, for each setting that differs from its default and that rules are about, the rule that it breaks."""
+    found: dict[str, _Rule | None] = {}
     for rule in rules:
         for name in rule.names:
-            if hasattr(at, name) and getattr(at, name) != SETTINGS[name].default and found.get(name) is None:
-                found[name] = None if rule.met(at) else rule.needs
+            if not hasattr(at, name) or getattr(at, name) == SETTINGS[name].default:
+                continue
+            broken = found.setdefault(name, None)
+            if (broken is None or (broken.harmless and not rule.harmless)) and not rule.met(at):
+                found[name] = rule
     return found

@@ -255,8 +255,11 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said in " ".join(outcome.stderr.split())
 
 
-def test_what_has_no_effect_is_refused_where_the_user_gave_it(folder: Path) -> None:
-    line = ["calibrate", str(folder / "run"), "-o", str(folder / "idle.yaml"), "--router", "session"]
-    refused = CliRunner().invoke(main, line)
+def test_what_has_no_effect_is_told_where_the_user_gave_it(folder: Path) -> None:
+    line = ["calibrate", str(folder / "run"), "-o", str(folder / "idle.yaml")]
+    refused = CliRunner().invoke(main, [*line, "--set", "host_kv_gb_per_s=5"])
     assert refused.exit_code == 2
-    assert "router has no effect here: it needs several instances" in refused.stderr
+    assert "host_kv_gb_per_s has no effect here: it needs host_kv_gib" in refused.stderr
+    told = CliRunner().invoke(main, [*line, "--router", "session"])
+    assert told.exit_code == 0
+    assert "router has no effect here: it needs several instances" in " ".join(told.stdout.split())

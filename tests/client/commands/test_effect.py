@@ -17,6 +17,11 @@ def run_command(line: str) -> Result:
     return CliRunner().invoke(main, line.split())
 
 
+def flat(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -42,23 +47,28 @@ def test_so_do_the_functions_of_python() -> None:
 def test_a_size_takes_what_has_an_effect_in_one_of_its_deployments() -> None:
     asked = f"size --model deepseek-ai/DeepSeek-V3 --gpus b200_sxm {LOAD} --request-rate 1 --slo ttft_p99<9s"
     given = "--set prefill_schedule_interval=2"
-    assert run_command(f"{asked} {given} --tps 8 --dps 1").exit_code == 2
-    assert run_command(f"{asked} {given} --tps 1 --dps 1,8 --eps 1,8").exit_code == 0
+    note = "prefill_schedule_interval has no effect here: it needs data_parallel_size above 1."
+    assert note in flat(run_command(f"{asked} {given} --tps 8 --dps 1"))
+    assert note not in flat(run_command(f"{asked} {given} --tps 1 --dps 1,8 --eps 1,8"))
 
 
 def test_a_router_counts_where_a_size_has_several_instances() -> None:
     asked = f"size --model llama-3.1-8b --tps 1 {LOAD} --slo ttft_p99<9s --router session"
-    assert run_command(f"{asked} --request-rate 1").exit_code == 0
-    assert "router has no effect here" in run_command(f"{asked} --max-rate").stderr
-    assert run_command(f"{asked} --max-rate --instances 2").exit_code == 0
+    assert "router has no effect" not in flat(run_command(f"{asked} --request-rate 1"))
+    assert "router has no effect here: it needs several instances" in flat(run_command(f"{asked} --max-rate"))
+    assert "router has no effect" not in flat(run_command(f"{asked} --max-rate --instances 2"))
 
 
 def test_crashes_are_events_where_there_is_no_server() -> None:
     for line in (f"simulate {LOAD} --request-rate 1", f"size {LOAD} --request-rate 1 --slo ttft_p99<9s"):
-        assert (
-            "on_crash has no effect here: it needs `events` with a crash"
-            in run_command(f"{line} --set on_crash=fail").stderr
-        )
+        told = flat(run_command(f"{line} --set on_crash=fail"))
+        assert "on_crash has no effect here: it needs `events` with a crash." in told
+
+
+def test_a_scan_over_instances_goes_on_at_one_with_a_note() -> None:
+    line = f"simulate {LOAD} --request-rate 1 --model llama-3.1-8b --router session --instances"
+    told = [flat(run_command(f"{line} {count} --json")) for count in (1, 2)]
+    assert ["router has no effect here" in text for text in told] == [True, False]
 
 
 def study(tmp_path: Path, text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import llmirage
-from llmirage._settings import _names, known_settings
+from llmirage._settings import known_settings
 from llmirage_client.operations.calibrate import CalibrateSettings
 from llmirage_client.operations.simulate import SimulateSettings
 from llmirage_client.operations.size import SizeSettings
@@ -145,7 +145,7 @@ SETTINGS = {
 def test_every_argument_is_a_setting_of_its_type(function: Callable[..., Any]) -> None:
     kind, own = SETTINGS[function]
     known = known_settings(kind)
-    by_name = {name: about for about in known.values() for name in _names(about)}
+    by_name = {name: about for about in known.values() for name in about.keys}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in own:
             continue

@@ -263,7 +263,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
     )
     assert run_differences(one, two) == [
         "The workload differs: w.jsonl and v.jsonl.",
-        "Options differ: --concurrency (8, 16), --seed (not given, 1).",
+        "Settings differ: concurrency (8, 16), seed (not given, 1).",
         "The runs have different conversations (40 and 39 different ones).",
         "The other run is not whole: Ctrl-C.",
         "The client of the other run was busy: its figures may be worse than the endpoint is.",

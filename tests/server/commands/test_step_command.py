@@ -150,11 +150,6 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ),
         ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
         ("--model Qwen3-30B-A3B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
-        (
-            "--model Qwen3-8B --gpu h100 --moe-backend marlin --decode 1@1",
-            "moe_backend has no effect here: it needs a model with",
-        ),
-        ("--model Qwen3-8B --gpu h100 --no-peer-to-peer --decode 1@1", "peer_to_peer has no effect here: it needs an inst"),
         ("--model Qwen3-8B --gpu h100 --tp 5 --decode 1@1", "tp 5 does not divide the 32 attention heads"),
     ],
 )
@@ -163,6 +158,19 @@ def test_a_mistake_is_told_in_a_sentence(line: str, words: str) -> None:
     assert result.exit_code == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ("--moe-backend marlin", "moe_backend has no effect here: it needs a model with experts."),
+        ("--no-peer-to-peer", "peer_to_peer has no effect here: it needs an instance of several GPUs."),
+    ],
+)
+def test_what_has_no_effect_is_a_note(given: str, note: str) -> None:
+    line = f"--model Qwen3-8B --gpu h100 {given} --decode 1@1"
+    assert f"Note: {note}" in run(line).stdout
+    assert json.loads(run(f"{line} --json").stdout)["notes"] == [note]
 
 
 def test_everything_wrong_is_told_at_once() -> None:

@@ -1,11 +1,11 @@
-"""Settings that do nothing without another one are refused, wherever they are given."""
+"""Settings that do nothing without another one are refused, or told where nothing could be otherwise."""
 
 import dataclasses
 
 import pytest
 
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, PoolConfig
-from llmirage_server.config.effect import CLUSTER_RULES, RULES, SIMULATED_RULES, without_effect
+from llmirage_server.config.effect import CLUSTER_RULES, RULES, SIMULATED_RULES, effect_notes, without_effect
 from llmirage_server.config.file import make_config, read_cluster_file
 
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3", "gpu": "h200_sxm", "weights": "auto"}
@@ -78,34 +78,42 @@ IDLE = [
 
 @pytest.mark.parametrize(("given", "needs", "enough"), IDLE)
 def test_each_setting_without_effect_is_told_with_what_it_needs(given, needs, enough):
-    sentences = without_effect([ClusterConfig(**given)])
+    cluster = [ClusterConfig(**given)]
+    sentences = without_effect(cluster) | without_effect(cluster, harmless=True)
     name = next(name for name in sentences if name in given)
     assert sentences[name].startswith(f"{name} has no effect here: it needs ")
     assert needs in sentences[name]
     if enough is not None:
-        assert without_effect([ClusterConfig(**(given | enough))]) == {}
+        cluster = [ClusterConfig(**(given | enough))]
+        assert without_effect(cluster) | without_effect(cluster, harmless=True) == {}
+
+
+def test_what_could_not_be_otherwise_is_a_note_and_no_refusal():
+    one = make_config(None, DENSE | {"router": "session", "peer_to_peer": False, "data_parallel_balance": "load"})
+    assert [note.partition(" ")[0] for note in effect_notes([one])] == ["peer_to_peer", "data_parallel_balance", "router"]
+    assert effect_notes([one, make_config(None, DENSE | {"router": "session", "instances": 2})])[-1].startswith("data")
+    with pytest.raises(ConfigError, match="attention_dp_enable_balance has no effect here: it needs the trtllm scheduler"):
+        make_config(None, {"attention_dp_enable_balance": True})
 
 
 def test_a_router_needs_two_instances_of_a_kind():
     plain = {"model": "Qwen/Qwen3-32B", "tensor_parallel_size": 2}
     halves = [PoolConfig(name=role, role=role, **plain) for role in ("prefill", "decode")]
-    assert "router" in without_effect([ClusterConfig(router="session", pools=tuple(halves))])
+    assert "router" in without_effect([ClusterConfig(router="session", pools=tuple(halves))], harmless=True)
     more = PoolConfig(name="more", role="decode", **plain)
-    assert without_effect([ClusterConfig(router="session", pools=(*halves, more))]) == {}
+    assert not effect_notes([ClusterConfig(router="session", pools=(*halves, more))])
 
 
 def test_only_a_server_lets_instances_crash_without_events():
     fails = ClusterConfig(on_crash="fail", instances=2)
-    assert without_effect([fails]) == {}
-    assert without_effect([fails], simulated=True) == {
-        "on_crash": "on_crash has no effect here: it needs `events` with a crash"
-    }
+    assert effect_notes([fails]) == []
+    assert effect_notes([fails], simulated=True) == ["on_crash has no effect here: it needs `events` with a crash."]
     stops, crashes = (
         dataclasses.replace(fails, events=(EventConfig(at_s=1.0, action=action, instance=0),))
         for action in ("stop", "crash")
     )
-    assert without_effect([stops], simulated=True)
-    assert without_effect([crashes], simulated=True) == {}
+    assert effect_notes([stops], simulated=True)
+    assert effect_notes([crashes], simulated=True) == []
 
 
 def test_a_link_is_nothing_beside_its_bandwidth_and_latency(tmp_path):
@@ -120,9 +128,9 @@ def test_a_link_is_nothing_beside_its_bandwidth_and_latency(tmp_path):
 
 def test_what_has_an_effect_in_one_of_several_clusters_needs_no_word():
     one, eight = ClusterConfig(**EIGHT, prefill_schedule_interval=4), ClusterConfig(**RANKS, prefill_schedule_interval=4)
-    assert without_effect([one])
-    assert not without_effect([one, eight])
-    assert not without_effect([eight, ClusterConfig(**DENSE)])
+    assert effect_notes([one])
+    assert not effect_notes([one, eight])
+    assert not effect_notes([eight, ClusterConfig(**DENSE)])
 
 
 def test_the_defaults_and_fixed_times_alone_have_nothing_to_tell():
