@@ -71,7 +71,7 @@ _COMPUTED = (
 RULES = (
     *(_of_engine(name, owner) for name, owner in ONLY_OF.items()),
     _rule(_COMPUTED, "computed times, not fixed ones (ttft_ms, itl_ms)", lambda at: not at.fixed_times),
-    _rule("moe_backend", "a model with experts", _has_experts, harmless=True),
+    _rule("moe_backend", "a model with experts", _has_experts),
     _rule(
         "peer_to_peer",
         "an instance of several GPUs",

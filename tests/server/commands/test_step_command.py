@@ -150,6 +150,10 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         ),
         ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
         ("--model Qwen3-30B-A3B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
+        (
+            "--model Qwen3-8B --gpu h100 --moe-backend marlin --decode 1@1",
+            "moe_backend has no effect here: it needs a model with",
+        ),
         ("--model Qwen3-8B --gpu h100 --tp 5 --decode 1@1", "tp 5 does not divide the 32 attention heads"),
     ],
 )
@@ -160,15 +164,9 @@ def test_a_mistake_is_told_in_a_sentence(line: str, words: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "note"),
-    [
-        ("--moe-backend marlin", "moe_backend has no effect here: it needs a model with experts."),
-        ("--no-peer-to-peer", "peer_to_peer has no effect here: it needs an instance of several GPUs."),
-    ],
-)
-def test_what_has_no_effect_is_a_note(given: str, note: str) -> None:
-    line = f"--model Qwen3-8B --gpu h100 {given} --decode 1@1"
+def test_what_could_not_be_otherwise_is_a_note() -> None:
+    line = "--model Qwen3-8B --gpu h100 --no-peer-to-peer --decode 1@1"
+    note = "peer_to_peer has no effect here: it needs an instance of several GPUs."
     assert f"Note: {note}" in run(line).stdout
     assert json.loads(run(f"{line} --json").stdout)["notes"] == [note]
 
