@@ -161,7 +161,9 @@ class ConnectionSettings:
         True, "Ask the endpoint before the load starts whether it answers and knows the model and the key."
     )
     fail_on_mismatch: bool = switch(
-        ENDPOINT, "Exit with status 3 if replies are not what was asked: other lengths, another model (docs/load.md)."
+        ENDPOINT,
+        "Exit with status 3 if replies are not what was asked: other lengths, another model (docs/load.md).",
+        flag=True,
     )
     retries: int = _endpoint(
         0,

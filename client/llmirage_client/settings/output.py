@@ -69,7 +69,6 @@ class WorkerSettings:
         "Address of the Ray cluster, as for ray.init; `local` starts one for this run.",
         metavar="ADDRESS",
         unset="RAY_ADDRESS, else a running local cluster, else local",
-        flag=True,
     )
 
 

@@ -28,7 +28,7 @@ def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:
     try:
         ray.init(address=address, **settings)
     except Exception as error:  # Ray says in many ways that there is no cluster
-        where = f"--ray-address {address}" if address else "--executor ray"
+        where = f"ray_address {address}" if address else "--executor ray"
         raise CrewError(f"{where}: cannot use a Ray cluster: {first_line(error)}") from None
     return ray
 

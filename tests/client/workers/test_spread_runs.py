@@ -102,7 +102,7 @@ def test_processes_send_what_one_process_sends(server: Server, tmp_path: Path) -
 
 @pytest.mark.skipif(not RAY, reason="Ray is not installed")
 def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Path) -> None:
-    summary = same_run(server, tmp_path, "--executor", "ray", "--workers", "2", "--ray-address", "local")
+    summary = same_run(server, tmp_path, "--executor", "ray", "--workers", "2", "--set", "ray_address=local")
     for worker in summary["llmirage"]["workers"]:
         assert abs(worker["clock_offset_s"]) < 0.5  # it is the same machine
         assert 0 < worker["clock_error_s"] < 0.5
@@ -174,8 +174,8 @@ def refused(*words: str) -> tuple[int, str]:
 def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, output = refused("--workers", "2")
     assert (status, "needs --executor: process or ray" in output) == (2, True)
-    status, output = refused("--executor", "process", "--ray-address", "x")
-    assert (status, "--ray-address needs --executor ray" in output) == (2, True)
+    status, output = refused("--executor", "process", "--set", "ray_address=x")
+    assert (status, "ray_address needs --executor ray" in output) == (2, True)
     monkeypatch.setitem(sys.modules, "ray", None)
     status, output = refused("--executor", "ray", "--artifact-dir", str(tmp_path), "--set", "preflight=false")
     assert (status, output) == (2, "--executor ray needs Ray, which is not installed: pip install 'llmirage[ray]'\n")
