@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, became, did_you_mean, settings_of
 
 OPTIONS = "Options"  # the heading of options that need no other
+_LONG_DEFAULT = 32  # characters: --help-all leaves out longer ones, which docs/settings.md has
 FEW = 20  # options that --help shows all
 ALL = "llmirage.help_all"  # in a context's `meta`: the help shows all options
 _BOTH_FLAGS = re.compile(r"--([\w-]+) / --no-\1\b")
@@ -118,7 +119,10 @@ class SettingOption(click.Option):
         if record is None or few:
             return record
         first = _SENTENCE_END.split(self.about.help, maxsplit=1)[0].rstrip(".")
-        return _BOTH_FLAGS.sub(r"--[no-]\1", record[0]), f"{first}.{remarks(self.about, limits=False)}"
+        default = remarks(self.about, limits=False)
+        if shows_all(ctx) and len(default) > _LONG_DEFAULT:
+            default = ""
+        return _BOTH_FLAGS.sub(r"--[no-]\1", record[0]), f"{first}.{default}"
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -149,7 +153,7 @@ class SetOption(click.Option):
         for text in texts:
             key, equals, value = text.partition("=")
             option = _setting(ctx, key)
-            if option is not None and equals:
+            if option is not None and value.strip():
                 given.setdefault(option.name, []).append(value.strip())
                 continue
             problem = f"{text!r} is not KEY=VALUE" if option or not equals else _unknown_key(ctx, key)
@@ -183,9 +187,10 @@ class ConfigOption(click.Option):
         try:
             for entry in read_mapping(path, "a file of settings"):
                 option = _setting(ctx, entry.key)
+                if option is None:
+                    problems.append(f"{path}:{entry.line}: {_unknown_key(ctx, entry.key)}")
+                    continue
                 try:
-                    if option is None:
-                        raise ValueError(_unknown_key(ctx, entry.key))
                     if option.name in values:
                         raise ValueError("is given twice")
                     if entry.node.value is None:

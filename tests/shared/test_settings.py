@@ -264,6 +264,7 @@ def test_names_of_other_tools_stay_flags_that_no_help_shows() -> None:
         (["--there", "1"], "--there is now --set there=1"),
         (["--host-gbi", "3"], "(did you mean --set host_gib=...?)"),
         (["--set", "users"], "Invalid value for '--set': 'users' is not KEY=VALUE"),
+        (["--set", "stream="], "Invalid value for '--set': 'stream=' is not KEY=VALUE"),
         (["--set", "user=1"], "there is no setting 'user' (did you mean 'users'?)"),
         (["--set", "users=0"], "Invalid value for '--set users': must be at least 1, not 0"),
         (["--set", "stream=perhaps"], "Invalid value for '--set stream': 'perhaps' is not a valid boolean"),
@@ -304,7 +305,7 @@ def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) ->
     result = long("--config", str(path))
     assert result.exit_code == 2
     for said in (
-        ":1: user: there is no setting 'user' (did you mean 'users'?)",
+        ":1: there is no setting 'user' (did you mean 'users'?)",
         ":2: users: must be at least 1, not 0",
         ":3: rate: must be a number, not 'x'",
         ":4: host_gib: must have a value",
