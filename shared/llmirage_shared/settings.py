@@ -266,6 +266,7 @@ def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", *
         "study": False,
         "usual": False,
         "flag": False,
+        "carried": False,
         "option": "",
     }
     about["help"] = help

@@ -19,6 +19,7 @@ from llmirage_server.config import (
     canonical_name,
     did_you_mean,
 )
+from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.effect import check_effect
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.engines.lookup import find_engine
@@ -242,12 +243,7 @@ class _Reader:
         self.problems.append(f"{self._path}:{entry.line}: {place}{entry.key}: {problem}")
 
 
-_BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {
-    "pools": _Reader.pools,
-    "kv_transfer": _Reader.kv_transfer,
-    "kv_offload": _Reader.kv_offload,
-    "events": _Reader.events,
-}
+_BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {name: getattr(_Reader, name) for name in BLOCKS}
 
 
 _OF_ALL = "is a setting of the whole cluster: it belongs at the top level of the file, not in a pool"
