@@ -13,73 +13,34 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
 
 from accuracy import left_out  # noqa: E402
 from accuracy.closed_loop import Prediction  # noqa: E402
-from accuracy.left_out import SAMPLE, START, VALUES, Simulated, changes_of, fitted, others_of, profiles_of, sample_of  # noqa: E402
+from accuracy.left_out import SAMPLE, START, VALUES, Simulated, changes_of, fitted, groups_of, sample_of  # noqa: E402
 from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
 
 RUNS = load_runs(ROOT / "tests" / "data" / "silicon" / "runs.csv.gz")
-PROFILES = profiles_of(RUNS)
 
 
-def named(profile: tuple[str, str], group: str) -> set[tuple[str, str]]:
-    """Model and GPU, and whether the version is of the profile, of the groups that decide."""
-    own = {run.id for runs in PROFILES[profile].values() for run in runs}
-    return {
-        (f"{run.family} {run.gpu}", "own" if run.id in own else "near")
-        for runs in others_of(PROFILES, profile, group)
-        for run in runs
-    }
+def test_groups_are_of_one_engine_model_and_gpu() -> None:
+    engines = groups_of(RUNS)
+    assert sum(len(runs) for groups in engines.values() for runs in groups.values()) == len(RUNS)
+    for engine, groups in engines.items():
+        assert len(groups) > 1
+        for name, runs in groups.items():
+            assert {(run.engine, f"{run.family} {run.gpu}") for run in runs} == {(engine, name)}
 
 
-def test_two_other_groups_decide_without_other_versions() -> None:
-    assert named(("vllm", ""), "MiniMax-M2.5 b300_sxm") == {
-        ("MiniMax-M2.5 h100_sxm", "own"),
-        ("gpt-oss-120b h100_sxm", "own"),
-    }
-
-
-def test_other_versions_join_where_one_group_is_left() -> None:
-    assert named(("vllm", "0.13"), "Llama-3.1-70B b200_sxm") == {
-        ("gpt-oss-120b h100_sxm", "own"),
-        ("gpt-oss-120b h100_sxm", "near"),
-        ("MiniMax-M2.5 h100_sxm", "near"),
-        ("MiniMax-M2.5 b300_sxm", "near"),
-    }
-
-
-@pytest.mark.parametrize("profile", PROFILES, ids=" ".join)
-def test_no_run_of_a_group_decides_about_it_in_any_version(profile: tuple[str, str]) -> None:
-    for group in PROFILES[profile]:
-        deciding = [run for runs in others_of(PROFILES, profile, group) for run in sample_of(runs)]
-        assert deciding
-        assert {run.engine for run in deciding} == {profile[0]}
-        assert group not in {f"{run.family} {run.gpu}" for run in deciding}
-
-
-def test_what_runs_said_of_an_amd_gpu_is_left_out_with_it() -> None:
-    run = next(run for run in RUNS if run.gpu == "mi300x" and run.engine_version == "0.5.2")
+def test_kernels_of_an_amd_gpu_are_left_out_with_it_and_published_additions_are_not() -> None:
     step = list(VALUES).index("host_step_ms")
     start = START["sglang"]
-    kept, gpu = changes_of(run, start)
-    assert kept["host_step_ms"] == start[step] + 5  # what images of that version add on gfx942
-    assert gpu == {}
-    alone, gpu = changes_of(run, start, left_out=True)
-    assert alone["host_step_ms"] == start[step]
-    assert gpu == {"reached": None}
-    published = next(run for run in RUNS if run.gpu == "mi300x" and run.engine_version == "0.5.5")
-    assert changes_of(published, start, left_out=True)[0]["host_step_ms"] == start[step] + 11.7
-
-
-def test_launching_a_layer_is_one_constant_on_amd_and_another_elsewhere() -> None:
-    constants = tuple(range(len(VALUES)))
-    on_amd, elsewhere = (next(run for run in RUNS if run.gpu == gpu) for gpu in ("mi355x", "b200_sxm"))
-    names = list(VALUES)
-    assert changes_of(on_amd, constants)[0]["eager_layer_us"] == names.index("eager_layer_us_rocm")
-    assert changes_of(elsewhere, constants)[0]["eager_layer_us"] == names.index("eager_layer_us")
-    assert "eager_layer_us_rocm" not in changes_of(elsewhere, constants)[0]
+    for version, more_ms in (("0.5.5", 11.7), ("0.5.12", 0.0)):
+        run = next(run for run in RUNS if run.gpu == "mi300x" and run.engine_version == version)
+        for left, gpu in ((False, {}), (True, {"reached": None})):
+            host, changed = changes_of(run, start, left_out=left)
+            assert host["host_step_ms"] == start[step] + more_ms
+            assert changed == gpu
 
 
 def test_the_least_loss_wins_and_nothing_is_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = (500, START[RUNS[0].engine][1], 15, 1.3, 1, 8, 45, 3)
+    wanted = (45, 15, 1.3, 1, 8)
     calls: list[tuple[str, tuple[float, ...]]] = []
 
     def predicted(run: MeasuredRun, constants: tuple[float, ...]) -> Prediction:

@@ -5,9 +5,8 @@ Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from 
 It also writes tests/data/silicon/left_out.csv.gz, the predictions that error bands come from (`bands.py`). AMD's kernels
 are as they are there: every GPU of AMD in the catalogue has them.
 
-Every constant that the runs gave is searched, one after the other, on samples of the runs of other groups of the same engine
-profile; the least sum of the mean logarithmic errors of TTFT, TPOT and latency wins, and predicts the group that was left
-out. With fewer than two other groups, those of the engine's other profiles count too: versions have more in common than not.
+Every constant that the runs gave is searched, one after the other, on samples of the runs of the engine's other groups; the
+least sum of the mean logarithmic errors of TTFT, TPOT and latency wins, and predicts the group that was left out.
 """
 
 from __future__ import annotations
@@ -33,33 +32,23 @@ DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
 LEFT_OUT = "left_out.csv.gz"
 Constants = tuple[float, ...]
 SAMPLE = 24  # runs of each other group
-LEAST_GROUPS = 2  # other groups of a profile, to decide without other versions
 VALUES: Mapping[str, Sequence[float]] = {
-    "eager_layer_us": (0, 250, 500, 1000, 1500, 2000),
-    "eager_layer_us_rocm": (0, 250, 500, 1000, 1500, 2000),
+    "launch_us": (0, 15, 30, 45, 60, 75),
     "front_end_ms": (5, 10, 15, 20, 30),
     "prefill_in_place": (1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
     "host_step_ms": (0, 0.25, 0.5, 1, 2),
     "host_sequence_us": (0, 2, 4, 8, 16),
-    "output_token_us": (0, 45, 90),  # 90: of TensorRT-LLM alone (SLOW_OUTPUT)
-    "tokenize_ms": (0, 3),
 }
 # What is published of each engine, or where nothing is the middle of what is of any; docs/accuracy.md names sources.
 START: Mapping[str, Constants] = {
-    "vllm": (1500, 1500, 10, 1.4, 0.5, 4, 45, 0),
-    "sglang": (2000, 1500, 10, 1.4, 0.5, 4, 45, 0),
-    "trtllm": (1000, 1500, 15, 1.4, 0.5, 4, 45, 0),
+    "vllm": (30, 10, 1.4, 0.5, 4),
+    "sglang": (60, 10, 1.4, 0.5, 4),
+    "trtllm": (60, 15, 1.4, 0.5, 4),
 }
 LEAST_GAIN = 0.002  # of the mean of the logarithmic errors: what the runs say nothing about stays as it was
-PUBLISHED_STEP_MS = 11.7  # what ROCm images of some versions add to a step on gfx942 comes from no run here (perf/engines)
 WEIGHTS = {"ttft": 0.5, "tpot": 1.5, "latency": 1.0}  # of the errors
-ON_AMD = "eager_layer_us_rocm"  # launching a layer there; elsewhere "eager_layer_us"
-# TensorRT-LLM 1.0 saturates at 9,000 to 11,000 tokens a second; vLLM did, too, before its output path was mended
-# (vllm-project/vllm#12287), and takes 46 us since (BLIS).
-SLOW_OUTPUT = "trtllm"
 ROUNDS = 2
 Groups = dict[str, list[MeasuredRun]]
-Profile = tuple[str, str]
 
 
 def main() -> None:
@@ -67,16 +56,16 @@ def main() -> None:
     first, second = load_runs(DATA / "runs.csv.gz"), load_runs(DATA / "scripted.csv.gz")
     scripted = {run.id for run in second}
     drafted = find_drafted(first)
-    profiles = profiles_of(run for run in first + second if run.id not in drafted and not run.odd)
+    engines = groups_of(run for run in first + second if run.id not in drafted and not run.odd)
     found: list[Prediction] = []
     kept: list[Prediction] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         simulated = Simulated(pool)
-        for profile, groups in profiles.items():
+        for engine, groups in engines.items():
             for group, held in groups.items():
-                sample = [run for others in others_of(profiles, profile, group) for run in sample_of(others)]
+                sample = [run for name, others in groups.items() if name != group for run in sample_of(others)]
                 best = fitted(sample, simulated)
-                print(f"{' '.join(profile)} without {group}: {dict(zip(VALUES, best, strict=True))}", flush=True)
+                print(f"{engine} without {group}: {dict(zip(VALUES, best, strict=True))}", flush=True)
                 constants = [best] * len(held)
                 found += pool.map(_predict, held, constants, [True] * len(held), chunksize=4)
                 kept += pool.map(_predict, held, constants, chunksize=4)
@@ -90,27 +79,16 @@ def main() -> None:
     save_predictions(DATA / LEFT_OUT, [p for p in kept if p.run.id not in scripted])
 
 
-def profiles_of(runs: Iterable[MeasuredRun]) -> dict[Profile, Groups]:
-    """Runs by the profile of their engine, and by group."""
-    of: dict[Profile, Groups] = {}
+def groups_of(runs: Iterable[MeasuredRun]) -> dict[str, Groups]:
+    """Runs by engine, and by group."""
+    of: dict[str, Groups] = {}
     for run in runs:
-        old = run.engine == "vllm" and run.engine_version.startswith(("0.11", "0.12", "0.13"))
-        version = "0.13" if old else run.engine_version[:3] if run.engine == "trtllm" else ""
-        of.setdefault((run.engine, version), {}).setdefault(_group(run), []).append(run)
+        of.setdefault(run.engine, {}).setdefault(_group(run), []).append(run)
     return of
 
 
 def _group(run: MeasuredRun) -> str:
     return f"{run.family} {run.gpu}"
-
-
-def others_of(profiles: Mapping[Profile, Groups], profile: Profile, group: str) -> list[list[MeasuredRun]]:
-    """The groups that decide where one is left out, of all profiles of the engine."""
-    own = [runs for name, runs in profiles[profile].items() if name != group]
-    if len(own) >= LEAST_GROUPS:
-        return own
-    near = [groups for each, groups in profiles.items() if each[0] == profile[0] and each != profile]
-    return own + [runs for groups in near for name, runs in groups.items() if name != group]
 
 
 def sample_of(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
@@ -134,13 +112,8 @@ class Simulated:
 
 def fitted(runs: Sequence[MeasuredRun], simulated: Simulated) -> Constants:
     best = START[runs[0].engine]
-    amd = any(find_gpu(run.gpu).vendor == "amd" for run in runs)
-    slow = any(run.engine == SLOW_OUTPUT for run in runs)
     for _ in range(ROUNDS):
-        for place, (name, all_values) in enumerate(VALUES.items()):
-            if name == ON_AMD and not amd:
-                continue
-            values = all_values if slow or name != "output_token_us" else all_values[:-1]
+        for place, values in enumerate(VALUES.values()):
             tried = [(*best[:place], value, *best[place + 1 :]) for value in values]
             losses = simulated.losses(runs, tried)
             now = losses[values.index(best[place])]
@@ -163,15 +136,10 @@ def _predict(run: MeasuredRun, constants: Constants, left_out: bool = False) -> 
 
 
 def changes_of(run: MeasuredRun, constants: Constants, left_out: bool = False) -> tuple[dict[str, float], dict[str, Any]]:
-    """Of engine and GPU. What runs said of an AMD GPU, its kernels and what versions add to a step, is left out with it."""
+    """Of engine and GPU. What runs said of an AMD GPU's kernels is left out with it, not what was published of its steps."""
     host = dict(zip(VALUES, constants, strict=True))
-    launching = host.pop(ON_AMD)
-    if find_gpu(run.gpu).vendor == "amd":
-        host["eager_layer_us"] = launching
     engine = find_engine(engine_of(run))
-    more_ms = engine.on(find_gpu(run.gpu)).host_step_ms - engine.host_step_ms
-    if not left_out or more_ms == PUBLISHED_STEP_MS:
-        host["host_step_ms"] += more_ms
+    host["host_step_ms"] += engine.on(find_gpu(run.gpu)).host_step_ms - engine.host_step_ms
     return host, {"reached": None} if left_out else {}
 
 

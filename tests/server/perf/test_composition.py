@@ -71,7 +71,7 @@ class Sum:
 
 def plain_engine(name: str) -> Engine:
     """Steps are the sums of their kernels, prompts too."""
-    return replace(find_engine(name), prefill_in_place=1.0, eager_layer_us=0.0)
+    return replace(find_engine(name), prefill_in_place=1.0, launch_us=0.0)
 
 
 def step(spec: ModelSpec, engine: str = "vllm", parallel: Parallelism = ONE_GPU, draft_tokens: int = 0) -> RooflineStep:
@@ -210,7 +210,9 @@ def test_linear_attention_treats_prompts_and_decodes_apart() -> None:
     s = Sum()
     delta, scan = GatedDelta(4, 8, 64, 32), Mamba2(8, 64, 2, 128)
     widths = (2 * 4 * 64 + 8 * 32, 8 * 64 + 2 * 2 * 128)
-    for conv, heads_width, heads in ((widths[0], 8 * 32, 2 * 8), (widths[1], 8 * 64, 8)):
+    s.gemm(2, 2 * 8, HIDDEN, dtype="bf16")  # beta and decay
+    s.move(2, 4 * (widths[0] + 8 * 32))
+    for conv, heads_width, heads in ((widths[0], 8 * 32, 0), (widths[1], 8 * 64, 8)):
         s.gemm(2, conv + heads_width + heads, HIDDEN)
         s.move(2, 4 * conv)
         s.move(2, 6 * heads_width)
@@ -225,8 +227,11 @@ def test_linear_attention_treats_prompts_and_decodes_apart() -> None:
 
 
 def test_a_mixture_with_a_shared_expert_and_a_latent_space() -> None:
-    s, block = Sum(), Moe(16, 4, 256, shared_width=512, latent=256)
+    s, block = Sum(), Moe(16, 4, 256, shared_width=512, shared_gate=True, latent=256)
     s.gemm(2, 16, HIDDEN, dtype="bf16")
+    s.move(2, 4 * 16)
+    s.gemm(2, 1, HIDDEN, dtype="bf16")
+    s.move(2, 6 * HIDDEN)
     s.gemm(2, 2 * 512, HIDDEN)
     s.move(2, 2 * 3 * 512)
     s.gemm(2, HIDDEN, 512)

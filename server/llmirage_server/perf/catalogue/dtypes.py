@@ -48,6 +48,11 @@ class WeightDtype:
         return (-(-hidden // 256) * 256, -(-width // 128) * 128) if self.expert_kernels == "marlin" else (hidden, width)
 
     @property
+    def quantises(self) -> bool:
+        """If activations are quantised before a product."""
+        return self.activation_bytes < 2.0
+
+    @property
     def kernel_dtype(self) -> str:
         """The dtype under which constants of its kernels are kept: a widened format runs weight-only kernels."""
         if self.compute == "bf16" and self.name in ("fp8", "fp8_block", "int8"):

@@ -218,6 +218,7 @@ class Moe:
     per_token: int
     width: int  # of one routed expert
     shared_width: int = 0
+    shared_gate: bool = False  # the shared expert's output is weighed by a gate of its own (Qwen2-MoE and after)
     gated: bool = True
     latent: int = 0  # routed experts work in a space of this width, between two projections (Nemotron-3 Super); 0: hidden
 

@@ -37,13 +37,6 @@ class ModelSpec:
         return sum(group.count for group in self.groups if group.attention and group.attention.state_bytes())
 
     @property
-    def dense_layers(self) -> int:
-        """Layers with attention over a KV cache and an MLP without experts."""
-        return sum(
-            g.count for g in self.groups if isinstance(g.mlp, Dense) and g.attention and not g.attention.state_bytes()
-        )
-
-    @property
     def moe(self) -> Moe | None:
         """The mixture of experts, None in a dense model."""
         return next((group.mlp for group in self.groups if isinstance(group.mlp, Moe)), None)

@@ -47,7 +47,7 @@ class Engine:
     speculative_sequence_us: float  # exposed, of a step for each sequence whose drafts it verifies
     dp_sync_ms: float  # attention data parallelism: agreeing on the next step
     handoff_ms: float  # from a prefill to its decode instance, beside the transfer and the waiting for steps
-    eager_layer_us: float  # launching a layer of a step with prompts, without CUDA graphs
+    launch_us: float  # of the host for each kernel of a step with prompts, without CUDA graphs
     prefill_in_place: float  # long prompts within a running server / their kernels measured one by one
     mxfp4_activations: Activations  # of experts in mxfp4, on GPUs that multiply in fp4
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
@@ -61,6 +61,8 @@ class Engine:
     versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # fields up to and with a version, the oldest first
     kv_overlap: ClassVar[Overlap] = "none"  # what of a prompt's KV goes to a decode instance while the rest is computed
     mixed_attention: ClassVar[bool] = False  # prompt chunks and decodes share one launch of attention
+    compiles: ClassVar[bool] = False  # elementwise operations that follow each other are one kernel (torch.compile)
+    routes_in_experts: ClassVar[bool] = False  # the choice of experts is part of their kernels as measured
     whole_windows: ClassVar[bool] = False  # layers of sliding windows keep the whole context in the KV cache
     gathers_quantized: ClassVar[bool] = False  # tokens that all experts' ranks gather are in the format of the experts
 
@@ -122,14 +124,6 @@ class Engine:
         """Return the host's exposed and hidden seconds of a step with `rows` sequences."""
         exposed_s = self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows
         return exposed_s, self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
-
-    def launch_s(self, model: ModelSpec) -> float:
-        """Return the seconds to launch all layers of a step with prompts one by one."""
-        return 1e-6 * self.eager_layer_us * model.layers
-
-    def captured_launch_s(self, model: ModelSpec) -> float:
-        """Return the same of a step of at most `captured_tokens`."""
-        return self.launch_s(model)
 
     def captured_tokens(self, max_num_seqs: int) -> int:
         """Return the most tokens of a step with prompts that replays CUDA graphs between attentions; 0: no such graphs."""

@@ -66,10 +66,10 @@ _RULE = "follows from `base`; leave it out"
 _GONE: Mapping[str, str] = {
     **dict.fromkeys(("scheduler", "kv_pool", "mixed_attention", "moe_dispatch", "whole_windows", "kv_overlap"), _RULE),
     **dict.fromkeys(("captured_tokens", "captured_share", "eager_linear_us", "eager_dense_share"), _RULE),
+    **dict.fromkeys(("eager_layer_us", "eager_layer_us_rocm"), "set launch_us, the time of each kernel"),
     **dict.fromkeys(("reserve_doubling_gib", "mxfp4_activations_rocm"), _RULE),
     "fused_norm_mib": "set fuses_norms to true or false",
     **dict.fromkeys(("prefill_in_place_pcie", "prefill_in_place_fp4"), "set prefill_in_place"),
-    "eager_layer_us_rocm": "set eager_layer_us",
     "source": "write a comment",
     "rocm_step_ms": "set host_step_ms",
     "hidden_request_us": "set hidden_sequence_us",

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, MIB, GpuSpec
-from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Overlap, Tiers, version_numbers
+from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Overlap, Tiers
 from llmirage_server.perf.parallelism import Parallelism
 
-# Milliseconds that ROCm images up to a version add to each step, by architecture. 11.7 is the mean of what ROCm/aiter#1930
-# measured on MI300X with 4 to 32 clients (6.7 to 16.3): products of fp8 blocks went through Triton
-# (sgl-project/sglang#13617, #14043) without a tuned configuration for q_a and kv_a of DeepSeek.
-_ROCM_STEP_MS: Mapping[str, Mapping[str, float]] = {
-    "0.5.2": {"gfx942": 5.0, "gfx950": 6.0},
-    "0.5.5": {"gfx942": 11.7, "gfx950": 2.0},
-    "0.5.11": {"gfx942": 11.7},
-}
+# Milliseconds that ROCm images from 0.5.3 to 0.5.11 add to each step on gfx942: the mean of what ROCm/aiter#1930 measured on
+# MI300X with 4 to 32 clients (6.7 to 16.3). Products of fp8 blocks went through Triton (sgl-project/sglang#13617, #14043)
+# without a tuned configuration for q_a and kv_a of DeepSeek.
+_ROCM_STEP_MS = 11.7
 
 _FUSED_TOKENS = 2048.0  # FUSE_ALLREDUCE_MAX_BATCH_SIZE of sglang/srt/layers/communicator.py
 
@@ -37,7 +33,7 @@ class Sglang(Engine):
     reserve_gib: float = 1.0
     fuses_norms: bool = False  # --enable-flashinfer-allreduce-fusion
     async_scheduling: bool = True
-    front_end_ms: float = 30.0
+    front_end_ms: float = 10.0
     tokenize_ms: float = 0.0
     # 45.9 of vLLM's front end (inference-sim/inference-sim, BLIS): with 2,048 clients decode instances are limited there
     # too (lmsys.org/blog/2026-05-28-mori)
@@ -52,7 +48,7 @@ class Sglang(Engine):
     # medians of TTFT of DeepSeek-R1 on MI355X with 4 to 16 clients are 36 to 80 ms higher with separate instances of the
     # same size (MoRI against one instance), less the transfer and a wait for a step
     handoff_ms: float = 40.0
-    eager_layer_us: float = 2000.0
+    launch_us: float = 55.0
     prefill_in_place: float = 1.15
     mxfp4_activations: Activations = "fp8"
 
@@ -69,10 +65,7 @@ class Sglang(Engine):
         "max_num_seqs": "max_running_requests",
         "block_size": "page_size",
     }
-    versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {"0.5.2": {}, "0.5.5": {}, "0.5.9": {}, "0.5.11": {}}
     kv_overlap: ClassVar[Overlap] = "chunks"  # sgl-project/sglang#28529
-
-    _eager_layer_us_rocm: ClassVar[float] = 900.0
 
     def utilization_on(self, gpu: GpuSpec, chunk_tokens: int, max_num_seqs: int, parallel: Parallelism) -> float:
         """Return mem_fraction_static (ServerArgs): what is left after metadata, activations and CUDA graphs.
@@ -112,9 +105,6 @@ class Sglang(Engine):
 
     def on(self, gpu: GpuSpec) -> Engine:
         """Return the engine with what ROCm images of its version add on AMD's GPUs."""
-        if gpu.vendor != "amd":
+        if gpu.arch != "gfx942" or self.is_before(0, 5, 3) or not self.is_before(0, 5, 12):
             return self
-        numbers = version_numbers(self.version)
-        by_arch = next((ms for last, ms in _ROCM_STEP_MS.items() if numbers <= version_numbers(last)), {})
-        more_ms = by_arch.get(gpu.arch, 0.0)
-        return replace(self, eager_layer_us=self._eager_layer_us_rocm, host_step_ms=self.host_step_ms + more_ms)
+        return replace(self, host_step_ms=self.host_step_ms + _ROCM_STEP_MS)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers, fused_bytes
 from llmirage_server.perf.parallelism import NODE_GPUS, Parallelism
 
@@ -40,7 +39,7 @@ class Trtllm(Engine):
     speculative_sequence_us: float = 0.0
     dp_sync_ms: float = 0.2
     handoff_ms: float = 40.0  # not known: SGLang's. KV goes when the prefill has finished (NVIDIA/TensorRT-LLM#9212)
-    eager_layer_us: float = 0.0
+    launch_us: float = 55.0
     prefill_in_place: float = 1.2
     mxfp4_activations: Activations = "fp8"
 
@@ -61,25 +60,13 @@ class Trtllm(Engine):
         "max_num_seqs": "max_batch_size",
         "block_size": "tokens_per_block",
     }
-    versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "1.0": {
-            "prefill_in_place": 1.1,
-            "eager_layer_us": 900.0,
-            "host_step_ms": 0.5,
-            "host_sequence_us": 4.0,
-            "front_end_ms": 30.0,
-            "tokenize_ms": 3.0,
-            "output_token_us": 90.0,
-        }
-    }
     whole_windows: ClassVar[bool] = True
+    routes_in_experts: ClassVar[bool] = True
     gathers_quantized: ClassVar[bool] = True
 
     # what NVIDIA's tests expect of peak memory on eight GPUs beyond weights and activations (tests/integration/defs/
     # test_e2e.py: DeepSeek-R1 under attention data parallelism 6.5 GiB, Mixtral-8x7B 5.6, DeepSeek-V3 4.4)
     _reserve_doubling_gib: ClassVar[float] = 1.2
-    # kernels: about 13 of a layer without experts, 21 of one with them
-    _dense_share: ClassVar[float] = 0.62
 
     def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
         """Return fp8 for ModelOpt's checkpoints, which ask for it, where the GPU has it."""
@@ -98,11 +85,6 @@ class Trtllm(Engine):
         """Return the format with CUTLASS's kernels, unless the engine's own are asked for."""
         return weights if backend == "trtllm" else replace(weights, expert_kernels="cutlass")
 
-    def launch_s(self, model: ModelSpec) -> float:
-        """Return the seconds to launch all layers, those without experts having fewer kernels."""
-        dense = model.dense_layers
-        return 1e-6 * self.eager_layer_us * (model.layers - dense + self._dense_share * dense)
-
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
         """Return the tokens of the largest all-reduce in its own kernel, which does the norm too."""
         fuses = self.fuses_norms and gpu.arch in ("hopper", "blackwell")
@@ -111,7 +93,3 @@ class Trtllm(Engine):
     def sends_to_experts(self, gpu: GpuSpec, parallel: Parallelism, per_token: int) -> bool:
         """Return if NVLink spans nodes and a token has fewer experts than there are ranks."""
         return gpu.link_gpus > NODE_GPUS and parallel.stage_gpus > per_token
-
-    def prefill_in_place_on(self, gpu: GpuSpec) -> float:
-        """Return the slowdown of long prompts, which GPUs with fp4 do not show (maximum throughput of Llama-3.3-70B)."""
-        return 1.0 if gpu.has_fp4 else super().prefill_in_place_on(gpu)

@@ -44,7 +44,7 @@ class Vllm(Engine):
     # 197 ms from the prefill's token to the client's, 29 of transfer, 58 of computing it again and waiting for a step
     # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished
     handoff_ms: float = 110.0
-    eager_layer_us: float = 500.0
+    launch_us: float = 30.0
     prefill_in_place: float = 1.4
     mxfp4_activations: Activations = "bf16"
 
@@ -60,17 +60,13 @@ class Vllm(Engine):
         name: name for name in ("gpu_memory_utilization", "max_num_batched_tokens", "max_num_seqs", "block_size")
     }
     versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "0.13": {"front_end_ms": 20.0, "eager_layer_us": 1000.0, "async_scheduling": False, "reserve_gib": 1.4},
+        "0.13": {"async_scheduling": False, "reserve_gib": 1.4},
         "0.20": {"reserve_gib": 1.4},
     }
     mixed_attention: ClassVar[bool] = True
+    compiles: ClassVar[bool] = True
 
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
-    # Qwen3.6-35B-A3B on H100 PCIe (anud18/qwen36-vllm-aiperf-benchmark): first tokens after 28 to 30 ms up to 64 tokens,
-    # beyond after 77
-    _captured_share: ClassVar[float] = 0.27
-    # Qwen3-Next, 48 layers, 73.7 ms a step without graphs (vllm-project/vllm#27222): the chunked kernels are many
-    _linear_layer_us: ClassVar[float] = 1900.0
     _prefill_in_place_pcie: ClassVar[float] = 1.12
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
@@ -93,18 +89,9 @@ class Vllm(Engine):
         """Return the format with Marlin's kernels where they are asked for."""
         return replace(weights, expert_kernels="marlin") if backend == "marlin" else weights
 
-    def launch_s(self, model: ModelSpec) -> float:
-        """Return the seconds to launch all layers one by one, those of linear attention with more kernels."""
-        linear = model.linear_layers if self.eager_layer_us else 0
-        return 1e-6 * (self.eager_layer_us * (model.layers - linear) + self._linear_layer_us * linear)
-
     def captured_tokens(self, max_num_seqs: int) -> int:
         """Return two tokens a sequence, up to 512."""
         return min(self._captured_tokens, 2 * max_num_seqs)
-
-    def captured_launch_s(self, model: ModelSpec) -> float:
-        """Return what is left of launching: attention, layer by layer."""
-        return self._captured_share * self.launch_s(model)
 
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
         """Return the slowdown of long prompts, which PCIe cards have less of."""

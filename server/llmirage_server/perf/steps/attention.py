@@ -10,6 +10,10 @@ from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Ma
 from llmirage_server.perf.kernels import attention, collectives, elementwise, linear, mla, sparse
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
+# chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
+# keys, gates (flash-linear-attention)
+_CHUNKED_LAUNCHES = 9
+
 
 def attention_ops(setting: Setting, block: Attention, calls: int) -> list[Op]:
     """Everything between the norm before the attention and the sum of its output over the ranks."""
@@ -35,13 +39,13 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
         s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden),
         *_qk_norms(s, block, calls),
         # queries and keys are read and written, keys and values go to the cache
-        s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached)),
+        s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached), launches=2),
         *_index(s, block.index, s.hidden, calls),
         PrefillOp(f"prefill attention{suffix}", calls, prefill, seen),
         DecodeOp(f"decode attention{suffix}", calls, decode, seen, mixed),
     ]
     if block.output_gate:
-        ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim))
+        ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim, launches=2))
     ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim))
     return ops
 
@@ -56,8 +60,9 @@ def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
     if not block.qk_norm:
         return []
     if block.qk_norm < (block.heads + block.kv_heads) * block.head_dim:
-        return [s.elementwise("query and key norms", calls, 4.0 * width)]
-    ops: list[Op] = [TokenOp("query and key norms", calls, elementwise.elementwise(s.gpu, 6.0 * width, launches=4))]
+        return [s.elementwise("query and key norms", calls, 4.0 * width, launches=2)]
+    kernel = elementwise.elementwise(s.gpu, 6.0 * width, launches=4)
+    ops: list[Op] = [TokenOp("query and key norms", calls, kernel, launches=4)]
     if tp > 1:
         two_floats = collectives.all_reduce(s.gpu, s.constants, tp, 8.0)
         ops.append(TokenOp("all-reduce of query and key norms", calls, two_floats))
@@ -70,11 +75,18 @@ def _index(s: Setting, index: SparseIndex | None, q_width: int, calls: int) -> l
         return []
     scores = sparse.indexer_prefill(s.gpu, s.constants, index.heads, index.head_dim)
     steps = sparse.indexer_decode(s.gpu, s.constants, index.heads, index.head_dim, queries=s.queries)
+    width = (index.heads + 1) * index.head_dim
     return [
         s.gemm("index projections", calls, index.heads * index.head_dim, q_width),
-        s.gemm("index projections", calls, index.head_dim + index.heads, s.hidden, dtype=BF16),
+        # the key and the weights of the heads are a product each
+        s.gemm("index projections", calls, index.head_dim, s.hidden, dtype=BF16),
+        s.gemm("index projections", calls, index.heads, s.hidden, dtype=BF16),
+        # norm of the key; rotary embedding, Hadamard rotation and cast of queries and keys; weights scaled; key cached
+        s.elementwise("index norms, rotary embedding, cache write", calls * s.kernels(8), 4.0 * width / s.kernels(8)),
         PrefillOp("sparse index, prefill", calls, scores),
         DecodeOp("sparse index, decode", calls, steps),
+        # the best keys of each query: scores are read twice (a histogram, then the choice)
+        s.elementwise("index choice", calls, 4.0 * index.top_k),
     ]
 
 
@@ -89,7 +101,10 @@ def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
     down = block.q_rank + block.latent if block.q_rank else block.latent
     ops: list[Op] = [
         s.gemm("q and kv down projection", calls, down, s.hidden),
-        s.elementwise("latent norms, rotary embedding, cache write", calls, 4.0 * (block.q_rank + 2 * block.latent)),
+        # two norms, rotary embedding, cache write; keys put together from their two parts
+        s.elementwise(
+            "latent norms, rotary embedding, cache write", calls, 4.0 * (block.q_rank + 2 * block.latent), launches=6
+        ),
         s.gemm("q up projection", calls, heads * block.qk_dim, block.q_rank or s.hidden),
         *_index(s, block.index, block.q_rank or s.hidden, calls),
     ]
@@ -130,10 +145,18 @@ def _linear(s: Setting, block: GatedDelta | Mamba2, calls: int) -> list[Op]:
         scan = (s.gpu, s.constants, heads, block.head_dim, heads_per_rank(block.groups, tp), block.state)
         out = heads * block.head_dim
         name, prefill, decode = "state space", linear.mamba2_prefill(*scan), linear.mamba2_decode(*scan)
+    width = block.in_width(tp)
+    ops: list[Op] = []
+    if isinstance(block, GatedDelta):
+        # beta and decay are a product of their own; queries, keys, values and gate are taken apart, gates made of both
+        width -= 2 * heads
+        ops.append(s.gemm(f"{name} input projection", calls, 2 * heads, s.hidden, dtype=BF16))
+        ops.append(s.elementwise(f"{name} gates", calls * s.kernels(2), 4.0 * width / s.kernels(2)))
     return [
-        s.gemm(f"{name} input projection", calls, block.in_width(tp), s.hidden),
+        s.gemm(f"{name} input projection", calls, width, s.hidden),
+        *ops,
         s.elementwise("convolution", calls, 4.0 * block.conv_width(tp)),
-        TokenOp(f"{name}, prefill", calls, prefill, "new"),
+        TokenOp(f"{name}, prefill", calls, prefill, "new", launches=_CHUNKED_LAUNCHES),
         TokenOp(f"{name}, decode", calls, decode, "decode_tokens"),
         s.elementwise("gated norm", calls, 6.0 * out),
         s.gemm(f"{name} output projection", calls, s.hidden, out),

@@ -14,8 +14,15 @@ def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
     if isinstance(block, Dense):
         return [*dense_ops(setting, "mlp", block, calls), *all_reduce(setting, calls)]
     ops: list[Op] = [setting.gemm("router", calls, block.experts, setting.hidden, dtype=BF16)]
+    if not setting.engine.routes_in_experts and setting.formats.experts.weight_bytes >= 1.0:
+        ops.append(setting.elementwise("activation of the router and choice of experts", calls, 4.0 * block.experts))
     if block.shared_width:
         ops += dense_ops(setting, "shared expert", Dense(block.shared_width, block.gated), calls)
+        if block.shared_gate:  # a product of one column and its sigmoid
+            ops.append(setting.gemm("shared expert gate", calls, 1, setting.hidden, dtype=BF16))
+        # gate, product and sum with the routed experts
+        parts = setting.kernels(3 if block.shared_gate else 1)
+        ops.append(setting.elementwise("shared expert activation and sum", calls * parts, 6.0 * setting.hidden / parts))
     into, out = _exchange(setting, block, calls)
     if block.latent:  # the projections come before tokens leave for the experts' ranks, and after they are back
         into.insert(0, setting.gemm("latent projection", calls, block.latent, setting.hidden))
@@ -67,7 +74,10 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.wide) for d in dtypes]
     # kernels that widen 4-bit weights (Marlin) spend their time on that, which does not cost clocks as the matrix units do
     fastest = min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS))
-    return TokenOp("experts", calls, fastest, "group", slowed=dtype.kernel_dtype != "int4")
+    # kernels of 4-bit formats are one call; others one for each part: order of tokens (2), products (2), activation, sum
+    launches = 1 if dtype.weight_bytes < 1.0 else 6 + dtype.quantises
+    launches += dtype.quantises
+    return TokenOp("experts", calls, fastest, "group", slowed=dtype.kernel_dtype != "int4", launches=launches)
 
 
 def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:

@@ -31,6 +31,7 @@ class TokenOp:
     kernel: TokenKernel
     count: Count = "tokens"
     slowed: bool = True  # whether long prompts slow it down in place
+    launches: int = 1  # that an engine does one by one for a call, without a CUDA graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class PrefillOp:
     calls: int
     kernel: PrefillKernel
     window: int = 0
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class Setting:
     def wide(self) -> bool:
         return self.parallel.is_wide
 
+    def kernels(self, parts: int) -> int:
+        """Return how many kernels so many elementwise operations are that follow each other."""
+        return 1 if self.engine.compiles else parts
+
     def gemm(
         self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None
     ) -> TokenOp:
@@ -86,11 +92,21 @@ class Setting:
         """
         dtype = dtype or self.matrices
         fused_cast = dtype.kernel_dtype == "fp8"
-        return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast), count)
+        kernel = gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast)
+        return TokenOp(name, calls, kernel, count, launches=1 if fused_cast else 1 + dtype.quantises)
 
     def elementwise(
-        self, name: str, calls: int, bytes_per_token: float, count: Count = "tokens", fused_tokens: float = 0.0
+        self,
+        name: str,
+        calls: int,
+        bytes_per_token: float,
+        count: Count = "tokens",
+        fused_tokens: float = 0.0,
+        launches: int = 1,
     ) -> TokenOp:
-        """A kernel that reads and writes so many bytes for each token; up to `fused_tokens` another kernel does it."""
+        """A kernel that reads and writes so many bytes for each token; up to `fused_tokens` another kernel does it.
+
+        launches: kernels that it is without a CUDA graph; within one they overlap.
+        """
         kernel = elementwise.elementwise(self.gpu, bytes_per_token, fused_tokens=fused_tokens)
-        return TokenOp(name, calls, kernel, count)
+        return TokenOp(name, calls, kernel, count, launches=launches)

@@ -10,6 +10,7 @@ from llmirage_server.perf.catalogue.constants import ENGINES, Constants, constan
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu, list_gpus
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.kernels.gemm import gemm
 
 
 def fit(value: float) -> dict[str, object]:
@@ -120,6 +121,29 @@ def test_vllm_takes_block_scaled_gemms_from_the_other_engines() -> None:
     found = constants_for(find_gpu("h200_sxm"), "vllm")
     assert "engines pooled" in found.provenance("gemm", "fp8_block")
     assert found.of("gemm", "fp8_block")["floor_us"] < 10
+
+
+def disagreements(rows: int, n: int, k: int) -> set[tuple[str, str]]:
+    """GPUs and formats where one engine's product takes 1.5 times as long as another's, as a model runs it."""
+    found = set()
+    for gpu in list_gpus():
+        for dtype in (each.on(gpu.rates) for each in WEIGHT_DTYPES.values()):
+            times = [
+                gemm(gpu, constants_for(gpu, engine), dtype, n, k, fused_cast=dtype.name == "fp8").seconds(rows)
+                for engine in ENGINES
+            ]
+            if max(times) > 1.5 * min(times):
+                found.add((gpu.key, dtype.name))
+    return found
+
+
+def test_engines_agree_about_the_same_product_on_the_same_gpu() -> None:
+    """The listed ones are as measured: SGLang 0.5.14 has no fp8 kernels for cards of Blackwell, nor vLLM int8 for B300."""
+    cards = ("rtx_5090", "rtx_pro_6000_server", "rtx_pro_6000_workstation")
+    listed = {(card, dtype) for card in cards for dtype in ("fp8", "int8")}
+    listed |= {("b300_sxm", "int8"), ("gb300", "int8"), ("h20_sxm", "fp8")}
+    assert disagreements(32, 8192, 8192) == listed
+    assert disagreements(4096, 8192, 8192) == set()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -65,12 +65,12 @@ def test_an_engine_of_the_users_own_starts_from_a_named_one(tmp_path: Path) -> N
 def test_scale_factors_stretch_gpu_time_by_the_kind_of_tokens(tmp_path: Path) -> None:
     file = tmp_path / "slow.yaml"
     file.write_text(
-        "base: vllm\ndecode_scale: 2\nprefill_scale: 3\nprefill_in_place: 1\neager_layer_us: 0\n"
+        "base: vllm\ndecode_scale: 2\nprefill_scale: 3\nprefill_in_place: 1\nlaunch_us: 0\n"
         "host_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
     )
     zero = tmp_path / "plain.yaml"
     zero.write_text(
-        "base: vllm\nprefill_in_place: 1\neager_layer_us: 0\nhost_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
+        "base: vllm\nprefill_in_place: 1\nlaunch_us: 0\nhost_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
     )
     slow, plain = (Deployment.create("Llama-3.1-8B", "h100", engine=str(f)).roofline for f in (file, zero))
     assert slow.step_s([], [500] * 8) == pytest.approx(2 * plain.step_s([], [500] * 8))

@@ -169,7 +169,7 @@ def test_faster_memory_never_slows_a_step() -> None:
     model, gpu = find_model("Qwen3-30B-A3B"), find_gpu("h100")
     faster = replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)
     times = [
-        RooflineStep(model, g, engine=find_engine("vllm"), weights=WEIGHT_DTYPES["fp8"]).step_s([(512, 0)], [2000] * 32)
+        RooflineStep(model, g, engine=find_engine("vllm"), weights=WEIGHT_DTYPES["fp8"]).step_s([(4096, 0)], [2000] * 32)
         for g in (gpu, faster)
     ]
     assert times[1] < times[0]

@@ -86,14 +86,21 @@ def dense(f: Fields, key: str = "intermediate_size") -> Dense:
 
 
 def moe(
-    f: Fields, width: str = "moe_intermediate_size", shared_width: int = 0, *, gated: bool = True, latent: int = 0
+    f: Fields,
+    width: str = "moe_intermediate_size",
+    shared_width: int = 0,
+    *,
+    shared_gate: bool = False,
+    gated: bool = True,
+    latent: int = 0,
 ) -> Moe:
     """A mixture of experts, under any of the names that families give its keys."""
     experts = f.positive("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     per_token = f.positive("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k")
     if per_token > experts:
         f.problem(f"num_experts_per_tok {per_token} is more than the {experts} experts")
-    return Moe(experts, per_token, f.positive(width), shared_width=shared_width, gated=gated, latent=latent)
+    shared_gate = shared_gate and shared_width > 0
+    return Moe(experts, per_token, f.positive(width), shared_width, shared_gate, gated, latent)
 
 
 def deepseek_moe(f: Fields) -> Moe:

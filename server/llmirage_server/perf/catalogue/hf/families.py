@@ -51,7 +51,7 @@ def mixtral_layers(f: Fields) -> list[Layer]:
 def qwen_moe_layers(f: Fields, *, norms: Norms = "head", biases: bool | None = None) -> list[Layer]:
     """Qwen2 and Qwen3 mixtures: some layers may stay dense, an expert may be shared."""
     n = f.layers
-    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size"))
+    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size"), shared_gate=True)
     mlps = [mixture if is_moe_layer(f, i, n) else dense(f) for i in range(n)]
     attention = [gqa(f, w, norms=norms, biases=biases) for w in windows(f, n, _slides(f, n, "upper"))]
     return list(zip(attention, mlps, strict=True))
@@ -64,7 +64,7 @@ def qwen_hybrid_layers(f: Fields) -> list[Layer]:
     interval = f.positive("full_attention_interval", default=4)
     full = [kind == "full_attention" for kind in kinds] if kinds else [(i + 1) % interval == 0 for i in range(n)]
     mixed = f.get("num_experts") is not None
-    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size")) if mixed else None
+    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size"), shared_gate=True) if mixed else None
     attention = gqa(f, norms="head", output_gate=f.flag("attn_output_gate", True))
     linear = gated_delta(f)
     return [(attention if full[i] else linear, mixture if mixture and is_moe_layer(f, i, n) else dense(f)) for i in range(n)]
