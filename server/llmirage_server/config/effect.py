@@ -204,9 +204,10 @@ def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str
 def _judged(at: InstanceSettings, rules: Iterable[_Rule]) -> dict[str, _Rule | None]:
     """Return, for each setting that differs from its default and that rules are about, the rule that it breaks."""
     found: dict[str, _Rule | None] = {}
+    taken = at.args_read.settings if at.args_read else {}  # a real command line may say what has no effect
     for rule in rules:
         for name in rule.names:
-            if not hasattr(at, name) or getattr(at, name) == SETTINGS[name].default:
+            if name in taken or not hasattr(at, name) or getattr(at, name) == SETTINGS[name].default:
                 continue
             broken = found.setdefault(name, None)
             if (broken is None or (broken.harmless and not rule.harmless)) and not rule.met(at):

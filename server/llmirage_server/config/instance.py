@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from llmirage_server.config.engine_args import EngineArgs, read_engine_args
 from llmirage_server.perf.speculation import length_problem, rates_problem
 from llmirage_shared.settings import ConfigError, at_call, make_plain, settings_of, under
 
@@ -132,6 +133,12 @@ class InstanceSettings:
         unset="vllm, but with KV blocks of 1 token",
         usual=True,
         names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
+    )
+    engine_args: str | None = _engine(
+        None,
+        "Command line of a real server, or its arguments, as it stands: sets what has an effect, and lists what has not.",
+        metavar="COMMAND",
+        unset="none",
     )
     moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] = _engine(
         "auto",
@@ -362,8 +369,11 @@ class InstanceSettings:
     )
 
     assumed: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    args_read: EngineArgs | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.engine_args is not None:
+            self._take_engine_args(self.engine_args)
         meant = _DEMO if self.model is None else _PLAIN
         unsaid = [name for name in meant if getattr(self, name) is None]
         for name in unsaid:
@@ -373,6 +383,21 @@ class InstanceSettings:
         problems = list(self._problems())
         if problems:
             raise ConfigError(problems)
+
+    def _take_engine_args(self, text: str) -> None:
+        """Set what a real server's command line says. What is given beside it must agree, but for the model."""
+        known = settings_of(InstanceSettings)
+        read = read_engine_args(text, self.engine, known)
+        problems = [f"engine_args: {problem}" for problem in read.problems]
+        for name, value in read.settings.items():
+            given = getattr(self, name)
+            if given == known[name].default:
+                object.__setattr__(self, name, value)
+            elif given != value and name != "model":  # there it is a place on the server's disk as often as a name
+                problems.append(f"engine_args sets {name} to {value}, but {name} is given as {given}")
+        if problems:
+            raise ConfigError(problems)
+        object.__setattr__(self, "args_read", read)
 
     @property
     def scales(self) -> bool:

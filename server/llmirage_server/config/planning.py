@@ -83,6 +83,8 @@ class ServedPool:
         found = {name: text for name, text in texts.items() if name in config.assumed}
         if config.peer_to_peer is None and (link := link_note(deployment)):
             found["peer_to_peer"] = link
+        if config.args_read and config.args_read.ignored:
+            found["engine_args"] = f"no effect of {', '.join(config.args_read.ignored)}"
         if config.engine is None:
             found["engine"] = f"{deployment.engine.title} with {self.kv_blocks}"
         return found
@@ -181,6 +183,7 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "peer_to_peer": config.peer_to_peer,
         "perf_model": config.perf_model,
         "moe_backend": config.moe_backend,
+        "engine_fields": tuple(sorted(config.args_read.profile.items())) if config.args_read else (),
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
@@ -84,13 +85,14 @@ class Deployment:
         peer_to_peer: bool | None = None,
         perf_model: PerfModel = "roofline",
         moe_backend: MoeBackend = "auto",
+        engine_fields: Sequence[tuple[str, Any]] = (),
     ) -> Deployment:
         """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails.
 
         None: the engine's own default on that GPU. gpu_memory_utilization is what the engine means by its own setting
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
         peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says. moe_backend: kernels
-        of experts, where several were measured; auto: the engine's default.
+        of experts, where several were measured; auto: the engine's default. engine_fields: of the engine's profile, changed.
         """
         problems: list[str] = []
         found_model = look_up(find_model, "model", model, problems)
@@ -98,6 +100,8 @@ class Deployment:
         if found_gpu is not None and peer_to_peer is not None:
             found_gpu = replace(found_gpu, peer_to_peer=peer_to_peer)
         profile = look_up(find_engine, "engine", engine, problems)
+        if profile is not None and engine_fields:
+            profile = replace(profile, **dict(engine_fields))
         draft = find_draft(speculative, found_model, problems)
         problems += number_problems(
             tp=tp,

@@ -188,7 +188,7 @@ def test_a_sparse_index_scores_every_key_and_attention_reads_the_best() -> None:
     everything = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
     best = sum(min(128, i + 1) for i in range(100, 400)) + sum(min(128, i + 1) for i in range(20))
     scores = sparse.indexer_prefill(H100, s.constants, 4, 32)
-    attend = mla.prefill(H100, s.constants, 16, 144, 128, 144, "bf16")
+    attend = mla.prefill(H100, s.constants, 64, 144, 128, 144, "bf16")  # 16 heads, padded to the kernel's 64
     assert operations["sparse index, prefill"] == pytest.approx(2 * scores.seconds(everything, NEW, 100, 400))
     assert operations["prefill attention, sparse"] == pytest.approx(2 * attend.seconds(best, NEW, 100, 256))
     decode = mla.decode(H100, s.constants, 16, 128, 16, "bf16")

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
 from llmirage_server.perf.kernels import attention, collectives, elementwise, linear, mla, sparse
+from llmirage_server.perf.kernels.roofline import round_up
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 # chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
 # keys, gates (flash-linear-attention)
 _CHUNKED_LAUNCHES = 9
+# query heads that FlashMLA's sparse kernel for prompts works on, whatever a rank has of them (required_padding of
+# sglang/srt/layers/attention/nsa_backend.py, vllm/v1/attention/backends/mla/flashmla_sparse.py); 64 elsewhere
+_SPARSE_HEADS = {"blackwell": 128}
 
 
 def attention_ops(setting: Setting, block: Attention, calls: int) -> list[Op]:
@@ -122,7 +126,8 @@ def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
         ]
     else:
         seen = block.index.top_k
-        prefill = mla.prefill(s.gpu, s.constants, heads, block.latent, block.kv_rank, block.latent, s.kv_dtype)
+        padded = round_up(heads, _SPARSE_HEADS.get(s.gpu.arch, 64))
+        prefill = mla.prefill(s.gpu, s.constants, padded, block.latent, block.kv_rank, block.latent, s.kv_dtype)
         ops += [
             TokenOp("absorbed projections", calls, absorb),
             PrefillOp("prefill attention, sparse", calls, prefill, seen),
