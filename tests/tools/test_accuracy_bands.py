@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from llmirage_server.perf.bands import QUANTITIES, Quantity
+from llmirage_server.perf.bands import QUANTITIES, Quantity, strata
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
@@ -23,49 +22,35 @@ from accuracy.check import lost, sample  # noqa: E402
 from accuracy.closed_loop import Prediction  # noqa: E402
 from accuracy.document import FIGURES  # noqa: E402
 from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
-from accuracy.saved import load_predictions, save_predictions  # noqa: E402
+from accuracy.saved import load_predictions, save_predictions, shipped  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "silicon"
 
 
 @cache
 def points() -> list[Point]:
-    return points_of(load_predictions(DATA / "left_out.csv.gz", load_runs(DATA / "runs.csv.gz")))
+    return points_of(shipped(DATA))
 
 
-@pytest.mark.parametrize(("by", "half_within", "most_within"), [("left_out", 0.05, 0.03), ("deployment", 0.08, 0.05)])
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_bands_hold_on_groups_that_were_left_out(
-    quantity: Quantity, by: str, half_within: float, most_within: float
-) -> None:
-    """The band of a group (model, GPU and engine; or a single deployment of it) comes from all others."""
+@pytest.mark.parametrize("by", ["family", "deployment"])
+@pytest.mark.parametrize("quantity", ["ttft", "latency"])
+def test_bands_hold_on_what_was_left_out(quantity: Quantity, by: str) -> None:
+    """The band of a whole family, or of a single deployment, comes from all others."""
     rows = covered(points(), quantity, by)
     half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
-    assert half == pytest.approx(0.5, abs=half_within)
-    assert most == pytest.approx(0.9, abs=most_within)
-
-
-@pytest.mark.parametrize("engine", ["sglang", "trtllm", "vllm"])
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_bands_hold_for_each_engine(quantity: Quantity, engine: str) -> None:
-    rows = [row for row, each in zip(covered(points(), quantity), points(), strict=True) if each.engine == engine]
-    half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
     assert half == pytest.approx(0.5, abs=0.08)
-    assert most == pytest.approx(0.9, abs=0.06)
+    assert most == pytest.approx(0.9, abs=0.05)
 
 
 def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
-    runs = load_runs(DATA / "runs.csv.gz")
-    write_bands(tmp_path / "bands.json", load_predictions(DATA / "left_out.csv.gz", runs))
+    write_bands(tmp_path / "bands.json", shipped(DATA))
     assert json.loads((tmp_path / "bands.json").read_text()) == json.loads(FIGURES.read_text())
-    shipped = points_of(load_predictions(DATA / "predictions.csv.gz", runs))
-    assert Counter(point.deployment for point in points()) == Counter(point.deployment for point in shipped)
 
 
 def point(deployment: str, error: float, gpu: str = "a", concurrency: float = 1.0) -> Point:
-    names = ("", "measured", "measured dense", "measured dense vllm", f"measured dense vllm {gpu}")
+    names = tuple(strata("measured", "dense", "vllm", gpu, "fp8", f"m{gpu}"))
     errors: dict[Quantity, float] = dict.fromkeys(QUANTITIES, error)
-    return Point(names, f"model {gpu}", deployment, concurrency, 100.0, errors)
+    return Point(names, f"model {gpu}", deployment, concurrency, 100.0, errors, f"vllm {gpu}")
 
 
 def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
@@ -80,7 +65,7 @@ def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
 
 def test_kernels_that_were_not_measured_never_narrow_a_band() -> None:
     measured = [point("one", 0.2), point("two", 0.4, "b")]
-    names = ("", "transferred", "transferred dense", "transferred dense vllm", "transferred dense vllm c")
+    names = tuple(strata("transferred", "dense", "vllm", "c", "fp8", "m"))
     less = replace(point("three", 0.01, "c"), strata=names)
     scales = scales_of([*measured, less], "tpot")
     for name in names[1:4]:
@@ -112,7 +97,7 @@ def test_a_level_takes_the_small_number_of_deployments_into_account() -> None:
 
 
 def test_the_level_of_an_engine_is_drawn_towards_that_of_all() -> None:
-    names = [("", "measured", "measured dense", f"measured dense {e}", f"measured dense {e} a") for e in ("vllm", "sglang")]
+    names = [tuple(strata("measured", "dense", e, "a", "fp8", "m")) for e in ("vllm", "sglang")]
     errors: dict[Quantity, float] = dict.fromkeys(QUANTITIES, 0.1)
     given = [Point(names[i // 5], f"group {i}", f"deployment {i}", 1.0, 100.0, errors) for i in range(10)]
     levels = engine_levels(given, [1.0] * 5 + [4.0] * 5)

@@ -2,12 +2,14 @@
 
 The error of a run is the logarithm of measured / predicted. Runs of one model, GPU and engine have much in common: such a
 group has one typical error, the mean over its deployments of the logarithm of their median absolute error. Every stratum of
-groups (all, by kernels, class of model, engine, GPU) has a scale: the mean of the typical errors, drawn towards that of the
-next wider stratum as if that were three more groups; kernels that were not measured never narrow it. An error over the scale
-of its stratum, fitted without any run of the same model, GPU and engine, is a score. The quantiles of the scores over all
-runs (deployments with many runs count less, by the root of their number) times a scale are the half-widths of a band:
-conformal prediction with normalised scores and groups left out. An engine's own quantiles, drawn towards those of all as if
-these were one and a half more groups, stand for all: tails of one engine are heavier than those of another.
+groups (all, by kernels, class of model, engine, GPU, format, family) has a scale: the mean of the typical errors, drawn
+towards that of the next wider stratum as if that were three more groups; kernels that were not measured never narrow it. An
+error over the scale of its stratum, fitted without any run of the same family, then of the same GPU, then of the same
+version of the engine, is a score; where the family was measured in the same format on the same GPU, those fitted without the
+deployment alone count. The quantiles of the scores over all runs (deployments with many runs count less, by the root of
+their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups left out.
+Of an engine, its own quantiles count, drawn towards those of all as if these were one and a half more groups: tails of one
+engine are heavier than those of another.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 from accuracy.closed_loop import Prediction
 from accuracy.truth import find_drafted
-from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, strata
+from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, family_of, strata
 from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
@@ -46,10 +48,22 @@ class Point:
     concurrency: float
     isl: float
     errors: dict[Quantity, float]
+    version: str = ""  # of the engine
 
     @property
     def engine(self) -> str:
         return self.strata[-1].split()[2]
+
+    @property
+    def gpu(self) -> str:
+        return self.strata[-1].split()[3]
+
+    @property
+    def family(self) -> str:
+        return self.strata[-1].split()[5]
+
+
+IN_TURN = ("family", "gpu", "version")  # what is left out: whole families, whole GPUs, whole versions of an engine
 
 
 def points_of(predictions: Collection[Prediction]) -> list[Point]:
@@ -57,7 +71,7 @@ def points_of(predictions: Collection[Prediction]) -> list[Point]:
     measurements show.
     """
     drafted = find_drafted([p.run for p in predictions])
-    return [_point(p) for p in predictions if not (p.problem or p.run.cold_start or p.run.id in drafted)]
+    return [_point(p) for p in predictions if not (p.problem or p.run.cold_start or p.run.odd or p.run.id in drafted)]
 
 
 def _point(p: Prediction) -> Point:
@@ -65,8 +79,10 @@ def _point(p: Prediction) -> Point:
     group = f"{run.family} {run.gpu} {run.engine}"
     split = f"tp{run.tp} pp{run.pp} dp{run.dp} ep{run.ep}"
     errors = {quantity: -math.log1p(p.error(quantity)) for quantity in QUANTITIES}
-    names = tuple(strata(_kernels(run.model, run.gpu), class_of(run.model), run.engine, run.gpu))
-    return Point(names, group, f"{group} {run.weights} {split}", run.concurrency / run.dp, run.isl, errors)
+    kernels, kind = _kernels(run.model, run.gpu), class_of(run.model)
+    names = tuple(strata(kernels, kind, run.engine, run.gpu, run.weights, family_of(run.model)))
+    deployment, version = f"{group} {run.weights} {split}", f"{run.engine} {run.engine_version}"
+    return Point(names, group, deployment, run.concurrency / run.dp, run.isl, errors, version)
 
 
 def class_of(model: str) -> str:
@@ -112,7 +128,7 @@ def scale_at(scales: Scales, names: Sequence[str]) -> float:
     return next(scales[name] for name in reversed(names) if name in scales)
 
 
-def scores_of(points: Sequence[Point], quantity: Quantity, by: str = "left_out") -> list[float]:
+def scores_of(points: Sequence[Point], quantity: Quantity, by: str = "family") -> list[float]:
     """|error| / scale of each point, with the scale of the runs outside its group."""
     without: dict[str, Scales] = {}
     for name in {getattr(point, by) for point in points}:
@@ -146,6 +162,17 @@ def engine_levels(points: Sequence[Point], scores: Sequence[float]) -> Levels:
     return found
 
 
+def levels_in_turn(points: Sequence[Point], quantity: Quantity) -> Levels:
+    """Levels of runs whose whole family, GPU or version had no say, one after the other."""
+    scores = [score for by in IN_TURN for score in scores_of(points, quantity, by)]
+    return engine_levels([*points] * len(IN_TURN), scores)
+
+
+def seen_levels(points: Sequence[Point], quantity: Quantity) -> list[float]:
+    """Levels of runs whose family was measured in the same format on the same GPU, in another deployment."""
+    return levels_of(points, scores_of(points, quantity, "deployment"))
+
+
 def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
     """Of values with weights, in order."""
     left = share * sum(weight for _, weight in weighted) * (1 - 1e-12)
@@ -157,16 +184,17 @@ def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def covered(
-    points: Sequence[Point], quantity: Quantity, by: str = "left_out", judged: Sequence[Point] = ()
+    points: Sequence[Point], quantity: Quantity, by: str = "family", judged: Sequence[Point] = ()
 ) -> list[list[bool]]:
     """Whether each point lies within the bands of SHARES that the runs of all other groups give.
 
     judged: other points of these groups, which are asked about instead.
     """
     found: dict[str, tuple[Scales, Levels]] = {}
+    seen = seen_levels(points, quantity) if by == "deployment" else []  # one deployment hardly matters
     for name in {getattr(point, by) for point in points}:
         others = [point for point in points if getattr(point, by) != name]
-        found[name] = scales_of(others, quantity), engine_levels(others, scores_of(others, quantity))
+        found[name] = scales_of(others, quantity), {"": seen} if by == "deployment" else levels_in_turn(others, quantity)
     rows = []
     for point in judged or points:
         scales, levels = found[getattr(point, by)]
@@ -192,7 +220,7 @@ def _beyond(points: Sequence[Point], scores: Sequence[float]) -> float:
 
 def bands(points: Sequence[Point]) -> dict[str, Any]:
     scales = {quantity: scales_of(points, quantity) for quantity in QUANTITIES}
-    scores = {quantity: scores_of(points, quantity) for quantity in QUANTITIES}
+    scores = {quantity: scores_of(points, quantity, "family") for quantity in QUANTITIES}
     groups = {}
     for name in scales["ttft"]:
         members = [point for point in points if name in point.strata]
@@ -207,11 +235,11 @@ def bands(points: Sequence[Point]) -> dict[str, Any]:
         "source": SOURCE,
         "levels": {
             quantity: {
-                engine: [round(level, 3) for level in levels]
-                for engine, levels in engine_levels(points, scores[quantity]).items()
+                engine: [round(level, 3) for level in levels] for engine, levels in levels_in_turn(points, quantity).items()
             }
             for quantity in QUANTITIES
         },
+        "seen": {quantity: [round(level, 3) for level in seen_levels(points, quantity)] for quantity in QUANTITIES},
         "beyond": {quantity: round(_beyond(points, scores[quantity]), 3) for quantity in QUANTITIES},
         "groups": groups,
     }

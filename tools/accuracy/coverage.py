@@ -15,7 +15,7 @@ from llmirage_server.perf.bands import QUANTITIES, Quantity
 _HEADINGS: dict[Quantity, str] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
 
 
-def coverage_table(points: Sequence[Point], by: str = "left_out", judged: Sequence[Point] = ()) -> str:
+def coverage_table(points: Sequence[Point], by: str = "family", judged: Sequence[Point] = ()) -> str:
     """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU. by, judged: see `covered`."""
     inside = {quantity: covered(points, quantity, by, judged) for quantity in QUANTITIES}
     rows = []
@@ -32,8 +32,8 @@ def _groups(points: Sequence[Point]) -> list[str]:
 
 
 def _names(point: Point) -> list[str]:
-    _, kind, engine, gpu = point.strata[-1].split()
-    return ["all", {"moe": "mixtures of experts", "dense": "dense"}[kind], engine, gpu]
+    _, kind, engine, gpu, _, family = point.strata[-1].split()
+    return ["all", {"moe": "mixtures of experts", "dense": "dense"}[kind], engine, gpu, family]
 
 
 def _share(rows: Sequence[Sequence[bool]]) -> str:
@@ -47,8 +47,9 @@ def width_table(figures: Path) -> str:
     for name, group in data["groups"].items():
         cells = []
         for quantity in QUANTITIES:
-            engine = (name.split() + [""] * 3)[2]
-            half, most = (math.exp(group["scale"][quantity] * level) for level in data["levels"][quantity][engine])
+            parts = [*name.split(), "", "", ""]
+            levels = data["seen"][quantity] if len(parts) == 9 else data["levels"][quantity][parts[2]]
+            half, most = (math.exp(group["scale"][quantity] * level) for level in levels)
             cells.append(f"{half:.2f} / {most:.2f}")
         rows.append([name or "all", group["runs"], group["deployments"], *cells])
     beyond = ", ".join(f"{_HEADINGS[quantity]} {data['beyond'][quantity]:.2f}" for quantity in QUANTITIES)

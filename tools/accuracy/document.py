@@ -26,19 +26,21 @@ from accuracy.report import (
     run_table,
     summary,
     table,
+    totals,
     worst,
 )
 from accuracy.runs import MeasuredRun, RunsError, load_runs
-from accuracy.saved import load_predictions, save_predictions
+from accuracy.saved import save_predictions
 from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_drafted
 
 TEXT = Path(__file__).with_name("text")
 SPECULATIVE = "speculative.csv.gz"
+SCRIPTED = "scripted.csv.gz"
+_LEFT_OUT = {"family": "family", "gpu": "GPU", "version": "version of the engine", "deployment": "deployment"}
 DISAGGREGATED = "disaggregated.csv.gz"
 PREDICTIONS = Path(__file__).parents[2] / "tests" / "data" / "silicon" / "predictions.csv.gz"
-LEFT_OUT = PREDICTIONS.with_name("left_out.csv.gz")  # of accuracy.left_out
 FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
 
 
@@ -51,16 +53,18 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         raise RunsError(["the page compares with aiconfigurator-core, which is not installed: pip install -e '.[silicon]'"])
     runs = load_runs(data / "runs.csv.gz")
     predictions = predict_all(runs, processes=processes)
+    scripted = predict_all(load_runs(data / SCRIPTED), processes=processes)
     if figures is not None:
-        save_predictions(PREDICTIONS, predictions)
-        write_bands(figures, load_predictions(LEFT_OUT, runs))
+        save_predictions(PREDICTIONS, [*predictions, *scripted])
+        write_bands(figures, [*predictions, *scripted])
     sections = [
         _text("intro"),
         _text("not-modelled"),
         _text("fitted"),
         _text("left-out"),
         _whole_runs(runs, predictions),
-        _bands(load_predictions(LEFT_OUT, runs), predictions, figures or FIGURES),
+        _scripted(scripted),
+        _bands([*predictions, *scripted], figures or FIGURES),
         _repeats(data),
         "\n\n".join(
             [_text("plots"), write_plots(out.with_suffix(""), [p for p in _usable(predictions) if not p.run.cold_start])]
@@ -128,15 +132,17 @@ def _causes() -> list[tuple[str, str]]:
         return [(row["deployment"], row["cause"]) for row in csv.DictReader(file)]
 
 
-def _bands(left_out: Sequence[Prediction], shipped: Sequence[Prediction], figures: Path) -> str:
-    points = points_of(left_out)
+def _scripted(predictions: Sequence[Prediction]) -> str:
+    usable = [p for p in _usable(predictions) if not p.run.odd]
+    lines = [_text("scripted"), totals(usable), run_table(usable, "deployment", group_of)]
+    return "\n\n".join(lines)
+
+
+def _bands(predictions: Sequence[Prediction], figures: Path) -> str:
+    points = points_of(predictions)
     lines = [
         _text("bands"),
-        coverage_table(points),
-        "The same, each with the band that all deployments but its own (same format and parallelism, too) give:",
-        coverage_table(points, "deployment"),
-        "The runs as llmirage predicts them, with constants that had seen part of them, in the bands of all other groups:",
-        coverage_table(points, judged=points_of(shipped)),
+        *(f"Without the run's {name}:\n\n{coverage_table(points, by)}" for by, name in _LEFT_OUT.items()),
         "### Factors, of 50 / 90 %",
         width_table(figures),
     ]

@@ -2,9 +2,6 @@
 
 Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from the runs in tests/data/silicon; takes minutes
 
-It also writes tests/data/silicon/left_out.csv.gz, the predictions that error bands come from (`bands.py`). AMD's kernels
-are as they are there: every GPU of AMD in the catalogue has them.
-
 Every constant that the runs gave is searched, one after the other, on samples of the runs of the engine's other groups; the
 least sum of the mean logarithmic errors of TTFT, TPOT and latency wins, and predicts the group that was left out.
 """
@@ -23,13 +20,11 @@ from typing import Any
 from accuracy.closed_loop import Prediction, engine_of, predict
 from accuracy.report import DENSE, named_table
 from accuracy.runs import MeasuredRun, load_runs
-from accuracy.saved import save_predictions
 from accuracy.truth import find_drafted
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.engines.lookup import find_engine
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
-LEFT_OUT = "left_out.csv.gz"
 Constants = tuple[float, ...]
 SAMPLE = 24  # runs of each other group
 VALUES: Mapping[str, Sequence[float]] = {
@@ -76,7 +71,6 @@ def main() -> None:
             "scripted.csv.gz", dict([*_totals(of := [p for p in _usable(kept) if p.run.id in scripted]), *_engines(of)])
         )
     )
-    save_predictions(DATA / LEFT_OUT, [p for p in kept if p.run.id not in scripted])
 
 
 def groups_of(runs: Iterable[MeasuredRun]) -> dict[str, Groups]:

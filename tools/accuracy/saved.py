@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accuracy.closed_loop import Prediction
-from accuracy.runs import MeasuredRun
+from accuracy.runs import MeasuredRun, load_runs
 
 _FIGURES = ("ttft_ms", "tpot_ms", "output_tokens_per_s")
 
@@ -22,6 +22,12 @@ def save_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
         if not p.problem:
             writer.writerow([p.run.id, *(f"{getattr(p, name):.5g}" for name in _FIGURES)])
     path.write_bytes(gzip.compress(buffer.getvalue().encode(), mtime=0))
+
+
+def shipped(data: Path) -> list[Prediction]:
+    """Return the predictions of all whole runs as they are committed."""
+    path, files = data / "predictions.csv.gz", ("runs.csv.gz", "scripted.csv.gz")
+    return load_predictions(path, (run for name in files for run in load_runs(data / name)))
 
 
 def load_predictions(path: Path, runs: Iterable[MeasuredRun]) -> list[Prediction]:

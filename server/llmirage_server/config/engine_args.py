@@ -74,7 +74,9 @@ def _speculative(text: str) -> Found:
 
 
 def _compilation(text: str) -> Found:
-    fuses = json.loads(text).get("pass_config", {})
+    given = json.loads(text)
+    if not isinstance(given, dict) or not isinstance(fuses := given.get("pass_config", {}), dict):
+        raise ValueError("must be a JSON object")
     return {f"profile.{_FUSES}": fuses[key] for key in ("fuse_allreduce_rms", "enable_fi_allreduce_fusion") if key in fuses}
 
 
@@ -110,6 +112,7 @@ _MEANING: Mapping[str, Mapping[str, _Read]] = {
         "speculative_draft_model_path": _all({}),
     },
     "trtllm": {
+        "kv_cache_dtype": _one("kv_cache_dtype", _format),
         "kv_cache_free_gpu_memory_fraction": _one("gpu_memory_utilization", float),
         "enable_attention_dp": _all({"_attention": True}),
         "moe_config.backend": lambda text: {"moe_backend": text.lower()} if text.upper() in ("CUTLASS", "TRTLLM") else {},
@@ -131,7 +134,7 @@ def read_engine_args(text: str, engine: str | None, known: Mapping[str, About]) 
     """Return what a command line sets. engine: whose it is, where it does not begin with the command. known: settings."""
     found = EngineArgs()
     try:
-        words = shlex.split(text)
+        words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         found.problems.append(f"cannot be read: {error}")
         return found
@@ -253,7 +256,11 @@ def _understand(
     except (ValueError, TypeError, AttributeError) as error:
         found.problems.append(f"{shown}: {error}")
         return
-    _take(found, taken)
+    for setting, of in taken.items():
+        problems = list(known[setting].problems(of)) if setting in known else []
+        found.problems += [f"{shown}: {setting} {problem}" for problem in problems]
+        if not problems:
+            _take(found, {setting: of})
 
 
 def _take(found: EngineArgs, taken: Found) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -52,9 +53,16 @@ class Band:
         return f"of {self.of}{caution} (docs/accuracy.md)"
 
 
-def strata(kernels: str, kind: str, engine: str, gpu: str) -> list[str]:
+def family_of(model: str) -> str:
+    """Return the family that a model's name begins with: Qwen3.5 of Qwen/Qwen3.5-397B-A17B; its sizes are one family."""
+    name = model.rpartition("/")[2].removeprefix("Meta-")
+    found = re.match(r"[A-Za-z]+(?:[-.]?[A-Za-z]*\d+(?:\.\d+)?(?![\d.]*[Bb]\b)|-oss)?", name)
+    return found[0] if found else name
+
+
+def strata(kernels: str, kind: str, engine: str, gpu: str, weights: str, family: str) -> list[str]:
     """Names of the groups that a run belongs to, the widest first: kernels are "measured" or "transferred"."""
-    parts = (kernels, kind, engine, gpu)
+    parts = (kernels, kind, engine, gpu, weights, family)
     return [" ".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
@@ -62,13 +70,16 @@ def strata_of(deployment: Deployment) -> list[str]:
     model, gpu = deployment.model, deployment.gpu
     measured = gpu.confidence == FITTED_GPU and model.confidence in ("", FITTED_MODEL)
     kind = "moe" if model.moe else "dense"
-    return strata("measured" if measured else "transferred", kind, deployment.engine.base, gpu.key)
+    kernels, weights = "measured" if measured else "transferred", deployment.weight_dtype
+    return strata(kernels, kind, deployment.engine.base, gpu.key, weights, family_of(model.name))
 
 
 def band_of(deployment: Deployment, concurrency: float | None = None, isl: float | None = None) -> Band:
     """The band of the narrowest group with measured runs, wider beyond the measured loads.
 
-    A GPU without runs whose kernels are another's has at least the band that the catalogue gives these.
+    How many typical errors wide: as many as runs of other deployments show where the family was measured in this format on
+    this GPU under this engine; else as many as whole families, GPUs and versions do that are left out. A GPU without runs
+    whose kernels are another's has at least the band that the catalogue gives these.
 
     concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
     """
@@ -88,7 +99,8 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
     factors: dict[Quantity, dict[Share, float]] = {}
     for quantity in QUANTITIES:
         by_engine = data["levels"][quantity]
-        levels = by_engine.get(deployment.engine.base, by_engine[""])
+        seen = known[-1] == names[-1]
+        levels = data["seen"][quantity] if seen else by_engine.get(deployment.engine.base, by_engine[""])
         width = max(group["scale"][quantity], least / levels[-1]) * data["beyond"][quantity] ** doublings
         factors[quantity] = {share: math.exp(width * level) for share, level in zip(SHARES, levels, strict=True)}
     unmeasured = [*filter(None, [gpu]), *_unmeasured(deployment, data["groups"])]
@@ -97,7 +109,7 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
 
 def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:
     """Whether no measured run tells of the GPU, in words; "": some do."""
-    _, _, kind, _, gpu = (name.rpartition(" ")[2] for name in strata_of(deployment))
+    _, kind, _, gpu, *_ = strata_of(deployment)[-1].split()
     kinds = {parts[1] for parts in map(str.split, groups) if len(parts) == 4 and parts[3] == gpu}
     if not kinds:
         least = f", at least the {100 * within:.0f} % of its kernels" if (within := deployment.gpu.within) else ""
@@ -110,7 +122,10 @@ def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:
 def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]:
     """What else of the deployment no measured run had."""
     kind, engine = strata_of(deployment)[3].split()[1:]
-    seen = [name.split() for name in groups if len(name.split()) == 4]
+    seen = [name.split() for name in groups if len(name.split()) >= 4]
+    family = family_of(deployment.model.name)
+    if not any(parts[5:] == [family] for parts in seen):
+        yield f"no measured runs of the family {family}; band from other families"
     if not any(parts[1:3] == [kind, engine] for parts in seen):
         yield f"no measured runs of {_CLASSES[kind]} under {deployment.engine.title}"
     if deployment.perf_model == "silicon":
@@ -128,7 +143,7 @@ def _about(groups: dict[str, Any], known: Sequence[str]) -> str:
     named = [
         {"measured": "", "transferred": "GPUs or models with kernels of others"}[parts[0]],
         *(_CLASSES[kind] for kind in parts[1:2]),
-        *parts[2:4],
+        *parts[2:],
     ]
     what = ", ".join(name for name in named if name) or "measured GPUs"
     return f"{everything['runs']:,} measured runs, {group['runs']:,} of them of {what}"

@@ -40,6 +40,12 @@ def test_a_command_of_vllm() -> None:
     assert not found.problems
 
 
+def test_lines_that_go_on_are_one_command() -> None:
+    found = read("vllm serve m \\\n  -tp 2 \\\n  --swap-space 4")
+    assert found.settings == {"engine": "vllm", "model": "m", "tensor_parallel_size": 2}
+    assert found.ignored == ["--swap-space 4"]
+
+
 def test_values_in_json() -> None:
     found = read(
         """--speculative-config '{"method": "eagle3", "num_speculative_tokens": 3, "model": "x"}'"""
@@ -110,6 +116,9 @@ def test_tensorrt_llm_has_a_file_of_further_arguments(tmp_path: Path) -> None:
         ("vllm serve a", "sglang", "is a command of vllm, but the engine is sglang"),
         ("--speculative-config [1]", None, "--speculative-config [1]: must be a JSON object"),
         ("--tp 8 --dp 3 --enable-dp-attention", "sglang", "--dp 3 does not divide --tp 8"),
+        ("--tp 8 --dp 0 --enable-dp-attention", "sglang", "--dp 0: data_parallel_size must be at least 1, not 0"),
+        ("--tp", "sglang", "--tp: must be a whole number, not ''"),
+        ("--compilation-config 3", None, "--compilation-config 3: must be a JSON object"),
         ("--tp 8", "vlm", "unknown engine 'vlm'; did you mean vllm?"),
     ],
 )

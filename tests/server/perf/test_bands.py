@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.perf import bands
-from llmirage_server.perf.bands import QUANTITIES, Band, band_of, strata, strata_of
+from llmirage_server.perf.bands import QUANTITIES, Band, band_of, family_of, strata, strata_of
 from llmirage_server.perf.deployment import Deployment
 
 
@@ -22,6 +22,7 @@ def group(scale: float, concurrency: float = 64, isl: float = 8192, runs: int = 
 def data(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {
         "levels": {quantity: {"": [1.0, 3.0], "trtllm": [1.5, 2.0]} for quantity in QUANTITIES},
+        "seen": {quantity: [0.5, 2.0] for quantity in QUANTITIES},
         "beyond": dict.fromkeys(QUANTITIES, 2.0),
         "groups": {
             "": group(0.3, runs=30),
@@ -29,6 +30,8 @@ def data(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             "measured dense": group(0.15),
             "measured dense vllm": group(0.12),
             "measured dense vllm h100_sxm": group(0.1, concurrency=32),
+            "measured dense vllm h100_sxm fp8": group(0.2),
+            "measured dense vllm h100_sxm fp8 Llama-3.1": group(0.2),
             "transferred": group(0.5),
         },
     }
@@ -91,9 +94,39 @@ def test_beyond_the_measured_loads_a_band_is_wider(data: dict[str, Any]) -> None
 
 def test_groups_go_from_wide_to_narrow() -> None:
     names = ["", "measured", "measured moe", "measured moe sglang", "measured moe sglang b200_sxm"]
-    assert strata("measured", "moe", "sglang", "b200_sxm") == names
+    names += [f"{names[-1]} fp8", f"{names[-1]} fp8 Qwen3"]
+    assert strata("measured", "moe", "sglang", "b200_sxm", "fp8", "Qwen3") == names
     found = strata_of(Deployment.create("openai/gpt-oss-120b", "mi355x", engine="vllm"))
-    assert found[-1] == "transferred moe vllm mi355x"
+    assert found[-1] == "transferred moe vllm mi355x mxfp4 gpt-oss"
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("Qwen/Qwen3.5-397B-A17B", "Qwen3.5"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3"),
+        ("meta-llama/Meta-Llama-3.1-70B", "Llama-3.1"),
+        ("deepseek-ai/DeepSeek-R1-0528", "DeepSeek-R1"),
+        ("moonshotai/Kimi-K2.5", "Kimi-K2.5"),
+        ("zai-org/GLM-5", "GLM-5"),
+        ("acme/m", "m"),
+    ],
+)
+def test_sizes_of_a_model_are_one_family(model: str, family: str) -> None:
+    assert family_of(model) == family
+
+
+def test_a_family_that_was_measured_has_the_levels_of_such_and_another_says_so(data: dict[str, Any]) -> None:
+    measured = band_of(deployment(weights="fp8"))
+    assert half_width(measured) == pytest.approx(2.718281828 ** (0.5 * 0.2))
+    assert (
+        measured.about
+        == "of 30 measured runs, 10 of them of dense models, vllm, h100_sxm, fp8, Llama-3.1 (docs/accuracy.md)"
+    )
+    other = band_of(Deployment.create("Qwen/Qwen3-8B", "h100_sxm", engine="vllm", weights="fp8"))
+    assert half_width(other) == pytest.approx(2.718281828**0.2)
+    assert other.caution == "no measured runs of the family Qwen3; band from other families"
+    assert not other.measured
 
 
 def test_tables_of_others_and_drafts_are_named(data: dict[str, Any]) -> None:
