@@ -226,15 +226,35 @@ def test_linear_attention_treats_prompts_and_decodes_apart() -> None:
     assert gpu_s(model(LayerGroup(2, delta, None), LayerGroup(2, scan, None))) == pytest.approx(s.total, rel=1e-12)
 
 
+def test_a_shared_expert_beside_the_routed_ones_takes_what_it_moves() -> None:
+    """vLLM up to 256 tokens; before them from there on, in full from 512 on."""
+    spec = model(LayerGroup(2, None, Moe(16, 4, 256, shared_width=512)))
+    kernel = gemm.gemm(H100, constants_for(H100, "vllm"), FP8, 2 * 512, HIDDEN, fused_cast=True)
+    seconds = {}
+    for tokens in (256, 384, 512):
+        found = step(spec).explain([StepBatch([], [100] * tokens)])
+        seconds[tokens] = next(o.seconds for o in found if o.name == "shared expert gate and up") / 2
+    assert seconds[256] == pytest.approx(kernel.work(256).ideal_s)
+    work = kernel.work(384)
+    assert seconds[384] == pytest.approx((work.seconds + work.ideal_s) / 2)
+    assert seconds[512] == pytest.approx(kernel.seconds(512))
+    sglang = gpu_s(spec, [], [100] * 64, "sglang")
+    assert sglang > gpu_s(spec, [], [100] * 64, "vllm")
+
+
 def test_a_mixture_with_a_shared_expert_and_a_latent_space() -> None:
     s, block = Sum(), Moe(16, 4, 256, shared_width=512, shared_gate=True, latent=256)
     s.gemm(2, 16, HIDDEN, dtype="bf16")
     s.move(2, 4 * 16)
     s.gemm(2, 1, HIDDEN, dtype="bf16")
     s.move(2, 6 * HIDDEN)
-    s.gemm(2, 2 * 512, HIDDEN)
-    s.move(2, 2 * 3 * 512)
-    s.gemm(2, HIDDEN, 512)
+    for kernel in (
+        gemm.gemm(H100, s.constants, FP8, 2 * 512, HIDDEN, fused_cast=True),
+        elementwise.elementwise(H100, 2 * 3 * 512),
+        gemm.gemm(H100, s.constants, FP8, HIDDEN, 512, fused_cast=True),
+    ):
+        work, alone = kernel.work(TOKENS), TOKENS / 256 - 1
+        s.add(2, work.ideal_s + alone * (work.seconds - work.ideal_s))
     s.gemm(2, 256, HIDDEN)
     s.add(2, s.experts(256, 256, 16, 4, 1, tokens=TOKENS))
     s.gemm(2, HIDDEN, 256)

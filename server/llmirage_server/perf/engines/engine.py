@@ -61,6 +61,7 @@ class Engine:
     versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # fields up to and with a version, the oldest first
     kv_overlap: ClassVar[Overlap] = "none"  # what of a prompt's KV goes to a decode instance while the rest is computed
     mixed_attention: ClassVar[bool] = False  # prompt chunks and decodes share one launch of attention
+    beside_tokens: ClassVar[int] = 0  # up to so many in a step the shared expert has a stream of its own
     compiles: ClassVar[bool] = False  # elementwise operations that follow each other are one kernel (torch.compile)
     routes_in_experts: ClassVar[bool] = False  # the choice of experts is part of their kernels as measured
     whole_windows: ClassVar[bool] = False  # layers of sliding windows keep the whole context in the KV cache

@@ -62,6 +62,7 @@ class Trtllm(Engine):
     }
     whole_windows: ClassVar[bool] = True
     routes_in_experts: ClassVar[bool] = True
+    beside_tokens: ClassVar[int] = 2048  # within CUDA graphs (do_multi_stream), of max_batch_size at most
     gathers_quantized: ClassVar[bool] = True
 
     # what NVIDIA's tests expect of peak memory on eight GPUs beyond weights and activations (tests/integration/defs/

@@ -65,6 +65,7 @@ class Vllm(Engine):
     }
     mixed_attention: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
+    beside_tokens: ClassVar[int] = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD
 
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
     _prefill_in_place_pcie: ClassVar[float] = 1.12

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmirage_server.perf.catalogue.layers import Dense, Mlp, Moe
 from llmirage_server.perf.kernels import collectives, moe
+from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
 
 
@@ -17,7 +18,8 @@ def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
     if not setting.engine.routes_in_experts and setting.formats.experts.weight_bytes >= 1.0:
         ops.append(setting.elementwise("activation of the router and choice of experts", calls, 4.0 * block.experts))
     if block.shared_width:
-        ops += dense_ops(setting, "shared expert", Dense(block.shared_width, block.gated), calls)
+        shared = dense_ops(setting, "shared expert", Dense(block.shared_width, block.gated), calls)
+        ops += [replace(op, kernel=_Beside(op.kernel, beside)) for op in shared] if (beside := _beside(setting)) else shared
         if block.shared_gate:  # a product of one column and its sigmoid
             ops.append(setting.gemm("shared expert gate", calls, 1, setting.hidden, dtype=BF16))
         # gate, product and sum with the routed experts
@@ -30,7 +32,31 @@ def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
     return [*ops, *into, _experts(setting, block, calls), *out]
 
 
-def dense_ops(s: Setting, name: str, block: Dense, calls: int) -> list[Op]:
+def _beside(s: Setting) -> int:
+    """Return up to how many tokens the shared expert runs beside the routed ones."""
+    return s.engine.beside_tokens if s.parallel.dp == 1 and s.gpu.vendor == "nvidia" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A kernel on a second stream beside the routed experts: its reads and writes take time, its launch does not.
+
+    From `most` tokens on it runs before them; in full from twice so many on, so that no user more makes all slower.
+    """
+
+    kernel: TokenKernel
+    most: int
+
+    def seconds(self, tokens: float) -> float:
+        return self.work(tokens).seconds
+
+    def work(self, tokens: float) -> Work:
+        work = self.kernel.work(tokens)
+        alone = min(1.0, max(0.0, tokens / self.most - 1.0))
+        return work._replace(seconds=work.ideal_s + alone * (work.seconds - work.ideal_s))
+
+
+def dense_ops(s: Setting, name: str, block: Dense, calls: int) -> list[TokenOp]:
     """Projections and activation of an MLP whose width is sharded over the tensor-parallel ranks."""
     width = block.width // s.parallel.tp
     columns = 2 * width if block.gated else width
