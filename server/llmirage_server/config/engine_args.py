@@ -149,11 +149,11 @@ def read_engine_args(text: str, engine: str | None, known: Mapping[str, About]) 
         return found
     if named and engine is None:
         found.settings["engine"] = named
-    for name, value in environment:
-        if name in _ENVIRONMENT and value not in ("0", "", "false"):
-            _take(found, _ENVIRONMENT[name])
+    for variable, text in environment:
+        if variable in _ENVIRONMENT and text not in ("0", "", "false"):
+            _take(found, _ENVIRONMENT[variable])
         else:
-            found.ignored.append(f"{name}={value}")
+            found.ignored.append(f"{variable}={text}")
     ours = {other: name for name, about in known.items() for other in (name, *about.other_names)}
     for argument, value, shown in _arguments(words, found):
         _understand(found, argument, value, shown, _MEANING[base], ours, known)
