@@ -139,6 +139,7 @@ class InstanceSettings:
         "Command line of a real server, or its arguments, as it stands: sets what has an effect, and lists what has not.",
         metavar="COMMAND",
         unset="none",
+        flag=True,
     )
     moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] = _engine(
         "auto",
@@ -257,7 +258,7 @@ class InstanceSettings:
         hidden=("page_size", "tokens_per_block"),
         unset="the engine's; 1 when no engine is named, so that cached_tokens is exact",
         least=1,
-        flag=True,
+        carried=True,
     )
     enable_prefix_caching: bool = _kv(
         True,
