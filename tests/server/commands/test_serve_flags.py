@@ -121,6 +121,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "expert_parallel_size": (["--tp", "2"], ["--ep", "2"], decode_s),
     "data_parallel_balance": (["--dp", "2"], ["--set", "data_parallel_balance=prefix"], limit("data_parallel_balance")),
     "engine": ((), SGLANG, limit("scheduler")),
+    "engine_args": ((), ["--engine-args", "--max-num-seqs 7"], limit("max_num_seqs")),
     "moe_backend": (["--model", "openai/gpt-oss-20b"], ["--moe-backend", "marlin"], decode_s),
     "max_num_seqs": ((), ["--max-num-seqs", "7"], limit("max_num_seqs")),
     "max_num_batched_tokens": ((), ["--max-num-batched-tokens", "4096"], limit("max_num_batched_tokens")),
