@@ -115,7 +115,7 @@ class InjectedFaults(ActiveFaults):
             return None
         if not self.allow_header:
             if not self._warned:
-                logger.warning("X-Llmirage-Fault was ignored: the server allows it with --allow-fault-header")
+                logger.warning("X-Llmirage-Fault was ignored: the server allows it with --set allow_fault_header=true")
                 self._warned = True
             return None
         rule = rule_of_header(given, exchange)

@@ -95,9 +95,9 @@ class Replay:
     def _hint(self, target: str, body: Any) -> str:
         nearest = self._library.nearest(target, body)
         if nearest is None:
-            return "There is none for this API. (--on-miss generated answers all the same.)"
+            return "There is none for this API. (--set on_miss=generated answers all the same.)"
         recording, place = nearest
-        return f"The nearest, {recording.name}.yaml, differs at {place}. (--on-miss generated answers all the same.)"
+        return f"The nearest, {recording.name}.yaml, differs at {place}. (--set on_miss=generated answers all the same.)"
 
     async def _replay(self, exchange: HttpExchange, recording: Recording, body: Any) -> Response:
         headers = replay_headers(exchange, recording)

@@ -32,7 +32,7 @@ def test_a_header_counts_only_where_it_is_allowed(caplog: pytest.LogCaptureFixtu
         return [(await ask(app, "status")).status for _ in range(2)]
 
     assert virtual_time.run(main()) == [200, 200]
-    assert caplog.text.count("--allow-fault-header") == 1
+    assert caplog.text.count("allow_fault_header=true") == 1
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ class FileStore:
 
     def _check_room(self, more_bytes: int) -> None:
         if self._contents.bytes_kept() + more_bytes > self.most_bytes:
-            raise _no_room(f"files take {self._contents.bytes_kept()} of {self.most_bytes} bytes (--files-mib)")
+            raise _no_room(f"files take {self._contents.bytes_kept()} of {self.most_bytes} bytes (--set files_mib=...)")
 
     def _is_there(self, record: Record) -> bool:
         return _HIDDEN not in record and not self._is_old(record)

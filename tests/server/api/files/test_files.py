@@ -184,7 +184,7 @@ def test_too_much_is_refused(make_api: Callable[..., Any]) -> None:
     api = make_api(files_mib=1)
     data = b"{}\n" + b"x" * 500_000
     ids = [upload(api, data).json()["id"] for _ in range(2)]
-    refused(upload(api, data), 400, "--files-mib", code="storage_limit_exceeded")
+    refused(upload(api, data), 400, "files_mib", code="storage_limit_exceeded")
     api.request("DELETE", f"/v1/files/{ids[0]}")
     assert upload(api, data).status_code == 200
     assert 'llmirage:held_bytes{holder="files"} 100' in api.request("GET", "/metrics").text
