@@ -87,7 +87,7 @@ class ServedModels:
     def _warn(self, name: str) -> None:
         last = " No further names will be reported." if len(self._found) == _REMEMBERED_NAMES else ""
         logger.warning(
-            "Requests for model %r are answered by the cluster's model %r (--set accept_models=served refuses unknown names).%s",
+            "Requests for model %r are answered by the cluster's model %r (--set accept_models=served refuses others).%s",
             errors.shorten(name), self.served[0], last,
         )  # fmt: skip
 
