@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
-from llmirage_client.commands.catalog import LISTS, catalog
+from llmirage_client.commands.catalog import LISTS
 from llmirage_client.sweep.file import study_path
 from llmirage_client.workload import registry
 from llmirage_server.cluster.routers import ROUTERS
@@ -21,7 +21,7 @@ from llmirage_server.perf.engines.lookup import list_engines
 
 
 def listed(what: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(catalog, [what, "--json"])
+    result = CliRunner().invoke(main, ["catalog", what, "--json"])
     assert result.exit_code == 0
     rows: list[dict[str, Any]] = json.loads(result.stdout)
     return rows
@@ -29,7 +29,7 @@ def listed(what: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("what", list(LISTS))
 def test_a_table_names_every_entry(what: str) -> None:
-    result = CliRunner().invoke(catalog, [what])
+    result = CliRunner().invoke(main, ["catalog", what])
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
     for row in listed(what):
@@ -103,7 +103,7 @@ def test_each_bundled_file_has_its_paragraph_in_the_readme() -> None:
 
 
 def test_an_unknown_list_names_the_choices() -> None:
-    result = CliRunner().invoke(catalog, ["planets"])
+    result = CliRunner().invoke(main, ["catalog", "planets"])
     assert result.exit_code == 2
     for what in LISTS:
         assert what in result.stderr
