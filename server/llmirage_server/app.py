@@ -90,6 +90,7 @@ class LlmirageApp(LazyRoutes):
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
         self.service.most_body_bytes = config.max_body_mib << 20
+        self.service.unread.most = config.unread_mib << 20
         self.service.websocket_limit_s = config.websocket_limit_s
         self.service.open_admin = config.open_admin
         keys = (*config.api_key, *_keys_of(config.api_key_file))
@@ -103,7 +104,9 @@ class LlmirageApp(LazyRoutes):
         self.replay = None if config.replay is None else make_replay(self.service, config)
         before = () if self.replay is None else (self.replay.before,)
         unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults, dialect=dialect)
-        super().__init__(lambda: routes(self.service, guard, live, *before), unknown, lambda: _life(self))
+        super().__init__(
+            lambda: routes(self.service, guard, live, *before), unknown, lambda: _life(self), self.service.unread
+        )
 
     @property
     def deployment(self) -> Deployment:

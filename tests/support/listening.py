@@ -15,17 +15,28 @@ from llmirage_server.config import ClusterConfig
 
 
 class Listening:
-    """A server in a thread. limits: of its connections. small_buffers: the system holds few bytes for a client."""
+    """A server in a thread. limits: of its connections. small_buffers: the system holds few bytes for a client.
 
-    def __init__(self, limits: ConnectionLimits, drain_s: float = 0.0, small_buffers: bool = False, **settings: Any) -> None:
+    tls: the files of a certificate and its key.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        drain_s: float = 0.0,
+        small_buffers: bool = False,
+        tls: tuple[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.limits = limits
         self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
+        self.app.service.unread = limits.unread
         self._bound = bind("127.0.0.1", 0)
         if small_buffers:
             self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.address: tuple[str, int] = self._bound.getsockname()
         self.server = LiveServer(
-            self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s
+            self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s, tls=tls
         )
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self._bound])))
 

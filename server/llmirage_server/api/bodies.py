@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from llmirage_server.api import long_texts
+from llmirage_server.api.byte_budget import Held
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -27,20 +28,30 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
-def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
-    """Raises ApiError for an unknown encoding, and for a body that is not encoded so or is too large."""
+def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | None = None) -> bytes:
+    """Return the body as it was before its encoding. held: takes its bytes, piece by piece.
+
+    Raises ApiError for an unknown encoding, and for a body that is not encoded so, is too large, or finds no room.
+    """
     if encoding in (b"", b"identity"):
         return body
     if encoding not in (b"gzip", b"deflate"):
         raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
+    plain = bytearray()
     try:
-        plain = decompressor.decompress(body, most_bytes + 1)
+        while body and not decompressor.eof:
+            piece = decompressor.decompress(body, _SLICE_BYTES)
+            body = decompressor.unconsumed_tail
+            if held is not None:
+                held.take(len(piece))
+            plain += piece
+            if len(plain) > most_bytes:
+                raise errors.body_too_large(most_bytes)
+        plain += decompressor.flush()
     except zlib.error:
         raise errors.bad_json("the body is not what its content-encoding says") from None
-    if len(plain) > most_bytes:
-        raise errors.body_too_large(most_bytes)
-    return plain
+    return bytes(plain)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

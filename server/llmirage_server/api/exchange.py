@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api import bodies, json_pieces
 from llmirage_server.api.absent import absent_at
+from llmirage_server.api.byte_budget import HELD, Held
 from llmirage_server.api.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.replies.structured.budget import (
@@ -83,13 +84,14 @@ class HttpExchange:
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
-    with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster. steps_left: of what
-    planning its reply may take. most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
+    with it on purpose; None: nothing. held: of the bytes that unread requests may hold; None: nobody counts them.
+    held_s: for how long a fault or a script kept it from the cluster. steps_left: of what planning its reply may take.
+    most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
     is_large: what it brings, or refers to, takes some milliseconds each to read, check and write; see `apart`.
     """
 
     __slots__ = (
-        "_clock", "_in_thread", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held_s", "is_large",
+        "_clock", "_in_thread", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held", "held_s", "is_large",
         "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
@@ -116,7 +118,9 @@ class HttpExchange:
         path = scope.get(ASKED_PATH, scope["path"])
         self.entry = entry = JournalEntry(scope["method"], path, scope.get("client"), scope["headers"])
         entry.arrived_s = self.arrived_s
-        entry.connection = scope.get("state", {}).get(CONNECTION)
+        state = scope.get("state", {})
+        entry.connection = state.get(CONNECTION)
+        self.held: Held | None = state.get(HELD)
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
         self.steps_left = FULL
@@ -167,7 +171,7 @@ class HttpExchange:
         self.arrived_s = self.entry.arrived_s = self._arrival()
         if (encoding := self.headers.get(b"content-encoding")) is not None:
             self.is_large = True  # maybe a thousand times as long
-            body = await self.apart(partial(bodies.decompressed, body, encoding.strip().lower(), self.most_bytes))
+            body = await self.apart(partial(bodies.decompressed, body, encoding.strip().lower(), self.most_bytes, self.held))
         self.is_large = len(body) > LARGE_BYTES
         return self.entry.kept(body)
 

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from llmirage_server.api.byte_budget import ByteBudget
 from llmirage_server.api.exchange import EndpointApp, HttpExchange
 from llmirage_server.api.messages.endpoint import MessagesExchange
 from llmirage_server.api.recorder import ExchangeRecorder
@@ -29,7 +30,8 @@ class RecordingProxy(LazyRoutes):
         self._open: set[Any] = set()
         app = partial(EndpointApp, dict.fromkeys(_METHODS, self._forward))
         messages = Route("/v1/messages{rest:path}", app(exchange=MessagesExchange))
-        super().__init__(lambda: [messages], app(), lambda: _life(self))
+        self.unread = ByteBudget()
+        super().__init__(lambda: [messages], app(), lambda: _life(self), self.unread)
 
     def stop(self) -> None:
         for response in list(self._open):

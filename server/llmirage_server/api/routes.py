@@ -22,6 +22,7 @@ from starlette.websockets import WebSocketClose
 
 from llmirage_server.api.absent import absent_at
 from llmirage_server.api.access import own_pages_only
+from llmirage_server.api.byte_budget import ByteBudget, CountedBodies
 from llmirage_server.api.dialect import ASKED_PATH
 from llmirage_server.api.event_stream import SERVER_SEND
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
@@ -64,9 +65,11 @@ class LazyRoutes(Starlette):
         make: Callable[[], Sequence[BaseRoute]],
         unknown: ASGIApp,
         life: Callable[[], AbstractAsyncContextManager[None]],
+        unread: ByteBudget,
     ) -> None:
-        """unknown: answers all other paths of HTTP. life: of the server."""
-        super().__init__(middleware=[Middleware(CrossOrigin)], lifespan=lambda _: life())
+        """unknown: answers all other paths of HTTP. life: of the server. unread: what unread requests may hold."""
+        middleware = [Middleware(CrossOrigin), Middleware(CountedBodies, unread)]
+        super().__init__(middleware=middleware, lifespan=lambda _: life())
         self.router.redirect_slashes = False
         self.router.default = self._answer_unknown
         self._make: Callable[[], Sequence[BaseRoute]] | None = make

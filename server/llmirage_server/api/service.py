@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.api.access import RateLimits
+from llmirage_server.api.byte_budget import ByteBudget
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.event_stream import Shutdown
@@ -86,6 +87,7 @@ class Service:
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.open_admin = False  # what changes the server is open to other machines without a key, too
         self.most_body_bytes = MOST_BODY_BYTES
+        self.unread = ByteBudget()
         self.websocket_limit_s = WEBSOCKET_LIMIT_S  # how long such a connection may last; 0: none is taken
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.served = ServedTimes()
@@ -142,7 +144,12 @@ class Service:
         """What holds memory (or a file) beyond the requests in progress, in bytes."""
         tools = self.text.tools
         tokenized = 0 if tools is None else tools.encoder.cache.bytes_kept()
-        return {"state": self.state.bytes_kept(), "tokenized": tokenized, "files": self.files.bytes_kept()}
+        return {
+            "state": self.state.bytes_kept(),
+            "tokenized": tokenized,
+            "files": self.files.bytes_kept(),
+            "unread": self.unread.taken,
+        }
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request where there are rate limits. Raises ApiError (429) for one over them. Batches have none."""
@@ -293,6 +300,8 @@ class Service:
         )
         if exchange.fault is not None:
             exchange.fault.generation = generation
+        if exchange.held is not None:
+            exchange.held.planned()
         return generation
 
 

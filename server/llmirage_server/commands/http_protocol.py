@@ -1,4 +1,8 @@
-"""HTTP/1.1 connections within limits: how many, how large their headers are, how long these and unread bytes take."""
+"""HTTP/1.1 connections within limits: how many, how large their headers are, how long requests and unread bytes take.
+
+Neither uvicorn nor httptools has a setting for any of these (uvicorn's `h11_max_incomplete_event_size` is for h11). One
+request of a connection is in progress at a time: what the client sends after it stays unparsed, and nothing more is read.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +11,44 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from llmirage_server.api.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.api.event_stream import SEND_TIMEOUT_S
 from llmirage_server.api.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import precise_clock
+from llmirage_shared.wire import errors
 
 # With the first upgrade, or in a thread before it: wsproto takes some 30 ms to import.
 make_websocket: Callable[..., asyncio.Protocol] = at_call("llmirage_server.commands.websocket_protocol:WebSocketProtocol")
 load_websockets: Callable[[], None] = at_call("llmirage_server.commands.websocket_protocol:loaded")
 
 HEADER_BYTES = 64 * 1024
-HEADER_S = 30.0  # from the first byte of a request, or from the connection, to the end of the headers
+HEADER_S = (
+    30.0  # from the first byte of a request, or from the connection, to the end of the headers; of a body beside its rate
+)
+BODY_BYTES_PER_S = 32 << 10  # a body that comes more slowly is not waited for
 IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
-_REASONS = {
-    400: "Bad Request", 408: "Request Timeout", 426: "Upgrade Required", 431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}  # fmt: skip
+_HEAD_END = b"\r\n\r\n"  # of headers; a chunked body ends so, too
+_Phase = Literal["idle", "head", "body"]
+"""What a connection waits for: a request; the end of its headers; the end of its body."""
 
 
 @dataclass(slots=True)
 class ConnectionLimits:
     """most: connections at once. idle_s: for how long one may be silent between two requests. unread_s: for how long the
-    client may read nothing while a connection holds all that it can, whatever response that is of.
+    client may read nothing while a connection holds all that it can, whatever response that is of. header_s: for headers; a
+    body may take as long, and longer if body_bytes_per_s come. unread: what unfinished requests of all may hold.
 
     refused: those that were over the limit, and those that were closed for their headers.
     websockets: the paths that may be upgraded to WebSocket; message_bytes: of a message there.
@@ -46,11 +57,13 @@ class ConnectionLimits:
     most: int
     header_bytes: int = HEADER_BYTES
     header_s: float = HEADER_S
+    body_bytes_per_s: float = BODY_BYTES_PER_S
     idle_s: int = IDLE_S
     unread_s: float = SEND_TIMEOUT_S
     refused: int = 0
     websockets: Collection[bytes] = ()
     message_bytes: int = MOST_BODY_BYTES
+    unread: ByteBudget = field(default_factory=ByteBudget)
 
 
 class StampingProtocol(HttpToolsProtocol):
@@ -92,6 +105,16 @@ class StampingProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
 
+class _HeldFlow(FlowControl):
+    """Reads nothing while bytes wait for their turn; uvicorn would, to see the client leave."""
+
+    waiting = False
+
+    def resume_reading(self) -> None:
+        if not self.waiting:
+            super().resume_reading()
+
+
 class BoundedProtocol(StampingProtocol):
     """One connection within limits."""
 
@@ -99,17 +122,28 @@ class BoundedProtocol(StampingProtocol):
         super().__init__(**uvicorns)
         self._limits = limits
         self.access_log = False
-        self._header_bytes = 0  # of the request whose headers are not complete
-        self._awaits_headers = True
+        self._held = Held(limits.unread)
+        self._phase: _Phase = "head"
+        self._answering = False  # a whole request has come, and its response is not complete
+        self._body_left: int | None = None  # bytes of a body whose length is known
+        self._last = b""  # the last bytes of a head, or of a chunked body, that is not complete
+        self._grew = False  # the body, by the last bytes that came
+        self._dry_bytes = 0  # that have come since the body last grew: headers, chunk extensions, trailers
+        self._begun_s = 0.0  # when the wait for the headers, or for the body, began
+        self._body_bytes = 0
+        self._as_if: list[tuple[bytes, bytes]] | None = None  # the headers of a request to upgrade that is answered without
+        self._rest = b""  # what came after the request in progress, from _rest_at
+        self._rest_at = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._reader: asyncio.TimerHandle | None = None  # the next look whether the client reads, while bytes wait for it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _HeldFlow(transport)
         if len(self.connections) > self._limits.most:
             self._refuse(503, f"The server has {self._limits.most} connections, its most (max_connections).")
         else:
-            self._await_headers()
+            self._await_rest()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -123,25 +157,147 @@ class BoundedProtocol(StampingProtocol):
         self._stop_waiting()
         self._stop_waiting_for_reader()
         self._unset_keepalive_if_required()  # uvicorn keeps it where the client reset the connection
+        self._rest = b""
+        self._held.release()
         super().connection_lost(exc)
 
+    # One request at a time: bytes are parsed up to the end of each, which is where its headers or its last chunk end, or
+    # where its content-length says.
+
     def data_received(self, data: bytes) -> None:
-        if self._awaits_headers:
-            self._header_bytes += len(data)
         if self.transport.is_closing():
             return
-        super().data_received(data)
-        if self._awaits_headers and self._header_bytes > self._limits.header_bytes:
+        if self._answering:
+            self._put_by(data, 0)
+        else:
+            self._parse(data, 0)
+
+    def _parse(self, data: bytes, start: int) -> None:
+        size = len(data) - start
+        self._grew = False
+        while start < len(data):
+            end = self._next_stop(data, start)
+            if self._phase != "body" and self._dry_bytes + end - start > self._limits.header_bytes:
+                self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
+                return
+            super().data_received(data[start:end] if end - start < len(data) else data)
+            if self._as_if is not None:
+                self._parse_without_upgrade()
+            start = end
+            if self.transport.is_closing() or self.transport.get_protocol() is not self:
+                return
+            if self._answering:
+                if start < len(data):
+                    self._put_by(data, start)
+                break
+        if self._answering:
+            self._stop_waiting()
+        elif self._phase == "idle":
+            self._stop_waiting()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        else:
+            self._count(size)
+
+    def _next_stop(self, data: bytes, start: int) -> int:
+        """Return up to where to parse: no request ends before that, though one need not end there."""
+        if self._phase == "body":
+            if self._body_left is None:
+                self._body_left = _content_length(self.headers)
+            if self._body_left >= 0:
+                return min(len(data), start + self._body_left)
+        last, self._last = self._last, b""
+        if last and (found := (last + data[start : start + 3]).find(_HEAD_END)) >= 0:
+            return start + found + len(_HEAD_END) - len(last)
+        if (found := data.find(_HEAD_END, start)) >= 0:
+            return found + len(_HEAD_END)
+        self._last = (last + data[max(start, len(data) - 3) :])[-3:]
+        return len(data)
+
+    def _count(self, size: int) -> None:
+        """A request has come in part: wait for the rest, unless it holds too much."""
+        self._dry_bytes = 0 if self._grew else self._dry_bytes + size
+        if self._dry_bytes > self._limits.header_bytes:
             self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
+        elif self._phase == "body" and self.cycle.response_complete:
+            self._held.release()  # uvicorn drops what comes
+            self._await_rest()
+        elif not self._held.takes(size):
+            self._refuse_with(errors.too_many_unread_bytes(self._limits.unread.most))
+        else:
+            self._await_rest()
+
+    def _put_by(self, data: bytes, start: int) -> None:
+        """Keep what came after the request in progress; without room for it, the connection ends with its response."""
+        self.flow.pause_reading()
+        if isinstance(self.flow, _HeldFlow):
+            self.flow.waiting = True
+        if self._held.takes(len(data) - start):
+            if self._rest:  # TLS may have some more
+                data, start = self._rest[self._rest_at :] + data[start:], 0
+            self._rest, self._rest_at = data, start
+        else:
+            self.cycle.keep_alive = False
+
+    def _go_on(self) -> None:
+        """The response is complete: parse what has been put by."""
+        rest, self._rest = self._rest, b""
+        if rest and not self.transport.is_closing():
+            self._parse(rest, self._rest_at)
+        if not self._rest and isinstance(self.flow, _HeldFlow):
+            self.flow.waiting = False
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if not self._awaits_headers:
-            self._await_headers()
+        self.scope["state"][HELD] = self._held
+        self._phase, self._body_left = "head", None
 
     def on_headers_complete(self) -> None:
-        self._stop_waiting()
+        if self._as_if is not None:
+            self.headers[:], self._as_if = self._as_if, None
+        elif self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._should_upgrade():
+            self._as_if = list(self.headers)
+            return
+        self._phase, self._grew = "body", True
+        self._begun_s, self._body_bytes = self.loop.time(), 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._grew = True
+        self._body_bytes += len(body)
+        if self._body_left is not None:
+            self._body_left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._as_if is not None:
+            return
+        self._phase = "idle"
+        self._answering = self.cycle is not None and not self.cycle.response_complete
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._answering = False
+        self._held.release()
+        super().on_response_complete()
+        if isinstance(self.flow, _HeldFlow) and self.flow.waiting:
+            self._unset_keepalive_if_required()
+            self.loop.call_soon(self._go_on)
+
+    def _parse_without_upgrade(self) -> None:
+        """Parse the head of a request to upgrade anew as one without it: to the parser it would have no body."""
+        assert self._as_if is not None
+        lines = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self._as_if:
+            if name == b"connection":
+                value = b",".join([token for token in value.split(b",") if token.strip().lower() != b"upgrade"])
+            if name != b"upgrade":
+                lines.append(b"%s: %s\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        super().data_received(b"".join([*lines, b"\r\n"]))
 
     def _should_upgrade(self) -> bool:
         """Any other request to upgrade is answered as one without it, as HTTP allows."""
@@ -155,6 +311,8 @@ class BoundedProtocol(StampingProtocol):
         """Nothing to warn of."""
 
     def handle_websocket_upgrade(self) -> None:
+        self._stop_waiting()
+        self._held.release()
         given = dict(self.headers)
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # after the response that is under way
@@ -165,9 +323,7 @@ class BoundedProtocol(StampingProtocol):
         else:
             self.connections.discard(self)
             self.transport.set_protocol(
-                make_websocket(
-                    self.app, self._websocket_scope(), self.server_state, self.transport, self._limits.message_bytes
-                )
+                make_websocket(self.app, self._websocket_scope(), self.server_state, self.transport, self._limits)
             )
 
     def _websocket_scope(self) -> dict[str, Any]:
@@ -183,12 +339,34 @@ class BoundedProtocol(StampingProtocol):
             "extensions": {"websocket.http.response": {}},
         }
 
-    def _await_headers(self) -> None:
-        self._awaits_headers, self._header_bytes = True, 0
-        self._deadline = self.loop.call_later(self._limits.header_s, self._too_slow)
+    def _await_rest(self) -> None:
+        """Look whether the request is complete when it must be."""
+        if self._deadline is None:
+            if self._phase != "body":
+                self._begun_s = self.loop.time()
+            self._deadline = self.loop.call_at(self._due_s(), self._look)
+
+    def _due_s(self) -> float:
+        """When what has begun must be complete, or more of the body must have come."""
+        in_body_s = self._body_bytes / self._limits.body_bytes_per_s if self._phase == "body" else 0.0
+        return self._begun_s + self._limits.header_s + in_body_s
+
+    def _look(self) -> None:
+        now_s = self.loop.time()
+        if self.flow.read_paused:  # the application has not taken what came: it is not the client that is slow
+            self._begun_s = now_s
+        if (due_s := self._due_s()) > now_s:
+            self._deadline = self.loop.call_at(due_s, self._look)
+        elif self._phase == "body":
+            rate = self._limits.body_bytes_per_s
+            self._refuse(
+                408, f"The body of a request comes within {self._limits.header_s:g} s, or {rate:g} bytes each second."
+            )
+        else:
+            self._refuse(408, f"The headers of a request come within {self._limits.header_s:g} s.")
 
     def _stop_waiting(self) -> None:
-        self._awaits_headers = False
+        self._dry_bytes = 0
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -206,22 +384,37 @@ class BoundedProtocol(StampingProtocol):
             self._reader.cancel()
             self._reader = None
 
-    def _too_slow(self) -> None:
-        self._refuse(408, f"The headers of a request come within {self._limits.header_s:g} s.")
-
     def _refuse(self, status: int, message: str, *more: tuple[bytes, bytes]) -> None:
-        """Answer in the API's form, and close."""
+        self._refuse_with(
+            errors.ApiError(
+                message, status=status, type="server_error" if status == 503 else errors.INVALID_REQUEST, headers=more
+            )
+        )
+
+    def _refuse_with(self, error: errors.ApiError) -> None:
+        """Answer in the API's form, unless something was answered already, and close."""
         self._limits.refused += 1
         self._stop_waiting()
-        error = {"message": message, "type": "server_error" if status == 503 else "invalid_request_error"}
-        body = json.dumps({"error": {**error, "param": None, "code": None}}).encode()
+        if self._phase == "body":
+            begun = self.cycle.response_started
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if begun:
+                self.transport.close()
+                return
+        body = json.dumps(error.body()).encode()
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n"
         )
-        others = b"".join([name + b": " + value + b"\r\n" for name, value in more])
+        others = b"".join([name + b": " + value + b"\r\n" for name, value in error.headers if name != b"connection"])
         self.transport.write(head.encode() + others + b"\r\n" + body)
         self.transport.close()
+
+
+def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
+    """The length of a body, -1 for a chunked one. The parser has checked it."""
+    return next((int(value) for name, value in headers if name == b"content-length"), -1)
 
 
 def _is_key(given: bytes) -> bool:

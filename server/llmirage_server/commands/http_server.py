@@ -30,6 +30,7 @@ from llmirage_server.commands.banner_json import pacing_json, served
 from llmirage_server.commands.heap import keep_large_blocks_apart
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
+from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
@@ -150,6 +151,11 @@ class LiveServer(uvicorn.Server):
         self._on_start = on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if (context := self.config.ssl) is not None:
+            self.config.http_protocol_class = partial(  # type: ignore[assignment]  # it is called as a class is
+                TlsHandshake, self.config.http_protocol_class, context, self.limits
+            )
+            self.config.ssl = None
         await super().startup(sockets)
         self._on_start()
         if self.limits.websockets:
@@ -246,6 +252,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
                 listening.max_connections,
                 websockets=WEBSOCKETS if config.websocket_limit_s and find_spec("wsproto") is not None else (),
                 message_bytes=config.max_body_mib << 20,
+                unread=app.service.unread,
             ),
             busy=app.service.busy,
             drain_s=listening.shutdown_timeout_s,

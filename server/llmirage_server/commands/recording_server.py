@@ -12,7 +12,7 @@ import click
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.recording_proxy import RecordingProxy
 from llmirage_server.api.upstream import HttpUpstream
-from llmirage_server.commands.http_server import LiveServer, PortInUseError, base_url, bind
+from llmirage_server.commands.http_server import LiveServer, PortInUseError, base_url, bind, connection_limits
 from llmirage_server.config import ConfigError
 from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter
@@ -41,7 +41,7 @@ def record(upstream: str | None, out: str | None, host: str, port: int, json: bo
         told = f"llmirage records {upstream} in {folder}\n\n  {base_url(bound)}/v1\n\nCtrl-C ends it."
         if json:
             told = dumps({"url": f"{base_url(bound)}/v1", "upstream": upstream, "folder": folder})
-        server = LiveServer(proxy, proxy.stop, lambda: click.echo(told))
+        server = LiveServer(proxy, proxy.stop, lambda: click.echo(told), limits=connection_limits(None, unread=proxy.unread))
         # A response that the upstream broke off is broken off here, too, which uvicorn would log as an error.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         server.run(sockets=[bound])

@@ -15,16 +15,21 @@ import struct
 from collections import deque
 from collections.abc import Iterator, MutableMapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, Pong, TextMessage
 
+from llmirage_server.api.byte_budget import HELD, Held
 from llmirage_server.api.exchange import ARRIVED
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
+from llmirage_shared.wire import errors
+
+if TYPE_CHECKING:
+    from llmirage_server.commands.http_protocol import ConnectionLimits
 
 logger = logging.getLogger("llmirage")
 
@@ -33,7 +38,7 @@ _BREATH_S = 0.001  # before the next ones
 PING_S = 20.0  # a client that has sent nothing for so long is asked; one that then sends nothing for as long is gone
 _CLOSE_S = 5.0  # for the client's close frame
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
-_TOO_BIG, _GONE_AWAY, _NO_PONG, _ABNORMAL = 1009, 1012, 1011, 1006
+_TOO_BIG, _GONE_AWAY, _NO_PONG, _ABNORMAL, _TOO_SLOW, _BUSY = 1009, 1012, 1011, 1006, 1008, 1013
 
 
 class WebSocketProtocol(asyncio.Protocol):
@@ -47,13 +52,16 @@ class WebSocketProtocol(asyncio.Protocol):
         scope: MutableMapping[str, Any],
         state: ServerState,
         transport: asyncio.Transport,
-        most_bytes: int,
+        limits: ConnectionLimits,
     ) -> None:
-        """scope: of the upgrade request, checked. most_bytes: of a message."""
+        """scope: of the upgrade request, checked."""
         self.transport = transport
         self._scope = scope
         self._state = state
-        self._most_bytes = most_bytes
+        self._limits = limits
+        self._most_bytes = limits.message_bytes
+        self._held = Held(limits.unread)  # by the message that is coming
+        self._begun_s = 0.0  # when its first bytes came
         self._loop = asyncio.get_running_loop()
         self._connection: ClientConnection = scope["state"][CONNECTION]
         self._frames: Connection | None = None  # once the upgrade is accepted
@@ -90,6 +98,11 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._frames is None or self._frames.state not in (ConnectionState.OPEN, ConnectionState.LOCAL_CLOSING):
             return  # a client that does not wait for the answer to its upgrade, or goes on after its end
         self._heard = True
+        if not self._held.bytes:
+            self._begun_s = self._loop.time()
+        if not self._over and not self._held.takes(len(data)):
+            self._close(_BUSY, errors.too_many_unread_bytes(self._limits.unread.most).message)
+            return
         self._frames.receive_data(data)
         self._pump()
 
@@ -213,9 +226,13 @@ class WebSocketProtocol(asyncio.Protocol):
             elif event.message_finished:
                 data, self._received = bytes(self._received), bytearray()
                 content = {"text": data.decode()} if self._is_text else {"bytes": data}
-                self._arrived({"type": "websocket.receive", **content, ARRIVED: precise_clock()()})
-        elif isinstance(event, Ping):
-            self._write(Pong(event.payload))
+                self._arrived({"type": "websocket.receive", **content, ARRIVED: precise_clock()(), HELD: self._held})
+                self._held = Held(self._limits.unread)
+        elif isinstance(event, (Ping, Pong)):
+            if isinstance(event, Ping):
+                self._write(Pong(event.payload))
+            if not self._received:
+                self._held.release()
         elif isinstance(event, CloseConnection):  # of the client, or for frames that are none
             self._close(event.code, event.reason or "")
             self._end(event.code)
@@ -232,6 +249,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._over = True
             self._refusal = None
             self._received.clear()
+            self._held.release()
             self._arrived({"type": "websocket.disconnect", "code": code})
 
     def _close(self, code: int, reason: str) -> None:
@@ -255,6 +273,10 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def _look(self) -> None:
         """Whether the client is still there. While nothing is read of it, it cannot be heard."""
+        if self._is_too_slow():
+            rate = self._limits.body_bytes_per_s
+            self._close(_TOO_SLOW, f"A message comes within {self._limits.header_s:g} s, or {rate:g} bytes each second.")
+            return
         if self._asked and not self._heard and not self._inbox and self._blocked is None:
             self._close(_NO_PONG, "No answer to a ping.")
             self.transport.close()
@@ -264,6 +286,12 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._asked:
             self._write(Ping(b""))
         self._timer = self._loop.call_later(PING_S, self._look)
+
+    def _is_too_slow(self) -> bool:
+        """Whether a message is incomplete that should have come by now."""
+        allowed_s = self._limits.header_s + self._held.bytes / self._limits.body_bytes_per_s
+        is_read = self._reads and not self._inbox
+        return bool(self._held.bytes) and is_read and self._loop.time() - self._begun_s > allowed_s
 
 
 def _text_frame(payload: bytes) -> bytes:

@@ -300,6 +300,12 @@ class ClusterConfig(InstanceSettings):
     max_body_mib: int = _access(
         32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1
     )
+    unread_mib: int = _access(
+        256,
+        "What requests that are not yet planned may hold together; those without room are refused (503). Requests of more "
+        "than 64 KiB have half of it.",
+        least=1,
+    )
     websocket_limit_s: float = _access(
         3600.0,
         "How long a WebSocket connection may last; 0: they are refused with 426, at which clients use HTTP.",

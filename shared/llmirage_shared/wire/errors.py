@@ -281,8 +281,17 @@ def state_unavailable(problem: str) -> ApiError:
     return _unavailable(f"The state file cannot be used: {problem}.", "state_unavailable")
 
 
-def _unavailable(message: str, code: str = "service_unavailable") -> ApiError:
-    return ApiError(message, status=503, type="server_error", code=code)
+def too_many_unread_bytes(limit_bytes: int) -> ApiError:
+    """The connection ends with this response: the rest of the body is not read."""
+    return _unavailable(
+        f"The bodies of unread requests have {limit_bytes} bytes, their most (--unread-mib).",
+        "server_busy",
+        ((b"connection", b"close"), (b"retry-after", b"1")),
+    )
+
+
+def _unavailable(message: str, code: str = "service_unavailable", headers: Sequence[tuple[bytes, bytes]] = ()) -> ApiError:
+    return ApiError(message, status=503, type="server_error", code=code, headers=headers)
 
 
 def no_upstream(problem: str) -> ApiError:

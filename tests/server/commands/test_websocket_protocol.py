@@ -17,6 +17,7 @@ from listening import Listening
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
+from llmirage_server.api.byte_budget import ByteBudget
 from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.commands import websocket_protocol
 from llmirage_server.commands.http_protocol import ConnectionLimits
@@ -279,17 +280,50 @@ def test_a_client_that_reads_late_gets_everything(server: Listening) -> None:
         assert min(deltas.values()) > 20
 
 
-def test_an_upgrade_while_a_response_is_on_its_way_ends_the_connection(server: Listening) -> None:
+def test_an_upgrade_that_follows_a_request_is_served_after_its_response(server: Listening) -> None:
     body = json.dumps({"model": "m", "input": "Hello", "max_output_tokens": 50}).encode()
     lines = "\r\n".join(["GET /v1/responses HTTP/1.1", *[f"{name}: {value}" for name, value in UPGRADE.items()], "", ""])
     with server.connect() as connection:
         head = b"POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body + lines.encode())
         received = b""
-        with contextlib.suppress(ConnectionResetError):
-            while data := connection.recv(65536):
-                received += data
-        assert b"101 Switching" not in received
+        while b"101 Switching" not in received and (data := connection.recv(65536)):
+            received += data
+        assert received.startswith(b"HTTP/1.1 200")
+        assert b"101 Switching" in received
+
+
+@pytest.mark.parametrize("frame", [masked(0x01, b"x" * 100), masked(0x01, b"x" * 20, bytes([0x80 | 90]))])
+def test_a_message_that_does_not_end_ends_its_connection_in_time(frame: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "PING_S", 0.2)
+    limits = ConnectionLimits(most=99, websockets=WEBSOCKETS, header_s=0.3, body_bytes_per_s=1e6)
+    with Listening(limits) as running, Client(running) as client:
+        client.socket.sendall(frame)
+        client.socket.settimeout(5)
+        assert client.close_code() == 1008
+
+
+def test_messages_that_have_not_ended_share_one_total() -> None:
+    limits = ConnectionLimits(most=99, websockets=WEBSOCKETS, unread=ByteBudget(1 << 20))
+    with Listening(limits) as running, contextlib.ExitStack() as clients:
+        opened = [clients.enter_context(Client(running)) for _ in range(8)]
+        for client in opened:
+            for number in range(20):
+                with contextlib.suppress(OSError):
+                    client.socket.sendall(masked(0x01 if not number else 0, b"x" * 10_000, struct.pack("!BH", 0xFE, 10_000)))
+        codes = []
+        for client in opened:
+            client.socket.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                codes.append(client.close_code())
+        assert codes
+        assert set(codes) <= {1013, 1006}
+        assert limits.unread.taken <= limits.unread.most
+        clients.close()
+        until_s = time.monotonic() + 10
+        while limits.unread.taken and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert limits.unread.taken == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 200_000])

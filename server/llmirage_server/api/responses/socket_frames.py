@@ -10,6 +10,7 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from llmirage_server.api.bodies import MOST_VALUES, check_values, json_object
+from llmirage_server.api.byte_budget import Held
 from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.replies.structured.budget import InThread
@@ -28,6 +29,7 @@ class SocketFrame:
 
     body: as POST /v1/responses has it. stream_id: its lane, None for the default one. generate: False for a request that
     only prepares the next. error: why it cannot be served. size: bytes. arrived_s: on `precise_clock`.
+    held: of the bytes that unread requests may hold.
     """
 
     size: int
@@ -38,6 +40,7 @@ class SocketFrame:
     stream_id: str | None = None
     generate: bool = True
     error: ApiError | None = None
+    held: Held | None = None
 
 
 async def read_frame(frame: SocketFrame, raw: bytes, is_text: bool, in_thread: InThread) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.api.byte_budget import HELD
 from llmirage_server.api.exchange import ARRIVED, FAULT_HEADER, EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.api.prompts import ContextWindow
 from llmirage_server.api.responses.context import ResponseContext, chat_form, read_context, record_of
@@ -228,7 +229,7 @@ class SocketSession:
         finally:
             timer.cancel()
             self._gone.set()
-            self._queued.clear()
+            self._forget_queued()
             if self._busy:
                 await asyncio.wait(self._busy.values())
             writing.cancel()
@@ -241,12 +242,13 @@ class SocketSession:
         await self._outbox.drained()
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
-        frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock())
+        frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
         await read_frame(frame, raw, text is not None, self._service.text.in_thread)
-        if frame.error is None and frame.kind in _IGNORED:
-            return
-        if frame.error is None and frame.kind == "response.steer":
-            self._outbox.put(encoded(steering_failed(frame.body)))
+        if frame.error is None and frame.kind in (*_IGNORED, "response.steer"):
+            if frame.kind == "response.steer":
+                self._outbox.put(encoded(steering_failed(frame.body)))
+            if frame.held is not None:
+                frame.held.release()
             return
         if frame.error is None:
             frame.error = self._refusal(frame)
@@ -296,6 +298,8 @@ class SocketSession:
             if not self._gone.is_set():
                 await self._serve(frame, at_once)
         finally:
+            if frame.held is not None:
+                frame.held.release()
             del self._busy[frame.stream_id]
             if self._too_old and not self._busy:
                 self._say_too_old()
@@ -305,7 +309,7 @@ class SocketSession:
         """Let the endpoint serve a frame. at_once: it did not wait for others."""
         frames = EventFrames(self._outbox, frame.stream_id)
         arrived = {ARRIVED: frame.arrived_s} if at_once else {}
-        scope = {**self._scope, FRAME: frame, "state": {**self._state, **arrived}}
+        scope = {**self._scope, FRAME: frame, "state": {**self._state, **arrived, HELD: frame.held}}
         previous = frame.body.get("previous_response_id")
         try:
             await self._app(scope, self._disconnected, frames.send)
@@ -317,6 +321,9 @@ class SocketSession:
             self._service.metrics.count_error()
             self._outbox.close(_BROKEN_OFF, "The server had an error while processing your request.")
             return
+        finally:
+            if frame.held is not None:
+                frame.held.release()
         if frames.failed and previous is not None and self.latest.get(frame.stream_id) == previous:
             del self.latest[frame.stream_id]
             self._responses.forget(self, previous)
@@ -330,10 +337,15 @@ class SocketSession:
     def _grow_old(self) -> None:
         """No more responses begin; those in progress may end."""
         self._too_old = True
-        self._queued.clear()
+        self._forget_queued()
         self._room.set()
         if not self._busy:
             self._say_too_old()
+
+    def _forget_queued(self) -> None:
+        while self._queued:
+            if (held := self._queued.pop().held) is not None:
+                held.release()
 
     def _say_too_old(self) -> None:
         error = errors.websocket_too_old(self._service.websocket_limit_s)
