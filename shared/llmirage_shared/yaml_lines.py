@@ -50,6 +50,7 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
 def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
     """Return the `key: value` lines of a text, as read_mapping does. path: its name in errors."""
     try:
+        check_aliases(text)
         root = yaml.compose(text, yaml.SafeLoader)
         if root is None:
             return ()
@@ -67,6 +68,37 @@ def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
     return entries
 
 
+def check_aliases(text: str) -> None:
+    """Raise YAMLError for a text whose aliases contain themselves, or stand for far more than is written."""
+    if "&" not in text or "*" not in text:
+        return
+    root = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    sizes: dict[int, int] = {}  # by node; 0 while it is looked at
+    left = [root] if root is not None else []
+    while left:
+        node = left[-1]
+        inner = _inner(node)
+        if id(node) not in sizes:
+            sizes[id(node)] = 0
+            if any(sizes.get(id(each)) == 0 for each in inner):
+                raise yaml.MarkedYAMLError(problem="an alias contains itself", problem_mark=node.start_mark)
+            left += [each for each in inner if id(each) not in sizes]
+            continue
+        left.pop()
+        if sizes[id(node)] == 0:
+            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in inner)
+            if sizes[id(node)] > len(sizes) + _MOST_REPEATED:
+                problem = f"aliases stand for more than {_MOST_REPEATED:,} values"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def _inner(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+_MOST_REPEATED = 100_000
 _INDENT = re.compile(r"^\t+", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 32

@@ -14,6 +14,7 @@ from llmirage_server.config import ConfigError
 from llmirage_server.replies.recordings.converters import pairs, vcr
 from llmirage_server.replies.recordings.converters.conversion import Exchanged, ForeignFileError, recording_of
 from llmirage_server.replies.recordings.store import RecordingWriter
+from llmirage_shared.yaml_lines import check_aliases
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -61,6 +62,7 @@ def _read(path: Path, format: str) -> tuple[str, Any]:
     if format == "pairs" or (format == "auto" and path.suffix == ".jsonl"):
         return "pairs", list(_lines(path, text))
     try:
+        check_aliases(text)
         document = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ForeignFileError(f"is not YAML: {' '.join(str(error).split())}") from None

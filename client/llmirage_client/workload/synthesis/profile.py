@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from llmirage_client.workload.files import fault
 from llmirage_client.workload.schedule import ArrivalProcess, Process
 from llmirage_client.workload.session import Problem, WorkloadError
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Kind, Reader, Values, defaults, merge, put
+from llmirage_shared.yaml_lines import check_aliases
 
 _COLON_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -43,9 +43,9 @@ def read_yaml(path: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """
     try:
         text = path.read_text("utf-8")
+        check_aliases(text)
         node = yaml.compose(text, _Loader)
         tree = yaml.load(text, _Loader)
-        json.dumps(tree, default=str, skipkeys=True)  # raises where an alias is within what it stands for
     except (OSError, UnicodeDecodeError) as error:
         raise fault(name, f"cannot be read: {getattr(error, 'strerror', None) or 'is not UTF-8 text'}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

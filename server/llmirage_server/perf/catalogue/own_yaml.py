@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_shared.yaml_lines import check_aliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def read_own(
     file = Path(path).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
+        check_aliases(text)
         root = yaml.compose(text, yaml.SafeLoader)
         values = yaml.safe_load(text)
     except OSError as error:

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from llmirage_server.replies.readable_yaml import readable_yaml
+from llmirage_shared.yaml_lines import check_aliases
 
 FORMAT = "llmirage-recording/1"
 HEADER = "# An exchange recorded by llmirage. Keys are not in it; what was one is REDACTED. See docs/recordings.md.\n"
@@ -85,6 +86,7 @@ class Recording:
     def read(cls, text: str, name: str) -> Recording:
         """Raises RecordingError."""
         try:
+            check_aliases(text)
             document = yaml.load(text, Loader=_LOADER)
         except (yaml.YAMLError, ValueError) as error:
             raise RecordingError(f"is not YAML: {' '.join(str(error).split())}") from None

@@ -1,0 +1,49 @@
+"""YAML whose aliases stand for very much, or for themselves: refused by whatever reads files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llmirage_client.workload.session import WorkloadError
+from llmirage_client.workload.synthesis.profile import read_yaml
+from llmirage_server.perf.catalogue.own_model import model_from_file
+from llmirage_server.perf.deployment import DeploymentError
+from llmirage_server.replies.recordings.recording import Recording, RecordingError
+from llmirage_shared.settings import ConfigError
+from llmirage_shared.yaml_lines import check_aliases, read_mapping
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12)
+)
+CYCLE = "a: &a [1, *a]\n"
+MERGED = "base: &base {x: 1, y: [1, 2]}\nother: {z: *base}\nthird: *base\n"
+
+
+@pytest.mark.parametrize(("text", "told"), [(BOMB, "aliases stand for more than"), (CYCLE, "contains itself")])
+def test_aliases_are_refused_by_every_reader(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    readers: list[tuple[type[Exception], Any]] = [
+        (ConfigError, lambda: read_mapping(str(path))),
+        (RecordingError, lambda: Recording.read(text, "r")),
+        (WorkloadError, lambda: read_yaml(path, "w")),
+        (DeploymentError, lambda: model_from_file(str(path))),
+        (yaml.YAMLError, lambda: check_aliases(text)),
+    ]
+    started_s = time.process_time()
+    for error, read in readers:
+        with pytest.raises(error, match=told):
+            read()
+    assert time.process_time() - started_s < 1
+
+
+def test_aliases_that_repeat_little_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(MERGED)
+    entries = read_mapping(str(tmp_path / "a.yaml"))
+    assert [entry.key for entry in entries] == ["base", "other", "third"]
+    check_aliases("a: 'R&D * 2'\n" + "".join(f"k{place}: [1, 2, 3]\n" for place in range(50_000)))
