@@ -119,7 +119,10 @@ class LoadedScripts:
             return None
         self.refresh()
         script = Script(self.rules, self.fallback)
-        matches = [script.match(_request(exchange, endpoint, history, user)) for user in users]
+        asked = [_request(exchange, endpoint, history, user) for user in users]
+        part = "messages" if endpoint in CONVERSING else "prompt"
+        fitting = await exchange.planned(lambda: list(map(script.fitting, asked)), part, self._service.text.plan_in_thread)
+        matches = [script.match(request, found) for request, found in zip(asked, fitting, strict=True)]
         self.misses += script.misses
         found = next((match for match in matches if match is not None), None)
         if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -49,10 +50,54 @@ def test_conditions(scripted: Callable[..., Any], when: Any, fields: Any, header
     assert said(api.post("/v1/chat/completions", body, headers=headers)) == ("yes" if fits else "no")
 
 
-def test_an_expression_that_never_ends_counts_as_no_match(scripted: Callable[..., Any], caplog: Any) -> None:
-    api = scripted({"when": {"user": {"regex": "(a|aa)+$"}}, "reply": "yes"}, {"reply": "no"})
-    assert said(api.chat("a" * 60 + "!")) == "no"
-    assert "took longer than" in caplog.text
+def test_expressions_that_backtracking_engines_never_end_take_no_time(scripted: Callable[..., Any]) -> None:
+    rules = [{"when": {"user": {"regex": f"(a|aa)+N{number}$"}}, "reply": "yes"} for number in range(100)]
+    api = scripted(*rules, {"reply": "no"})
+    started_s = time.process_time()
+    assert said(api.chat("a" * 3000)) == "no"
+    assert time.process_time() - started_s < 0.5
+
+
+def test_a_request_has_one_budget_for_all_expressions(scripted: Callable[..., Any]) -> None:
+    rules = [{"when": {"user": {"regex": f"[ab]*a[ab]{{300}}c{number}"}}, "reply": "yes"} for number in range(100)]
+    refused = scripted(*rules, {"reply": "no"}).chat("ab" * 30_000)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize("written", ["(?=a)b", r"(a)\1", "a++", "(?<!x)a", "(", r"[\W]"])
+def test_expressions_that_must_be_tried_in_several_ways_are_refused_when_the_script_is_read(
+    scripted: Callable[..., Any], written: str
+) -> None:
+    with pytest.raises(ConfigError, match="is not a regular expression of RE2"):
+        scripted({"when": {"user": {"regex": written}}, "reply": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "fits"),
+    [
+        (r"^\w+$", "Größe", True),
+        (r"^[\w-]+$", "é-٣", True),
+        (r"^\d+$", "٣", True),
+        (r"^\W$", "é", False),
+        (r"^\D+$", "x٣", False),
+        (r"a\sb", "a\u2003b", True),
+        (r"^[\s]\S$", "\xa0\x1c", False),
+        (r"a\Z", "ba", True),
+        (r"[\]a]b", "]b", True),
+        (r"[]a]b", "]b", True),
+        (r"[^]a]b", "]b", False),
+        (r"(?i)STRASSE|ÄÖ", "äö", True),
+        (r"\\w", "w", False),
+        (r"[[]x", "[x", True),
+        (r"^[a[]$", "[", True),
+        (r"^[a[^]$", "^", True),
+    ],
+)
+def test_expressions_mean_what_they_mean_in_python(
+    scripted: Callable[..., Any], written: str, text: str, fits: bool
+) -> None:
+    api = scripted({"when": {"user": {"regex": written}}, "reply": "yes"}, {"reply": "no"})
+    assert said(api.chat(text)) == ("yes" if fits else "no")
 
 
 def test_nth_sequences_and_counters(scripted: Callable[..., Any]) -> None:

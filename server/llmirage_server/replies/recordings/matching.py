@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from llmirage_server.replies import patterns
+
 ENDPOINTS = {  # what a path ends with, and the name of its API in file names
     "/chat/completions": "chat",
     "/completions": "completions",
@@ -59,9 +61,9 @@ class Matcher:
         self._ignored = []
         for text in ignored:
             try:
-                self._ignored.append(re.compile(text))
-            except re.error as error:
-                raise ValueError(f"{text!r} is no regular expression: {error}") from None
+                self._ignored.append(patterns.compiled(text))
+            except ValueError as error:
+                raise ValueError(f"{text!r} {error}") from None
 
     def content(self, body: Any) -> Any:
         """What counts of a body: equal for requests that are the same."""

@@ -77,12 +77,9 @@ class ScriptRule:
     replied: int = 0
 
     def fits(self, request: ScriptRequest) -> Groups | None:
-        """What regular expressions matched, None if the rule does not reply to the request. Counts."""
+        """What regular expressions matched, None if the conditions are not met."""
         groups = Groups()
-        if not all(condition.fits(request, groups) for condition in self.when.values()):
-            return None
-        self.fitting += 1
-        return groups if self.fitting in self.nth else None
+        return groups if all(condition.fits(request, groups) for condition in self.when.values()) else None
 
     def covers(self, other: ScriptRule) -> bool:
         """Whether it is certain that nothing is left for a later rule."""
@@ -108,14 +105,27 @@ class Script:
     fallback: Fallback = "generated"
     misses: int = 0
 
-    def match(self, request: ScriptRequest) -> RuleMatch | None:
-        """The first rule that fits, None if none does. Rules with `nth` count every request that fits them."""
-        found: RuleMatch | None = None
+    def fitting(self, request: ScriptRequest) -> list[tuple[ScriptRule, Groups]]:
+        """The rules whose conditions a request meets: all that have `nth`, and the first of the others. Counts nothing."""
+        fitting: list[tuple[ScriptRule, Groups]] = []
+        found = False
         for rule in self.rules:
+            if not (found and rule.nth == ALL) and (groups := rule.fits(request)) is not None:
+                fitting.append((rule, groups))
+                found |= rule.nth == ALL
+        return fitting
+
+    def match(self, request: ScriptRequest, fitting: Sequence[tuple[ScriptRule, Groups]] | None = None) -> RuleMatch | None:
+        """The first rule that replies, None if none does. Rules with `nth` count every request that fits them.
+
+        fitting: what `fitting` has found.
+        """
+        found: RuleMatch | None = None
+        for rule, groups in self.fitting(request) if fitting is None else fitting:
             if found is not None and rule.nth == ALL:
                 continue
-            groups = rule.fits(request)
-            if found is None and groups is not None:
+            rule.fitting += 1
+            if found is None and rule.fitting in rule.nth:
                 reply = rule.replies[min(rule.replied, len(rule.replies) - 1)]
                 rule.replied += 1
                 found = RuleMatch(rule, reply, Scope(request, groups, rule.replied))

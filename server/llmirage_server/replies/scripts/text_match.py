@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-import regex
-
-logger = logging.getLogger("llmirage")
+from llmirage_server.replies import patterns
 
 Kind = Literal["contains", "exact", "regex", "glob"]
-LONGEST = 100_000  # characters of a text that a regular expression sees
-TIMEOUT_S = 0.1  # for one search: Python's expressions may backtrack without end, and streams wait meanwhile
 
 
 @dataclass(slots=True)
@@ -41,7 +36,7 @@ class TextMatch:
 
     kind: Kind
     texts: tuple[str, ...]
-    pattern: regex.Pattern[str] | None = field(default=None, compare=False)
+    pattern: Any = field(default=None, compare=False)
 
     @staticmethod
     def of(kind: Kind, *texts: str) -> TextMatch:
@@ -52,35 +47,28 @@ class TextMatch:
             return TextMatch(kind, tuple(text.casefold() for text in texts))
         if kind == "exact":
             return TextMatch(kind, texts)
-        written = texts[0] if kind == "regex" else r"(?s)\A" + ".*".join(map(re.escape, texts[0].split("*"))) + r"\Z"
-        try:
-            return TextMatch(kind, texts, regex.compile(written))
-        except regex.error as error:
-            raise ValueError(f"is not a regular expression: {error}") from None
+        written = texts[0] if kind == "regex" else r"(?s)\A" + ".*".join(map(re.escape, texts[0].split("*"))) + r"\z"
+        return TextMatch(kind, texts, patterns.compiled(written))
 
     @property
     def group_names(self) -> Mapping[str, int]:
-        return self.pattern.groupindex if self.pattern is not None else {}
+        return dict(self.pattern.groupindex) if self.pattern is not None else {}
 
     @property
     def group_count(self) -> int:
-        return self.pattern.groups if self.pattern is not None else 0
+        return int(self.pattern.groups) if self.pattern is not None else 0
 
     def fits(self, text: str, groups: Groups | None = None) -> bool:
-        """Whether the text fits. groups: gets what the groups of a regular expression matched."""
+        """Whether the text fits. groups: gets what the groups of a regular expression matched.
+
+        Raises BudgetError where planning has too few steps left.
+        """
         if self.kind == "contains":
             folded = _folded(text)
             return all(wanted in folded for wanted in self.texts)
         if self.kind == "exact":
             return text == self.texts[0]
-        assert self.pattern is not None
-        try:
-            found = self.pattern.search(text[:LONGEST], timeout=TIMEOUT_S)
-        except TimeoutError:
-            logger.warning(
-                "The regular expression %r took longer than %g s and counts as no match", self.texts[0], TIMEOUT_S
-            )
-            return False
+        found = patterns.search(self.pattern, text)
         if found is None:
             return False
         if groups is not None:
