@@ -105,7 +105,12 @@ class LlmirageApp(LazyRoutes):
         before = () if self.replay is None else (self.replay.before,)
         unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults, dialect=dialect)
         super().__init__(
-            lambda: routes(self.service, guard, live, *before), unknown, lambda: _life(self), self.service.unread
+            lambda: routes(self.service, guard, live, *before),
+            unknown,
+            lambda: _life(self),
+            self.service.unread,
+            origins=config.cors,
+            has_key=guard is not None or config.open_admin,
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import gethostname
@@ -39,15 +39,39 @@ def own_pages_only(guard: Guard | None, is_open: bool) -> Guard:
     """
 
     def check(exchange: HttpExchange) -> None:
-        origin = exchange.header(b"origin")
-        if origin is not None and origin.partition("://")[2] != exchange.header(b"host"):
-            raise errors.foreign_page(exchange.scope["path"], errors.shorten(origin))
+        if is_foreign(exchange.headers):
+            page = exchange.header(b"origin") or exchange.header(b"referer") or "another server"
+            raise errors.foreign_page(exchange.scope["path"], errors.shorten(page))
         if guard is not None:
             guard(exchange)
-        elif not is_open and (not _is_local(exchange.scope.get("client")) or _is_public(exchange.header(b"host") or "")):
+        elif not is_open and (not _is_local(exchange.scope.get("client")) or is_public(exchange.headers)):
             raise errors.not_local(exchange.scope["path"])
 
     return check
+
+
+def is_foreign(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page that another server sent to a browser makes the request, or may make it.
+
+    Browsers send Sec-Fetch-Site to https and to this machine only. Elsewhere they are known by their name, and their pages
+    by Origin or Referer, which a page may leave out.
+    """
+    origin = headers.get(b"origin")
+    if origin is not None:
+        return not _is_at(origin, headers)
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    return is_browser(headers) and not _is_at(headers.get(b"referer", b""), headers)
+
+
+def is_browser(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the request may come from a browser."""
+    return b"origin" in headers or b"sec-fetch-site" in headers or headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+
+
+def _is_at(page: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    return page.partition(b"://")[2].partition(b"/")[0] == headers.get(b"host")
 
 
 def _is_local(client: Sequence[object] | None) -> bool:
@@ -60,8 +84,9 @@ def _is_local(client: Sequence[object] | None) -> bool:
         return True
 
 
-def _is_public(host: str) -> bool:
-    """Whether the name may be that of a page from elsewhere that resolves to this machine, or of a proxy for others."""
+def is_public(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether Host may be the name of a page from elsewhere that resolves to this machine, or of a proxy for others."""
+    host = headers.get(b"host", b"").decode("latin-1")
     name = host.partition(":")[0].rstrip(".").lower()  # "" or a bracket of an address of IPv6
     own = (gethostname().lower(), "localhost", "local", "internal", "test", "localdomain", "home.arpa")
     if "." not in name or name.endswith(tuple(f".{end}" for end in own)) or name == own[0]:

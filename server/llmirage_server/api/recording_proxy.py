@@ -45,7 +45,9 @@ class RecordingProxy(LazyRoutes):
     async def _forward(self, exchange: HttpExchange) -> Response:
         if exchange.headers.get(b"upgrade", b"").lower() == b"websocket":
             raise errors.no_websocket()  # exchanges are recorded over HTTP
-        request = ForwardedRequest.of(exchange, await exchange.body_of_any_type())
+        with_body = exchange.scope["method"] in ("POST", "PUT", "PATCH")
+        body = await (exchange.full_body() if with_body else exchange.body_of_any_type())
+        request = ForwardedRequest.of(exchange, body)
         return await self._upstream.answer(request, self._recorder.tap(request), self._open)
 
 

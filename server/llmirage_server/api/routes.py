@@ -15,19 +15,20 @@ import anyio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from llmirage_server.api.absent import absent_at
-from llmirage_server.api.access import own_pages_only
+from llmirage_server.api.access import is_foreign, is_public, own_pages_only
 from llmirage_server.api.byte_budget import ByteBudget, CountedBodies
 from llmirage_server.api.dialect import ASKED_PATH
 from llmirage_server.api.event_stream import SERVER_SEND
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.api.service import Service
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from llmirage_server.api.admin.live import LiveHandler
@@ -40,21 +41,66 @@ Wrapper = Callable[[Handler], Handler]
 # Probes, scrapers and browsers that open a page have no key.
 _ANTHROPIC_HEADERS = (b"anthropic-version", b"anthropic-beta", b"x-api-key")
 _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
+_OF_BROWSERS = (b"origin", b"sec-fetch-site", b"user-agent")
+_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
 
 
 class CrossOrigin(CORSMiddleware):
-    """Lets pages of any origin in a browser call and read. Other requests pass as they are, and cost nothing here."""
+    """Lets pages of some origins in a browser call and read; those of others are refused.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Where no key is needed, so are pages whose server has a public name that may have been made to resolve to this machine.
+    Requests that no browser makes pass as they are, and cost nothing here.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str], has_key: bool) -> None:
+        """origins: of pages; "*": any; none: those of this machine."""
         any_of = ("*",)
-        super().__init__(app, any_of, allow_methods=any_of, allow_headers=any_of, expose_headers=any_of, max_age=86_400)
+        self._has_key = has_key
+        super().__init__(
+            app,
+            origins,
+            allow_methods=any_of,
+            allow_headers=any_of,
+            allow_origin_regex=None if origins else _THIS_MACHINE,
+            expose_headers=any_of,
+            max_age=86_400,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"]):
+        if scope["type"] != "lifespan":
+            for name, value in scope["headers"]:
+                if name in _OF_BROWSERS and (name != b"user-agent" or value.startswith(b"Mozilla/")):
+                    await self._of_browser(scope, receive, send)
+                    return
+        await self.app(scope, receive, send)
+
+    async def _of_browser(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        origin = headers.get(b"origin")
+        known = origin is not None and self.is_allowed_origin(origin.decode("latin-1"))
+        own = origin is None or not is_foreign(headers)
+        preflight = scope.get("method") == "OPTIONS"
+        if not known and not preflight and (not own or self._is_rebound(scope["path"], headers)):
+            page = origin or b"http://" + headers.get(b"host", b"")
+            await _refuse(errors.foreign_page(scope["path"], errors.shorten(page.decode("latin-1"))), scope, receive, send)
+        elif scope["type"] == "http" and origin is not None and (known or preflight):
             scope[SERVER_SEND] = send  # tokens need not pass through the `send` that adds the headers
             await super().__call__(scope, receive, send)
         else:
             await self.app(scope, receive, send)
+
+    def _is_rebound(self, path: str, headers: Mapping[bytes, bytes]) -> bool:
+        if self._has_key or path in _OPEN or not is_public(headers):
+            return False
+        host = headers[b"host"].decode("latin-1")
+        return not any(self.is_allowed_origin(f"{scheme}://{host}") for scheme in ("http", "https"))
+
+
+async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await WebSocketClose()(scope, receive, send)
+    else:
+        await JSONResponse(error.body(), error.status)(scope, receive, send)
 
 
 class LazyRoutes(Starlette):
@@ -66,9 +112,15 @@ class LazyRoutes(Starlette):
         unknown: ASGIApp,
         life: Callable[[], AbstractAsyncContextManager[None]],
         unread: ByteBudget,
+        *,
+        origins: Sequence[str] = (),
+        has_key: bool = False,
     ) -> None:
-        """unknown: answers all other paths of HTTP. life: of the server. unread: what unread requests may hold."""
-        middleware = [Middleware(CrossOrigin), Middleware(CountedBodies, unread)]
+        """unknown: answers all other paths of HTTP. life: of the server. unread: what unread requests may hold.
+
+        origins: of pages that may call, see CrossOrigin. has_key: requests need one.
+        """
+        middleware = [Middleware(CrossOrigin, origins, has_key), Middleware(CountedBodies, unread)]
         super().__init__(middleware=middleware, lifespan=lambda _: life())
         self.router.redirect_slashes = False
         self.router.default = self._answer_unknown

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from llmirage_server.api.access import is_foreign
 from llmirage_server.api.exchange import Header
 from llmirage_server.api.relay import BrokenOffError, Ending, ForwardedRequest, RelayedResponse, Tap
 from llmirage_shared.wire import errors
@@ -39,6 +41,8 @@ class HttpUpstream:
         self, request: ForwardedRequest, tap: Tap | None = None, under_way: set[Any] | None = None
     ) -> RelayedResponse:
         """See `Upstream`."""
+        if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(unquote(request.target.partition("?")[0])))):
+            raise errors.outside_base_path()
         try:
             forwarded = self._client.build_request(
                 request.method, self._target(request.target), headers=self._headers(request), content=request.body or None
@@ -59,13 +63,14 @@ class HttpUpstream:
         return self._url + target
 
     def _headers(self, request: ForwardedRequest) -> list[Header]:
-        replaced = _KEY_HEADERS if self.key is not None else ()
+        key = None if self.key is None or is_foreign(dict(request.headers)) else self.key  # no page of others uses it
+        replaced = _KEY_HEADERS if key is not None else ()
         headers = [(name, value) for name, value in request.headers if name not in _NOT_PASSED_ON and name not in replaced]
-        if self.key is not None:
+        if key is not None:
             given = {name for name, _ in request.headers}
             name = b"x-api-key" if b"x-api-key" in given or b"anthropic-version" in given else b"authorization"
             name = b"api-key" if b"api-key" in given else name
-            headers.append((name, self.key.encode() if name != b"authorization" else b"Bearer " + self.key.encode()))
+            headers.append((name, key.encode() if name != b"authorization" else b"Bearer " + key.encode()))
         headers.append((b"accept-encoding", b"identity"))  # so that events can be read, and come one by one
         return headers
 

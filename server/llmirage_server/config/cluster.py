@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
-from llmirage_shared.settings import About, did_you_mean, make_plain, settings_of, under
+from llmirage_shared.settings import About, at_call, did_you_mean, make_plain, settings_of, under
 
 AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]
@@ -55,12 +55,20 @@ def _key_problem(keys: tuple[str, ...]) -> str | None:
     return "must be of visible ASCII characters" if odd else None
 
 
-def _regex_problem(patterns: tuple[str, ...]) -> str | None:
-    for text in patterns:
+def _origin_problem(origins: tuple[str, ...]) -> str | None:
+    odd = [origin for origin in origins if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin)]
+    return f"{odd[0]!r} is no origin such as https://app.example:3000, and not *" if odd else None
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+
+
+def _regex_problem(written: tuple[str, ...]) -> str | None:
+    for text in written:
         try:
-            re.compile(text)
-        except re.error as error:
-            return f"{text!r} is no regular expression: {error}"
+            at_call("llmirage_server.replies.patterns:compiled")(text)
+        except ValueError as error:
+            return f"{text!r} {error}"
     return None
 
 
@@ -296,6 +304,13 @@ class ClusterConfig(InstanceSettings):
         False,
         "Let other machines change the server without a key (/llmirage/..., /sleep, caches); off: this machine only.",
         switch=True,
+    )
+    cors: tuple[str, ...] = _access(
+        (),
+        "Pages of this origin in a browser may call and read; may be repeated; `*`: any.",
+        metavar="ORIGIN",
+        unset="those of this machine",
+        check=_origin_problem,
     )
     max_body_mib: int = _access(
         32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1

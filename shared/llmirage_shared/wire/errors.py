@@ -282,7 +282,7 @@ def state_unavailable(problem: str) -> ApiError:
 
 
 def too_many_unread_bytes(limit_bytes: int) -> ApiError:
-    """The connection ends with this response: the rest of the body is not read."""
+    """Return 503. The connection ends with this response: the rest of the body is not read."""
     return _unavailable(
         f"The bodies of unread requests have {limit_bytes} bytes, their most (--unread-mib).",
         "server_busy",
@@ -311,8 +311,14 @@ def no_api_key() -> ApiError:
 
 
 def foreign_page(path: str, origin: str) -> ApiError:
-    """Return 403 for a page of another server that calls an endpoint of this server's own page."""
-    return ApiError(f"{path} may not be called by a page of {origin}.", status=403, code="foreign_origin")
+    """Return 403 for a page of another server that calls what such pages may not call."""
+    message = f"{path} may not be called by a page of {origin}. (HINT: --cors lets pages of an origin use the API.)"
+    return ApiError(message, status=403, code="foreign_origin")
+
+
+def outside_base_path() -> ApiError:
+    """Return 400 for a path that leads out of the upstream's base path."""
+    return ApiError("Paths with `..` are not passed on: they may lead out of the upstream's.", code="invalid_path")
 
 
 def not_local(path: str) -> ApiError:
@@ -378,6 +384,13 @@ def body_too_large(limit_bytes: int) -> ApiError:
         status=413,
         code="request_too_large",
         headers=((b"connection", b"close"),),
+    )
+
+
+def answer_too_large(limit_bytes: int, wanted_bytes: int) -> ApiError:
+    return ApiError(
+        f"The answer would be too large: its log probabilities have about {wanted_bytes} bytes, and at most {limit_bytes} "
+        "are sent in one piece. Ask for fewer tokens or fewer log probabilities."
     )
 
 

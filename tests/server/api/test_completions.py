@@ -172,15 +172,16 @@ def test_browsers_may_call(api: Any) -> None:
         "OPTIONS",
         "/v1/chat/completions",
         headers={
-            "Origin": "http://app",
+            "Origin": "http://127.0.0.1:5173",
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "authorization,content-type",
         },
     )
     assert preflight.status_code == 200
-    assert preflight.headers["access-control-allow-origin"] == "*"
+    assert preflight.headers["access-control-allow-origin"] == "http://127.0.0.1:5173"
     assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
-    assert api.request("GET", "/v1/models", headers={"Origin": "http://app"}).headers["access-control-allow-origin"] == "*"
+    answered = api.request("GET", "/v1/models", headers={"Origin": "http://127.0.0.1:5173"})
+    assert answered.headers["access-control-allow-origin"] == "http://127.0.0.1:5173"
 
 
 def test_requests_of_one_session_stay_on_one_instance_whatever_names_it(make_api: Any) -> None:

@@ -325,10 +325,13 @@ def test_no_stream_leaves_a_cycle_of_references(kind: str, leaves: bool) -> None
 
 def test_tokens_for_a_page_in_a_browser_do_not_pass_through_its_middleware() -> None:
     connection = Connection(fixed_app())
-    connection.headers = [(b"origin", b"http://a")]
+    connection.headers = [(b"origin", b"http://localhost:3000")]
     virtual_time.run(connection.run())
     head = dict(connection.messages[0][1]["headers"])
-    assert (head[b"access-control-allow-origin"], head[b"access-control-expose-headers"]) == (b"*", b"*")
+    assert (head[b"access-control-allow-origin"], head[b"access-control-expose-headers"]) == (
+        b"http://localhost:3000",
+        b"*",
+    )
     assert connection.in_task == [False] * 10
 
 
@@ -339,7 +342,9 @@ def test_a_fault_breaks_the_connection_of_a_page_in_a_browser_too(origin: bool) 
     async def main() -> None:
         connection = Connection(app)
         connection.transport = transport = _Closing(connection)
-        connection.headers = [(b"x-llmirage-fault", b"cut; after_tokens=3")] + [(b"origin", b"http://a")] * origin
+        connection.headers = [(b"x-llmirage-fault", b"cut; after_tokens=3")] + [
+            (b"origin", b"http://localhost:3000")
+        ] * origin
         await connection.run()
         assert transport.closed
         assert 1 <= len(texts(connection.body)) < 10
@@ -373,7 +378,7 @@ def test_middleware_of_starlette_can_be_added() -> None:
     app = fixed_app()
     app.add_middleware(Upper, mark=b"1")
     connection = Connection(app, "/v1/chat/completions", **CHAT)
-    connection.headers = [(b"origin", b"http://a")]
+    connection.headers = [(b"origin", b"http://localhost:3000")]
     virtual_time.run(connection.run())
     assert (b"x-marked", b"1") in connection.messages[0][1]["headers"]
     assert connection.body.endswith(b"DATA: [DONE]\n\n")

@@ -69,7 +69,7 @@ def test_the_messages_api_refuses_in_its_own_words(guarded: Any) -> None:
 def test_probes_and_preflights_need_no_key(guarded: Any) -> None:
     assert guarded.request("GET", "/health").status_code == 200
     assert guarded.request("GET", "/ping").status_code == 200
-    preflight = {"origin": "http://a", "access-control-request-method": "POST"}
+    preflight = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
     assert guarded.request("OPTIONS", "/v1/chat/completions", headers=preflight).status_code == 200
     assert guarded.request("OPTIONS", "/v1/chat/completions").status_code == 401  # which is none
     assert "sk-first" not in guarded.request("GET", "/server_info", headers=bearer("other")).text
@@ -210,13 +210,17 @@ def test_browsers_may_call(api: Any) -> None:
     asked = api.request(
         "OPTIONS",
         "/v1/responses",
-        headers={"origin": "http://a", "access-control-request-method": "POST", "access-control-request-headers": "x-y"},
+        headers={
+            "origin": "http://localhost:3000",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "x-y",
+        },
     )
-    assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, "*")
+    assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, "http://localhost:3000")
     assert asked.headers["access-control-allow-headers"] == "x-y"
     assert "POST" in asked.headers["access-control-allow-methods"]
-    answered = api.post("/v1/chat/completions", BODY, headers={"origin": "http://a"})
-    assert answered.headers["access-control-allow-origin"] == "*"
+    answered = api.post("/v1/chat/completions", BODY, headers={"origin": "http://localhost:3000"})
+    assert answered.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert answered.headers["access-control-expose-headers"] == "*"
 
 

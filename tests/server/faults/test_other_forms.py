@@ -100,7 +100,7 @@ def test_what_a_browser_asks_before_it_calls_is_answered(kind: str) -> None:
             more = {"requests_per_min": 1} if kind == "rate_limit" else {}
             fault = {"kind": kind, "endpoint": "/v1/*", **more}
             (await client.post("/llmirage/faults", json=fault)).raise_for_status()
-            asked = {"origin": "http://a", "access-control-request-method": "POST"}
+            asked = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
             answer: Any = await client.options("/v1/chat/completions", headers=asked)
         return int(answer.status_code)
 
