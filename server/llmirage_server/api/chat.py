@@ -62,6 +62,9 @@ class ChatHandler(ServiceHandler):
         prompts = [EncodedPrompt(ids, request.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         tokenizer = await service.tokenizer()
+        if body.store and sampling.logprobs is not None:
+            tokens = sum(len(choice.reply.ids) for choice in generation.choices)
+            exchange.expect_logprobs(tokens * (1 + sampling.logprobs), at_once=True)
         tier = "default" if body.service_tier in (None, "auto") else body.service_tier
         head = ResponseHead(new_id("chatcmpl-"), int(time.time()), body.model, service.system_fingerprint, tier)
         answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state, exchange.dialect)
@@ -70,8 +73,8 @@ class ChatHandler(ServiceHandler):
         await finish(generation, exchange)
         completion = answer.completion() | cached_details(generation, exchange)
         if sampling.about_prompt:
-            completion |= await prompt_fields(generation.choices[0], sampling, tokenizer)
-        return exchange.json(completion)
+            completion |= prompt_fields(generation.choices[0], sampling, tokenizer)
+        return await exchange.large_json(completion)
 
 
 def _refuse_sound(index: int, model: str, dialect: Dialect) -> None:

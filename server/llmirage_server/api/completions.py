@@ -53,7 +53,7 @@ class CompletionsHandler(ServiceHandler):
         kept = [choice for index, choice in enumerate(generation.choices) if index % best_of < n]
         choices = await exchange.apart(lambda: list(map(answer.finished, kept)))
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
-            finished.more = await prompt_fields(choice, sampling, tokenizer)
+            finished.more = prompt_fields(choice, sampling, tokenizer)
         completion = text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
         if exchange.dialect.vendor.content_filters:
             completion = filtered(completion, len(prompts))

@@ -41,6 +41,9 @@ logger = logging.getLogger("llmirage")
 T = TypeVar("T")
 
 MOST_BODY_BYTES = 32 << 20
+MOST_ANSWER_BYTES = 64 << 20  # of log probabilities in one piece, about
+_MOST_AT_ONCE_BYTES = 1 << 20  # that are written while nothing else runs
+_LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 FAULT_HEADER = b"x-llmirage-fault"
@@ -290,13 +293,28 @@ class HttpExchange:
         """Headers that only one API has."""
         return ()
 
+    def expect_logprobs(self, entries: int, at_once: bool = False) -> None:
+        """Note that the answer will have as many log probabilities. at_once: in one event of a stream, or a stored record.
+
+        Raises ApiError (400) for too large an answer, and (503) without room for it.
+        """
+        size = entries * _LOGPROB_BYTES
+        if size > (most := _MOST_AT_ONCE_BYTES if at_once else MOST_ANSWER_BYTES):
+            raise errors.answer_too_large(most, size)
+        if size > LARGE_BYTES:
+            self.is_large = True
+            if self.held is not None:
+                self.held.take(size)
+
     def json(self, value: Any, status: int = 200) -> Response:
         response = _JSONResponse(value, status)
         response.raw_headers += self.response_headers(b"application/json")
         return response
 
     async def large_json(self, value: Mapping[str, Any] | Sequence[Any]) -> Response:
-        """As `json`; of a large request written in pieces, between which others run."""
+        """As `json`; of a large request or answer written in a thread, in pieces, between which others run."""
+        if not self.is_large:
+            return self.json(value)
         return self.pieces(await self.apart(lambda: json_pieces.written(value)), b"application/json")
 
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:

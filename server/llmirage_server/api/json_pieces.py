@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,36 @@ _PIECE_CHARACTERS = 1 << 17
 _PIECE_BYTES = 1 << 16
 _MANY = 1_000  # numbers of a list that are written at once
 
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+class LazyList(Sequence[Any]):
+    """A list of a JSON value whose items are made when they are written: they may take a hundred times their bytes."""
+
+    def __init__(self, make: Callable[[int], Any], places: Sequence[int]) -> None:
+        """make: the item of a place."""
+        self._make = make
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LazyList: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return LazyList(self._make, self._places[index])
+        return self._make(self._places[index])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, LazyList) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
 
 
 def written(value: Any) -> list[bytes]:
@@ -42,8 +71,14 @@ def _parts(value: Any) -> Iterator[str]:
             yield f"{',' if place else '{'}{encode(name)}:"
             yield from _parts(inner)
         yield "}"
+    elif isinstance(value, LazyList):
+        yield "["
+        for place, item in enumerate(value):
+            yield "," if place else ""
+            yield encode(item)
+        yield "]"
     elif isinstance(value, list) and value:
-        plain = not any(isinstance(item, dict | list | str) for item in value)
+        plain = not any(isinstance(item, dict | list | str | LazyList) for item in value)
         yield "["
         for start in range(0, len(value), _MANY if plain else 1):
             yield "," if start else ""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from llmirage_server.api.generation import Choice
+from llmirage_server.api.json_pieces import LazyList
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import PartKind, Reply
-from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.sampling import Sampling
-
-_MANY = 256  # tokens of a prompt; more must not hold up the streams of others
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,40 +34,43 @@ class ReplyLogprobs:
         ]
         return entry
 
-    def content(self, kind: PartKind = "text") -> list[dict[str, Any]]:
+    def content(self, kind: PartKind = "text") -> LazyList:
         """Entries of all text, for chat's `logprobs.content`; or those of another kind of part."""
+        parts = [part for part in self.reply.all_parts if part.kind == kind]
+        return self.entries([place for part in parts for place in range(part.start, part.end)])
+
+    def entries(self, places: Iterable[int]) -> LazyList:
+        """Those of the tokens at these places that show something."""
         pieces = self.reply.pieces
-        return [
-            self.entry(place)
-            for part in self.reply.all_parts
-            if part.kind == kind
-            for place in range(part.start, part.end)
-            if pieces[place]
-        ]
+        return LazyList(self.entry, [place for place in places if pieces[place]])
 
     def text(self, prompt_pieces: list[str] | None = None) -> dict[str, Any]:
         """The four parallel lists of text completions, an echoed prompt's tokens first (the first has no value)."""
-        tokens: list[str] = []
-        pieces = list(prompt_pieces or ())
-        values: list[float | None] = []
-        tops: list[dict[str, float] | None] = []
-        for place, piece in enumerate(prompt_pieces or ()):
-            found = token_logprob(len(piece), place, self.tokenizer.vocab_size)
-            tokens.append(piece)
-            values.append(found.logprob if place else None)
-            tops.append({piece: found.logprob} if place else None)
-        for place, piece in enumerate(self.reply.pieces):
-            if piece:
-                found = self._token(place)
-                tokens.append(self._name(found.id, piece))
-                pieces.append(piece)
-                values.append(found.logprob)
-                tops.append({self._name(t, piece if t == found.id else self._text(t)): p for t, p in found.top})
-        offsets, at = [], 0
-        for piece in pieces:
-            offsets.append(at)
-            at += len(piece)
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+        echoed = prompt_pieces or []
+        places = [place for place, piece in enumerate(self.reply.pieces) if piece]
+        pieces = [*echoed, *[self.reply.pieces[place] for place in places]]
+        ids = self.reply.ids
+        tokens = [*echoed, *[self._name(int(ids[place]), self.reply.pieces[place]) for place in places]]
+        everywhere = [*range(-len(echoed), 0), *places]  # before the reply: the prompt
+
+        def value(place: int) -> float | None:
+            if place >= 0:
+                return float(self._token(place).logprob)
+            place += len(echoed)
+            return token_logprob(len(echoed[place]), place, self.tokenizer.vocab_size).logprob if place else None
+
+        def top(place: int) -> dict[str, float] | None:
+            if place < 0:
+                return {echoed[place]: found} if (found := value(place)) is not None else None
+            found, piece = self._token(place), self.reply.pieces[place]
+            return {self._name(t, piece if t == found.id else self._text(t)): p for t, p in found.top}
+
+        return {
+            "tokens": tokens,
+            "token_logprobs": LazyList(value, everywhere),
+            "top_logprobs": LazyList(top, everywhere),
+            "text_offset": [0, *itertools.accumulate(map(len, pieces[:-1]))] if pieces else [],
+        }
 
     def _token(self, place: int) -> Any:
         return token_logprob(int(self.reply.ids[place]), place, self.tokenizer.vocab_size, self.top)
@@ -90,23 +93,19 @@ def reply_logprobs(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> 
     return ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
 
 
-async def prompt_fields(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
+def prompt_fields(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
     """vLLM's fields about the prompt of a choice, as far as the request asks for them."""
     fields: dict[str, Any] = {}
+    ids = choice.request.prompt
     if sampling.prompt_logprobs is not None:
-        fields["prompt_logprobs"] = await _prompt_logprobs(choice.request.prompt, tokenizer, sampling.prompt_logprobs)
+        most = sampling.prompt_logprobs
+        # By place, the likely tokens and itself, by their ids; None for the first.
+        fields["prompt_logprobs"] = LazyList(
+            lambda place: _ranked(int(ids[place]), place, tokenizer, most) if place else None, range(len(ids))
+        )
     if sampling.return_token_ids:
-        fields["prompt_token_ids"] = choice.request.prompt.tolist()
+        fields["prompt_token_ids"] = ids.tolist()
     return fields
-
-
-async def _prompt_logprobs(ids: TokenIds, tokenizer: Tokenizer, top: int) -> list[dict[str, Any] | None]:
-    """vLLM's form: for each token of a prompt the likely tokens and itself, by their ids; None for the first."""
-
-    def work() -> list[dict[str, Any] | None]:
-        return [None, *[_ranked(token, place, tokenizer, top) for place, token in enumerate(ids.tolist()[1:], 1)]]
-
-    return await asyncio.to_thread(work) if len(ids) > _MANY else work()
 
 
 def _ranked(token: int, place: int, tokenizer: Tokenizer, top: int) -> dict[str, Any]:

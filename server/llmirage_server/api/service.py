@@ -293,6 +293,8 @@ class Service:
                 )
                 for (place, asked_for), planned in zip(some, replies, strict=True)
             ]
+        if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+            exchange.expect_logprobs(_logprobs(prompts, choices, sampling))
         usage = None if scripted is None else scripted.usage
         sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
         generation = Generation(
@@ -388,6 +390,15 @@ def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
     """What a request may cost: its prompts, and all that it allows to be generated."""
     requested = (sampling.max_tokens or 0) * sampling.n * len(prompts)
     return requested + sum(len(prompt.ids) for prompt in prompts)
+
+
+def _logprobs(prompts: Sequence[EncodedPrompt], choices: Sequence[Choice], sampling: Sampling) -> int:
+    """How many log probabilities an answer has; those of a stream come one by one."""
+    if sampling.stream:
+        return 0
+    of_prompts = 0 if sampling.prompt_logprobs is None else sum(len(prompt.ids) for prompt in prompts) * sampling.n
+    of_replies = 0 if sampling.logprobs is None else sum(len(choice.reply.ids) for choice in choices)
+    return of_prompts * max(1, sampling.prompt_logprobs or 0) + of_replies * (1 + (sampling.logprobs or 0))
 
 
 _Wanted = tuple[int, ReplyRequest]  # the number of the prompt, and one choice for it

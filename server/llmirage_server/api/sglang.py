@@ -16,6 +16,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
+from llmirage_server.api.json_pieces import LazyList
 from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
 from llmirage_server.api.service import Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
@@ -52,6 +53,11 @@ class SglangHandler(ServiceHandler):
             lambda: _constraints(params), "sampling_params.json_schema", service.text.plan_in_thread
         )
         generation = await service.generate(prompts, sampling, served, exchange, param, constraints)
+        if request.return_logprob:
+            first = request.logprob_start_len
+            of_prompts = sum(len(prompt.ids) for prompt in prompts) * sampling.n if first is not None and first >= 0 else 0
+            tokens = of_prompts + sum(len(choice.reply.ids) for choice in generation.choices)
+            exchange.expect_logprobs(tokens * (1 + (request.top_logprobs_num or 0)), sampling.stream)
         tokenizer = await service.tokenizer()
         rids = _rids(request.rid, len(generation.choices))
         silent, instead = params.max_new_tokens == 0, generation.usage_instead or {}
@@ -73,7 +79,7 @@ class SglangHandler(ServiceHandler):
         finally:
             self._forget(rids)
         bodies = [answer.body() for answer in answers]
-        return exchange.json(bodies[0] if one else bodies)
+        return await exchange.large_json(bodies[0] if one else bodies)
 
     async def abort_request(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.engines.AbortRequest.check)
@@ -219,23 +225,27 @@ class _SglangAnswer:
         start = request.logprob_start_len
         first = len(prompt) if start is None or start < 0 else min(start, len(prompt))
         top = request.top_logprobs_num or 0
-        inputs = [(int(prompt[place]), place) for place in range(first, len(prompt))]
-        outputs = [(int(token), place) for place, token in enumerate(self.choice.reply.ids[:shown])]
+        ids = self.choice.reply.ids
         found: dict[str, Any] = {
-            "input_token_logprobs": [self._entry(token, place, place > 0) for token, place in inputs],
-            "output_token_logprobs": [self._entry(token, place) for token, place in outputs],
+            "input_token_logprobs": LazyList(
+                lambda place: self._entry(prompt[place], place, place > 0), range(first, len(prompt))
+            ),
+            "output_token_logprobs": LazyList(lambda place: self._entry(ids[place], place), range(shown)),
         }
         if top:
-            found["input_top_logprobs"] = [self._top(token, place, top) if place else None for token, place in inputs]
-            found["output_top_logprobs"] = [self._top(token, place, top) for token, place in outputs]
+            found["input_top_logprobs"] = LazyList(
+                lambda place: self._top(prompt[place], place, top) if place else None, range(first, len(prompt))
+            )
+            found["output_top_logprobs"] = LazyList(lambda place: self._top(ids[place], place, top), range(shown))
         return found
 
-    def _entry(self, token: int, place: int, known: bool = True) -> list[Any]:
+    def _entry(self, id_: Any, place: int, known: bool = True) -> list[Any]:
+        token = int(id_)
         logprob = token_logprob(token, place, self.tokenizer.vocab_size).logprob if known else None
         return [logprob, token, self._text(token)]
 
-    def _top(self, token: int, place: int, top: int) -> list[list[Any]]:
-        found = token_logprob(token, place, self.tokenizer.vocab_size, top)
+    def _top(self, token: Any, place: int, top: int) -> list[list[Any]]:
+        found = token_logprob(int(token), place, self.tokenizer.vocab_size, top)
         return [[logprob, other, self._text(other)] for other, logprob in found.top]
 
     def _text(self, token: int) -> str | None:

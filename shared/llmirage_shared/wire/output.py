@@ -27,7 +27,7 @@ _OBFUSCATION = re.compile(rb',"obfuscation":"\w*"(\}\n\n)')
 _BLANK = len(b"\n\n")
 _DATA = len(b"data: ")
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
 _ESCAPED_LIMIT = 200_000  # pieces are tokens of one vocabulary: only echoed prompts reach this limit
 _escaped: dict[str, bytes] = {}
 

@@ -74,7 +74,10 @@ class ResponsesHandler(ServiceHandler):
         response = new_response(response_id, int(time.time()), request, request.model, context.conversation)
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
-            logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
+            top = request.top_logprobs or 0
+            logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), top)
+            at_once = request.stream or request.background or request.store is not False
+            exchange.expect_logprobs(len(choice.reply.ids) * (1 + top), bool(at_once))
         declared = () if request.compacts else request.plain_tools
         servers = await exchange.apart(lambda: listed(declared, context.items))
         options = request.stream_options
@@ -107,7 +110,7 @@ class ResponsesHandler(ServiceHandler):
                 opening=writer.opening(),
             ).start()
         await finish(generation, exchange)
-        return exchange.json(finished())
+        return await exchange.large_json(finished())
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         service, response_id = self._service, exchange.path_id()

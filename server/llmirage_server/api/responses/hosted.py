@@ -137,7 +137,7 @@ class OutputItem:
         """The item in `output_item.added`."""
         raise NotImplementedError
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         """The item in `output_item.done` and in the response. logprobs: of its tokens."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class OutputItem:
         """The events after it was added."""
         yield from ()
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         """The events before it is done."""
         raise NotImplementedError
 
@@ -160,13 +160,13 @@ class ListedTools(OutputItem):
     def opening(self) -> Item:
         return {**self._item, "tools": []}
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         return self._item
 
     def begun(self) -> Iterator[Event]:
         yield "mcp_list_tools.in_progress", {}
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         yield "mcp_list_tools.completed", {}
 
 
@@ -193,14 +193,14 @@ class HostedCall(OutputItem):
     def opening(self) -> Item:
         return self._item("in_progress", begun=True)
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         return self._item(self._status())
 
     def begun(self) -> Iterator[Event]:
         if self._runs_here:
             yield f"{self.kind}.in_progress", {}
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         if not self._runs_here:
             return
         if self._kind == "code_interpreter":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmirage_server.api.responses.hosted import Event, OutputItem
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
@@ -42,14 +42,14 @@ class MessageOutput(OutputItem):
     def opening(self) -> Item:
         return {"id": self.id, "type": "message", "status": "in_progress", "content": [], "role": "assistant"}
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         content = [self._content(self.text, logprobs, self.annotations)]
         return {"id": self.id, "type": "message", "status": self._status, "content": content, "role": "assistant"}
 
     def begun(self) -> Iterator[Event]:
         yield "content_part.added", {"part": self._content("", [], [])}
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         for number, annotation in enumerate(self.annotations):
             yield "output_text.annotation.added", {"annotation_index": number, "annotation": annotation}
         yield (
@@ -58,7 +58,7 @@ class MessageOutput(OutputItem):
         )
         yield "content_part.done", {"part": self._content(self.text, logprobs, self.annotations)}
 
-    def _content(self, text: str, logprobs: list[Item], annotations: list[Item]) -> Item:
+    def _content(self, text: str, logprobs: Sequence[Item], annotations: list[Item]) -> Item:
         if not self.has_logprobs:
             return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": text}
@@ -74,10 +74,10 @@ class CompactionOutput(OutputItem):
     def opening(self) -> Item:
         return {"id": self.id, "type": "compaction", "encrypted_content": ""}
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         return {**self.opening(), "encrypted_content": sealed(self._text)}
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         yield from ()
 
 
@@ -95,7 +95,7 @@ class ReasoningOutput(OutputItem):
     def opening(self) -> Item:
         return {"id": self.id, "type": "reasoning", "summary": []}
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         item = self.opening()
         if self._summarised:
             item["summary"] = [{"type": "summary_text", "text": self._text}]
@@ -109,7 +109,7 @@ class ReasoningOutput(OutputItem):
         if self._summarised:
             yield "reasoning_summary_part.added", {"part": {"type": "summary_text", "text": ""}}
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         yield f"{self.delta}.done", {"text": self._text}
         if self._summarised:
             yield "reasoning_summary_part.done", {"part": {"type": "summary_text", "text": self._text}}
@@ -130,10 +130,10 @@ class CallOutput(OutputItem):
     def opening(self) -> Item:
         return self._item("in_progress", "")
 
-    def finished(self, logprobs: list[Item]) -> Item:
+    def finished(self, logprobs: Sequence[Item]) -> Item:
         return self._item(self._status, self._text)
 
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+    def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
         name = {"name": self.part.name} if self._type == "function_call" else {}
         yield f"{self.delta}.done", {**name, self._field: self._text}
 

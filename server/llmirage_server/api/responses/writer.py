@@ -98,10 +98,10 @@ class ResponseWriter:
         """All output items as they are when the reply is complete."""
         return [item.finished(self._all_logprobs(item)) for item in self.items]
 
-    def _all_logprobs(self, item: OutputItem) -> list[Item]:
+    def _all_logprobs(self, item: OutputItem) -> Sequence[Item]:
         if self._logprobs is None or not item.has_logprobs:
             return []
-        return [self._logprobs.entry(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
+        return self._logprobs.entries(range(item.part.start, item.part.end))
 
     def _open(self, index: int) -> bytes:
         item = self.items[index]
