@@ -311,6 +311,7 @@ class ClusterConfig(InstanceSettings):
         metavar="ORIGIN",
         unset="those of this machine",
         check=_origin_problem,
+        flag="serve",
     )
     max_body_mib: int = _access(
         32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1

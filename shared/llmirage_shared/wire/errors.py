@@ -284,7 +284,7 @@ def state_unavailable(problem: str) -> ApiError:
 def too_many_unread_bytes(limit_bytes: int) -> ApiError:
     """Return 503. The connection ends with this response: the rest of the body is not read."""
     return _unavailable(
-        f"The bodies of unread requests have {limit_bytes} bytes, their most (--unread-mib).",
+        f"The bodies of unread requests have {limit_bytes} bytes, their most (--set unread_mib=N).",
         "server_busy",
         ((b"connection", b"close"), (b"retry-after", b"1")),
     )
