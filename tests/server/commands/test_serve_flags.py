@@ -255,6 +255,8 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "api_key": ((), ["--api-key", "secret"], guard),
     "api_key_file": ((), ["--set", f"api_key_file={KEYS}"], guard),
     "open_admin": ((), ["--set", "open_admin=true"], lambda app: app.service.open_admin),
+    "cors": ((), ["--cors", "https://app.example"], lambda app: app.user_middleware[0].args[0]),
+    "unread_mib": ((), ["--set", "unread_mib=2"], lambda app: app.service.unread.most),
     "max_body_mib": ((), ["--set", "max_body_mib=2"], lambda app: app.service.most_body_bytes),
     "websocket_limit_s": ((), ["--set", "websocket_limit_s=9"], lambda app: app.service.websocket_limit_s),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
