@@ -11,8 +11,8 @@ another, with nothing else entered in between, are one visit. No file is entered
 in (until the cluster has the request), nor on the way out (in each tick of the driver, until the bytes are handed to the
 connection).
 
-Not steps: constructors and what they call (they keep what they are given), the clock, and the journal, and what measures
-the server's own pace (they are told, and give nothing back).
+Not steps: constructors and what they call (they keep what they are given), the clock, and the journal, what counts bytes
+and what measures the server's own pace (they are told, and give nothing back).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ SERVER, SHARED = Path(llmirage_server.__file__).parent, Path(llmirage_shared.__f
 DESIGN = Path(__file__).resolve().parents[3] / "DESIGN.md"
 MOST_FILES = 15
 NO_STEPS = (
+    "server/api/byte_budget.py",
     "shared/virtual_time.py",
     "server/telemetry/journal.py",
     "server/telemetry/sent_times.py",

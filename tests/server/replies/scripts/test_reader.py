@@ -49,7 +49,7 @@ MISTAKES = """
 {when: {user: a}}                                | : reply is missing
 {when: {user: 42}, reply: b}                     | .when.user: must be a text or one of contains, exact, regex; not 42
 {when: {user: ''}, reply: b}                     | .when.user: must not be empty
-{when: {user: {regex: '(a'}}, reply: b}          | .when.user: is not a regular expression: missing ) at position 2
+{when: {user: {regex: '(a'}}, reply: b}          | .when.user: is not a regular expression of RE2: missing ): (a
 {when: {user: {regex: a, exact: b}}, reply: b}   | .when.user: must have one of contains, exact, regex
 {when: {endpoint: chta}, reply: b}               | .when.endpoint: must be one of chat, completions, responses
 {when: {turn: {from: 3, to: 2}}, reply: b}       | .when.turn: can never match: from 3 to 2
