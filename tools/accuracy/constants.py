@@ -49,7 +49,7 @@ def constants_table(runs: Sequence[MeasuredRun], processes: int) -> str:
 
 
 def _judged(with_it: Sequence[Prediction], without: Sequence[Prediction]) -> list[object]:
-    """How many runs, models and GPUs can tell, and the errors of these runs."""
+    """Support of a constant: numbers of runs, models and GPUs, and the errors of these runs."""
     pairs = [pair for pair in zip(with_it, without, strict=True) if _tells(*pair)]
     if not pairs:
         return [0, 0, 0, *["-"] * len(_METRICS)]

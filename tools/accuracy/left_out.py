@@ -130,7 +130,7 @@ def _predict(run: MeasuredRun, constants: Constants, left_out: bool = False) -> 
 
 
 def changes_of(run: MeasuredRun, constants: Constants, left_out: bool = False) -> tuple[dict[str, float], dict[str, Any]]:
-    """Of engine and GPU. What runs said of an AMD GPU's kernels is left out with it, not what was published of its steps."""
+    """Constants of an engine and a GPU. Those fitted to runs on an AMD GPU are left out with it, published ones are not."""
     host = dict(zip(VALUES, constants, strict=True))
     engine = find_engine(engine_of(run))
     host["host_step_ms"] += engine.on(find_gpu(run.gpu)).host_step_ms - engine.host_step_ms

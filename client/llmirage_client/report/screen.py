@@ -25,6 +25,7 @@ _PLAIN_WIDTH = 100  # where there is no terminal to ask
 _LINES = "    \n    \n -- \n    \n    \n    \n    \n    \n"
 _GAP = 3  # characters between columns
 _WORDS = 24  # characters that a column of words needs, if it has so many
+_NAME = 40  # characters of a name that a column shows whole
 
 
 @dataclass(slots=True)
@@ -47,7 +48,9 @@ class ScreenTable:
     def fitting(self, width: int) -> Iterator[list[int]]:
         """Yield the columns of each table, for a screen of `width` characters."""
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
-        least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
+        least = [
+            min(wide, max(_WORDS, self._longest_word(at))) if self._breaks(at) else wide for at, wide in enumerate(widths)
+        ]
         rest = range(self.keys, len(widths))
         if sum(least) + _GAP * (len(widths) - 1) <= width or not rest:
             yield [*range(len(widths))]
@@ -61,6 +64,13 @@ class ScreenTable:
             shown.append(at)
         yield [*range(self.keys), *shown]
 
+    def _breaks(self, at: int) -> bool:
+        return at in self.words or at < self.keys
+
+    def _longest_word(self, at: int) -> int:
+        """Return the width that keeps the names in a column whole, so that they can be copied."""
+        return min(_NAME, max(len(word) for row in (self.columns, *self.rows) for word in row[at].split() or [""]))
+
     def drawn(self, columns: Sequence[int]) -> Table:
         from rich import box
         from rich.table import Table
@@ -68,8 +78,9 @@ class ScreenTable:
         heads = [self.columns[at] for at in columns]
         table = Table(show_header=any(heads), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
         for at, head in zip(columns, heads, strict=True):
-            left = at < self.keys or at in self.words
-            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+            left = self._breaks(at)
+            least = self._longest_word(at) if left else None
+            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left, min_width=least)
         for row in self.rows:
             table.add_row(*(row[at] for at in columns))
         return table

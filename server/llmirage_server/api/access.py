@@ -51,7 +51,7 @@ def own_pages_only(guard: Guard | None, is_open: bool) -> Guard:
 
 
 def is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page that another server sent to a browser makes the request, or may make it.
+    """Return True for a request that a page of another server makes, or may make, in a browser.
 
     Browsers send Sec-Fetch-Site to https and to this machine only. Elsewhere they are known by their name, and their pages
     by Origin or Referer, which a page may leave out.
@@ -66,7 +66,7 @@ def is_foreign(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def is_browser(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the request may come from a browser."""
+    """Return True for a request that may come from a browser."""
     return b"origin" in headers or b"sec-fetch-site" in headers or headers.get(b"user-agent", b"").startswith(b"Mozilla/")
 
 
@@ -85,7 +85,7 @@ def _is_local(client: Sequence[object] | None) -> bool:
 
 
 def is_public(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether Host may be the name of a page from elsewhere that resolves to this machine, or of a proxy for others."""
+    """Return True where Host may be a foreign name that resolves to this machine, or a proxy's."""
     host = headers.get(b"host", b"").decode("latin-1")
     name = host.partition(":")[0].rstrip(".").lower()  # "" or a bracket of an address of IPv6
     own = (gethostname().lower(), "localhost", "local", "internal", "test", "localdomain", "home.arpa")

@@ -32,7 +32,7 @@ class ByteBudget:
 
 
 class Held:
-    """What one request, or one connection, has taken of a budget."""
+    """Bytes that one request, or one connection, has taken of a budget."""
 
     __slots__ = ("_budget", "bytes")
 

@@ -40,7 +40,7 @@ class ReplyLogprobs:
         return self.entries([place for part in parts for place in range(part.start, part.end)])
 
     def entries(self, places: Iterable[int]) -> LazyList:
-        """Those of the tokens at these places that show something."""
+        """Return the entries of the tokens at these places, without those that show nothing."""
         pieces = self.reply.pieces
         return LazyList(self.entry, [place for place in places if pieces[place]])
 

@@ -393,7 +393,7 @@ def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
 
 
 def _logprobs(prompts: Sequence[EncodedPrompt], choices: Sequence[Choice], sampling: Sampling) -> int:
-    """How many log probabilities an answer has; those of a stream come one by one."""
+    """Return the number of log probabilities of a whole answer; 0 for a stream, whose come one by one."""
     if sampling.stream:
         return 0
     of_prompts = 0 if sampling.prompt_logprobs is None else sum(len(prompt.ids) for prompt in prompts) * sampling.n

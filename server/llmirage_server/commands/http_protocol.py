@@ -41,7 +41,7 @@ IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
 _HEAD_END = b"\r\n\r\n"  # of headers; a chunked body ends so, too
 _Phase = Literal["idle", "head", "body"]
-"""What a connection waits for: a request; the end of its headers; the end of its body."""
+"""States of a connection that waits: for a request, for the end of its headers, for the end of its body."""
 
 
 @dataclass(slots=True)
@@ -347,7 +347,7 @@ class BoundedProtocol(StampingProtocol):
             self._deadline = self.loop.call_at(self._due_s(), self._look)
 
     def _due_s(self) -> float:
-        """When what has begun must be complete, or more of the body must have come."""
+        """Return the deadline of a request that has begun, or of the next part of its body."""
         in_body_s = self._body_bytes / self._limits.body_bytes_per_s if self._phase == "body" else 0.0
         return self._begun_s + self._limits.header_s + in_body_s
 

@@ -288,7 +288,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._timer = self._loop.call_later(PING_S, self._look)
 
     def _is_too_slow(self) -> bool:
-        """Whether a message is incomplete that should have come by now."""
+        """Return True for a message that is incomplete after its deadline."""
         allowed_s = self._limits.header_s + self._held.bytes / self._limits.body_bytes_per_s
         is_read = self._reads and not self._inbox
         return bool(self._held.bytes) and is_read and self._loop.time() - self._begun_s > allowed_s

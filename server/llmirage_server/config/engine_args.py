@@ -59,7 +59,7 @@ def _one(name: str, read: Callable[[str], Any] = str) -> _Read:
 
 
 def _speculative(text: str) -> Found:
-    """Of --speculative-config (vLLM) or speculative_config (TensorRT-LLM)."""
+    """Return the settings of --speculative-config (vLLM) or speculative_config (TensorRT-LLM)."""
     given = json.loads(text)
     if not isinstance(given, dict):
         raise ValueError("must be a JSON object")
@@ -81,7 +81,7 @@ def _compilation(text: str) -> Found:
 
 
 def _algorithm(text: str) -> Found:
-    """Of --speculative-algorithm: EAGLE and NEXTN are the model's own layers unless a draft model is named."""
+    """Return the settings of --speculative-algorithm; EAGLE and NEXTN without a draft model are the model's own layers."""
     return {"speculative_method": {"EAGLE3": "eagle3", "NGRAM": "ngram"}.get(text.upper(), "mtp")}
 
 

@@ -1,4 +1,4 @@
-"""What a page in a browser may call: requests as browsers make them, from pages of others and of this server."""
+"""Calls that a page in a browser may make: requests of pages of other servers and of this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `llmirage record` passes on: paths of its upstream's base, JSON, and its own key for no page of others."""
+"""Requests that `llmirage record` passes on: paths of its upstream's base, JSON, its own key for no page of others."""
 
 from __future__ import annotations
 

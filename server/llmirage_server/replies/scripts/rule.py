@@ -77,7 +77,7 @@ class ScriptRule:
     replied: int = 0
 
     def fits(self, request: ScriptRequest) -> Groups | None:
-        """What regular expressions matched, None if the conditions are not met."""
+        """Return the groups of the regular expressions; None if the conditions are not met."""
         groups = Groups()
         return groups if all(condition.fits(request, groups) for condition in self.when.values()) else None
 

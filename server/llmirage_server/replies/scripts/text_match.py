@@ -59,7 +59,7 @@ class TextMatch:
         return int(self.pattern.groups) if self.pattern is not None else 0
 
     def fits(self, text: str, groups: Groups | None = None) -> bool:
-        """Whether the text fits. groups: gets what the groups of a regular expression matched.
+        """Return True for a text that fits. groups: gets what the groups of a regular expression matched.
 
         Raises BudgetError where planning has too few steps left.
         """
