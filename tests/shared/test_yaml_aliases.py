@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.synthesis.profile import read_yaml
+from llmirage_server.config.instance import InstanceSettings
 from llmirage_server.perf.catalogue.own_model import model_from_file
 from llmirage_server.perf.deployment import DeploymentError
 from llmirage_server.replies.recordings.recording import Recording, RecordingError
@@ -34,11 +36,23 @@ def test_aliases_are_refused_by_every_reader(text: str, told: str, tmp_path: Pat
         (WorkloadError, lambda: read_yaml(path, "w")),
         (DeploymentError, lambda: model_from_file(str(path))),
         (yaml.YAMLError, lambda: check_aliases(text)),
+        (ConfigError, lambda: InstanceSettings(engine_args=f"trtllm-serve m --extra_llm_api_options {path}")),
     ]
     started_s = time.process_time()
     for error, read in readers:
         with pytest.raises(error, match=told):
             read()
+    assert time.process_time() - started_s < 1
+
+
+def test_the_header_of_a_trace_with_such_aliases_is_none(tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "data/traces"
+    (tmp_path / "t.csv").write_text((source / "blis_tracev2_data.csv").read_text())
+    header = (source / "blis_tracev2_header.yaml").read_text()
+    (tmp_path / "t.yaml").write_text(header + BOMB)
+    started_s = time.process_time()
+    with pytest.raises(WorkloadError):
+        load(str(tmp_path / "t.yaml"), "blis_trace")
     assert time.process_time() - started_s < 1
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmirage_client.measure.record import Record
+if TYPE_CHECKING:
+    from llmirage_client.measure.record import Record
 
 _SAME_COUNT = (0.05, 8)  # share and tokens by which counts of one tokenizer may differ: a template's, an end token
 _SAME_TEXT = (0.5, 64)  # likewise of two tokenizers

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from llmirage_client.measure.distortion import Distortion
+from llmirage_client.measure.mismatch import Mismatches
 
 NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
@@ -236,6 +237,7 @@ class RunResult:
     because the cluster and all waits ran that much faster than life.
     client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
     repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
+    mismatches: differences between what was asked of the endpoint and what came; its notes are among `notes`, too.
     distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
     workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
@@ -264,6 +266,7 @@ class RunResult:
     notes: list[str] = field(default_factory=list)  # warnings the reports must repeat
     workers: list[WorkerResult] = field(default_factory=list)
     repeats: Repeats | None = None
+    mismatches: Mismatches | None = None
     distortion: Distortion | None = None
     version: str = ""
     deployment: list[dict[str, Any]] = field(default_factory=list)

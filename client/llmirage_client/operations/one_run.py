@@ -76,7 +76,7 @@ class Outcome:
             return INTERRUPTED
         verdicts = self.verdicts
         records = self.result.records
-        unasked = self.result.options.get("fail_on_mismatch") and mismatches_of(records)
+        unasked = self.result.options.get("fail_on_mismatch") and self.result.mismatches
         if unasked or not all(verdict.met for verdict in verdicts):
             return MISSED
         failed = not judge_failures(verdicts) and any(not record.ok and not record.cancelled for record in records)
@@ -189,7 +189,8 @@ class OneRun:
         if self.pace is not None:
             values = request_columns(columns, result.speed)
             result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
-        found = [one for one in (mismatches_of(records), result.repeats, result.distortion) if one is not None]
+        result.mismatches = mismatches_of(records)
+        found = [one for one in (result.mismatches, result.repeats, result.distortion) if one is not None]
         result.notes[:0] = [note for one in found for note in one.notes]
         files = _written(result, metrics, self.records)
         return Outcome(result, metrics, self.options, files, self.roots_taken, self.simulated)

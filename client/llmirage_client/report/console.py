@@ -11,7 +11,6 @@ from typing import TextIO
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute
-from llmirage_client.measure.mismatch import mismatches_of
 from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
@@ -274,7 +273,7 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
 
 
 def _first_notes(result: RunResult) -> list[str]:
-    found = (mismatches_of(result.records), result.repeats, result.distortion)
+    found = (result.mismatches, result.repeats, result.distortion)
     return [note for one in found if one is not None for note in one.notes]
 
 

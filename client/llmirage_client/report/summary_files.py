@@ -13,7 +13,6 @@ from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_R
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics, Slice
-from llmirage_client.measure.mismatch import mismatches_of
 from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import verdicts_json, verdicts_of
@@ -63,7 +62,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         **({"repeats": result.repeats.as_dict()} if result.repeats else {}),
         **({"distortion": result.distortion.as_dict()} if result.distortion else {}),
-        **({"mismatches": found.as_dict()} if (found := mismatches_of(result.records)) else {}),
+        **({"mismatches": result.mismatches.as_dict()} if result.mismatches else {}),
         "notes": list(result.notes),
         **({"slo": verdicts_json(verdicts)} if verdicts else {}),
     }

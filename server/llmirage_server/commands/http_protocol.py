@@ -33,9 +33,8 @@ make_websocket: Callable[..., asyncio.Protocol] = at_call("llmirage_server.comma
 load_websockets: Callable[[], None] = at_call("llmirage_server.commands.websocket_protocol:loaded")
 
 HEADER_BYTES = 64 * 1024
-HEADER_S = (
-    30.0  # from the first byte of a request, or from the connection, to the end of the headers; of a body beside its rate
-)
+# From the first byte of a request, or from the connection, to the end of the headers; of a body, beside what its rate gives.
+HEADER_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a body that comes more slowly is not waited for
 IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
@@ -215,7 +214,7 @@ class BoundedProtocol(StampingProtocol):
         return len(data)
 
     def _count(self, size: int) -> None:
-        """A request has come in part: wait for the rest, unless it holds too much."""
+        """Wait for the rest of a request that has come in part, unless it holds too much."""
         self._dry_bytes = 0 if self._grew else self._dry_bytes + size
         if self._dry_bytes > self._limits.header_bytes:
             self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
@@ -413,7 +412,7 @@ class BoundedProtocol(StampingProtocol):
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
-    """The length of a body, -1 for a chunked one. The parser has checked it."""
+    """Return the length of a body, -1 for a chunked one. The parser has checked it."""
     return next((int(value) for name, value in headers if name == b"content-length"), -1)
 
 

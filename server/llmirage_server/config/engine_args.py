@@ -14,6 +14,7 @@ import yaml
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import About
+from llmirage_shared.yaml_lines import check_aliases
 
 # Words that start a server, and whose server it is; a name that follows those in the second line is the model.
 _STARTS = {
@@ -185,7 +186,7 @@ def _command(words: Sequence[str], found: EngineArgs) -> tuple[str, list[str]]:
 
 
 def _arguments(words: Sequence[str], found: EngineArgs) -> Iterator[tuple[str, str | None, str]]:
-    """Each argument by its name with underscores, its value (None of one that stands alone), and both as given.
+    """Yield each argument by its name with underscores, its value (None of one that stands alone), and both as given.
 
     Files of further arguments are opened.
     """
@@ -209,9 +210,11 @@ def _arguments(words: Sequence[str], found: EngineArgs) -> Iterator[tuple[str, s
 
 
 def _file(path: str, found: EngineArgs) -> Iterator[tuple[str, str | None, str]]:
-    """The keys of a YAML file, those of its sections with the section's name before them."""
+    """Yield the keys of a YAML file, those of its sections with the section's name before them."""
     try:
-        tree = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+        check_aliases(text)
+        tree = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         found.problems.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
         return

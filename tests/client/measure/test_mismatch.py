@@ -79,16 +79,19 @@ def test_names_of_models(wanted: Any, came: str | None, other: bool) -> None:
 def test_the_report_begins_with_it_and_the_summary_has_it() -> None:
     wrong = asked(50, tokens=100)
     wrong.exchange.other_model = ("gpt-4o", "tiny")
-    result = run([wrong])
-    notes = mismatches_of(result.records).notes
+    result = run([wrong], mismatches=mismatches_of([wrong]))
+    assert result.mismatches is not None
+    notes = result.mismatches.notes
     assert len(notes) == 2
     assert "all requests name another model: gpt-4o asked, tiny answered" in notes[1]
     found = summary_json(result, compute(result), "")["llmirage"]["mismatches"]
     assert [one["kind"] for one in json.loads(json.dumps(found))] == ["reply_length", "model"]
-    assert "mismatches" not in summary_json(run([record()]), compute(run([record()])), "")["llmirage"]
+    plain = run([record()], mismatches=mismatches_of([record()]))
+    assert "mismatches" not in summary_json(plain, compute(plain), "")["llmirage"]
 
 
 def test_the_head_of_the_report_has_it(capsys: pytest.CaptureFixture[str]) -> None:
-    render(run([asked(50, tokens=100)]))
+    records = [asked(50, tokens=100)]
+    render(run(records, mismatches=mismatches_of(records)))
     head = capsys.readouterr().out.partition("Latency in ms")[0]
     assert "50 tokens asked, 100 came" in " ".join(head.split())

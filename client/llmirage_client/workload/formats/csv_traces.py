@@ -43,6 +43,7 @@ from llmirage_client.workload.hash_blocks import (
 )
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
+from llmirage_shared.yaml_lines import check_aliases
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -225,7 +226,9 @@ def _recognises_header(line: str) -> bool:
 
 def _yaml(file: Path) -> Mapping[str, Any] | None:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        check_aliases(text)
+        found = yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return found if isinstance(found, dict) and "trace_version" in found else None
