@@ -3,52 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from llmirage_client.measure.record import Record
+from llmirage_client.measure.record import Mismatch, Mismatches, Record
 
 _SAME_COUNT = (0.05, 8)  # share and tokens by which counts of one tokenizer may differ: a template's, an end token
 _SAME_TEXT = (0.5, 64)  # likewise of two tokenizers
-
-
-@dataclass(slots=True, frozen=True)
-class Mismatch:
-    """One kind of difference.
-
-    kind: reply_length, prompt_length, chunks or model. requests: that differ, of `judged`. asked, got: medians of those in
-    tokens (chunks: tokens by usage, and chunks), or names of models.
-    """
-
-    kind: str
-    requests: int
-    judged: int
-    asked: float | str
-    got: float | str
-    note: str
-
-
-@dataclass(slots=True, frozen=True)
-class Mismatches:
-    """The differences of a run; it is false when there are none."""
-
-    found: tuple[Mismatch, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.found)
-
-    @property
-    def notes(self) -> list[str]:
-        return [mismatch.note for mismatch in self.found]
-
-    def as_dict(self) -> list[dict[str, Any]]:
-        """Return the differences for JSON."""
-        return [
-            {"kind": one.kind, "requests": one.requests, "judged": one.judged, "asked": one.asked, "got": one.got}
-            for one in self.found
-        ]
 
 
 def mismatches_of(records: Iterable[Record]) -> Mismatches:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from llmirage_client.measure.distortion import Distortion
-from llmirage_client.measure.mismatch import Mismatches
 
 NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
@@ -227,6 +226,43 @@ class WorkerResult:
     clock_drift_s: float | None = None
     late_start_s: float = 0.0
     lost: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Mismatch:
+    """One kind of difference.
+
+    kind: reply_length, prompt_length, chunks or model. requests: that differ, of `judged`. asked, got: medians of those in
+    tokens (chunks: tokens by usage, and chunks), or names of models.
+    """
+
+    kind: str
+    requests: int
+    judged: int
+    asked: float | str
+    got: float | str
+    note: str
+
+
+@dataclass(slots=True, frozen=True)
+class Mismatches:
+    """The differences of a run; it is false when there are none."""
+
+    found: tuple[Mismatch, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    @property
+    def notes(self) -> list[str]:
+        return [mismatch.note for mismatch in self.found]
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """Return the differences for JSON."""
+        return [
+            {"kind": one.kind, "requests": one.requests, "judged": one.judged, "asked": one.asked, "got": one.got}
+            for one in self.found
+        ]
 
 
 @dataclass(slots=True)
