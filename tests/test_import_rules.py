@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -55,19 +56,24 @@ MAY_KNOW_THE_SERVER = (
 )
 
 
-def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
-    """Yield (absolute module name, line) for every import anywhere in a file, relative ones resolved."""
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports(path: Path, package: str) -> tuple[tuple[str, int], ...]:
+    """Return (absolute module name, line) for every import anywhere in a file, relative ones resolved."""
     parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(parts[: len(parts) - node.level]) if node.level else ""
             module = ".".join(x for x in (base, node.module or "") if x)
-            yield module, node.lineno
-            for alias in node.names:
-                yield f"{module}.{alias.name}", node.lineno
+            found += [(module, node.lineno), *((f"{module}.{alias.name}", node.lineno) for alias in node.names)]
+    return tuple(found)
 
 
 def expand(name: str) -> tuple[str, ...]:
@@ -156,7 +162,7 @@ def within_functions(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def test_only_named_modules_import_within_functions() -> None:
-    found = {name for name, path in modules().items() if any(within_functions(ast.parse(path.read_text())))}
+    found = {name for name, path in modules().items() if any(within_functions(parsed(path)))}
     assert found == IMPORTS_WHEN_CALLED.keys()
 
 
@@ -199,7 +205,7 @@ def test_no_modules_import_each_other() -> None:
 def test_a_class_name_means_one_thing() -> None:
     meant: dict[str, set[str]] = {}
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 meant.setdefault(node.name, set()).add(name)
     assert len(meant) > 300
