@@ -19,7 +19,11 @@ PACKAGES = {name: ROOT / side / name for side, name in [
     ("client", "llmirage")]}  # fmt: skip
 HTTP_LIBRARIES = ("starlette", "sse_starlette", "uvicorn", "httpx", "httpx2", "anyio", "httptools", "h11", "wsproto")
 
-SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
+FAMILIES = ("openai", "anthropic", "engines", "stored", "admin")  # of HTTP endpoints
+HTTP_ROOMS = ("http", "service", "state", "batches", "proxy", *FAMILIES)
+SERVER_ROOMS = (
+    "commands", "config", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app", "routes", *HTTP_ROOMS,
+)  # fmt: skip
 
 
 def server_rooms_but(*known: str) -> tuple[str, ...]:
@@ -30,7 +34,7 @@ def server_rooms_but(*known: str) -> tuple[str, ...]:
 WALLS = [
     ("llmirage_shared", "", ("server", "client")),
     ("llmirage_server", "", ("client",)),
-    ("llmirage_server", "api", ("server.perf", "server.app", "server.commands")),
+    *[("llmirage_server", room, ("server.perf", "server.app", "server.routes", "server.commands")) for room in HTTP_ROOMS],
     ("llmirage_server", "replies", (*server_rooms_but("replies"), "HTTP")),
     (
         "llmirage_server",
@@ -38,7 +42,7 @@ WALLS = [
         (*server_rooms_but("cluster", "perf"), "shared.tokens", "asyncio", "time", "random", "HTTP"),
     ),
     ("llmirage_server", "perf", (*server_rooms_but("perf"), "asyncio", "HTTP")),
-    ("llmirage_server", "config", ("server.commands", "server.app", "server.api", "server.drivers", "HTTP")),
+    ("llmirage_server", "config", (*server_rooms_but("config", "replies", "cluster", "perf", "faults"), "HTTP")),
     ("llmirage_server", "faults", (*server_rooms_but("faults"), "HTTP")),
     ("llmirage_server", "drivers", ("server.commands", "server.app", "server.config", "server.perf", "HTTP")),
     ("llmirage_client", "workload", ("client.load", "client.targets", "client.report", "HTTP")),
@@ -122,22 +126,22 @@ def loaded_after(statement: str) -> set[str]:
 
 # The modules that import inside functions, and why. Everywhere else imports stand at the top.
 IMPORTS_WHEN_CALLED = {
-    "llmirage_client.operations.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.load.event_loop": "uvloop is optional",
     "llmirage_client.load.variation": "tokenizer and prose take 15 ms to import, and few repeats have texts to be written",
+    "llmirage_client.operations.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
-    "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
     "llmirage_client.simulate.engine_run": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
+    "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
     "llmirage_client.simulator.engine": "the API in process brings the server's app, which the cluster alone does not need",
     "llmirage_client.workers.ray_connection": "Ray is optional",
-    "llmirage_server.api.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
-    "llmirage_server.api.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
-    "llmirage_server.api.routes": "the modules of the endpoints take 70 ms to import, for the first request",
+    "llmirage_server.admin.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
     "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
+    "llmirage_server.engines.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
     "llmirage_server.perf.catalogue.lookup": "few name a file of their own, and each kind of file has a reader",
     "llmirage_server.perf.deployment": "the module of measured tables brings logging, and few deployments ask for it",
     "llmirage_server.replies.structured.regex_syntax": "regex takes 8 ms to import, and few patterns name properties",
+    "llmirage_server.routes": "the modules of the endpoints take 70 ms to import, for the first request",
     "llmirage_shared.command_line": "only a shell that completes a word needs click.shell_completion",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
@@ -226,9 +230,9 @@ def test_a_server_is_made_without_what_only_requests_need() -> None:
     libraries = {"pydantic", "tokenizers", "jsonschema", "transformers", "httpx", "sqlite3"}
     own = {
         "replies.compose",
-        "api.chat",
-        "api.batches",
-        "api.responses.endpoint",
+        "openai.chat",
+        "batches",
+        "openai.responses.endpoint",
         "faults.rule",
         "faults.fault",
         "telemetry.page",

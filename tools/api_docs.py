@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 from api_probes import BASES, NOTES, PROBES, Probe
 
-from llmirage_server.api.absent import ABSENT
-from llmirage_server.api.openapi.operations import OPERATIONS
+from llmirage_server.admin.openapi.operations import OPERATIONS
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.http.absent import ABSENT
 
 _ID = re.compile(r"\b([a-z]+[_-])[0-9a-f]{20,}\b|\b[0-9a-f]{32}\b")
 _TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')

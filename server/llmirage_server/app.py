@@ -13,26 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmirage_server.api.absent import in_callers_form
-from llmirage_server.api.access import ApiKeys, RateLimits
-from llmirage_server.api.dialect import DIALECTS, Dialect
-from llmirage_server.api.exchange import EndpointApp
-from llmirage_server.api.faults import InjectedFaults
-from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
-from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.routes import UNKNOWN, LazyRoutes, routes
-from llmirage_server.api.service import Service, new_scripts
-from llmirage_server.api.state.memory import MemoryState
-from llmirage_server.api.state.state import State
-from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
+from llmirage_server.http.absent import in_callers_form
+from llmirage_server.http.access import ApiKeys, RateLimits
+from llmirage_server.http.application import LazyRoutes
+from llmirage_server.http.dialect import DIALECTS, Dialect
+from llmirage_server.http.exchange import EndpointApp
+from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
+from llmirage_server.routes import UNKNOWN, routes
+from llmirage_server.service.models import ServedModel, ServedModels
+from llmirage_server.service.service import Service, new_scripts
+from llmirage_server.service.text import TextLoader, TextTools, warm_up
+from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB
+from llmirage_server.state.memory import MemoryState
+from llmirage_server.state.state import State
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.standing import CacheSettings
 from llmirage_shared import tokenizer_loader
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from llmirage_server.faults.rule import FaultRule
 
 # What few servers have takes 60 ms to import.
-fail_interrupted = at_call("llmirage_server.api.responses.background:fail_interrupted")
-make_live = at_call("llmirage_server.api.admin.live:LiveHandler")
+fail_interrupted = at_call("llmirage_server.openai.responses.background:fail_interrupted")
+make_live = at_call("llmirage_server.admin.live:LiveHandler")
 make_live_cluster = at_call("llmirage_server.telemetry.page.state:LiveCluster")
-make_replay = at_call("llmirage_server.api.replay:make_replay")
-make_state_file: Callable[..., State] = at_call("llmirage_server.api.state.sqlite:SqliteState")
-make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
+make_replay = at_call("llmirage_server.proxy.replay:make_replay")
+make_state_file: Callable[..., State] = at_call("llmirage_server.state.sqlite:SqliteState")
+make_upstream = at_call("llmirage_server.proxy.upstream:HttpUpstream")
 read_faults_file: Callable[[str], Iterable[FaultRule]] = at_call("llmirage_server.faults.rule:read_faults_file")
 
 _TTL_S = 30 * 86400.0  # OpenAI keeps responses for 30 days

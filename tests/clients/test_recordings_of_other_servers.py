@@ -19,11 +19,11 @@ import pytest
 from recorded import Bytes, recordings_in
 from starlette.types import ASGIApp
 
-from llmirage_server.api.recorder import ExchangeRecorder
-from llmirage_server.api.recording_proxy import RecordingProxy
-from llmirage_server.api.upstream import HttpUpstream
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.proxy.recorder import ExchangeRecorder
+from llmirage_server.proxy.recording_proxy import RecordingProxy
+from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.store import RecordingWriter
 
 COMMANDS = {

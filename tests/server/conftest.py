@@ -67,6 +67,19 @@ def make_api(runner: asyncio.Runner) -> Callable[..., Api]:
     return lambda **settings: Api(runner, **settings)
 
 
+@pytest.fixture
+def scripted(make_api: Callable[..., Api]) -> Callable[..., Api]:
+    """An API whose script has these rules."""
+
+    def make(*rules: Any, settings: Any = (), **more: Any) -> Api:
+        api = make_api()
+        given = {"ttft_ms": 0.0, "itl_ms": 0.0, **dict(settings)}
+        api.app = create_app(ClusterConfig(**given), script={"rules": list(rules), **more})
+        return api
+
+    return make
+
+
 class EngineLab:
     """One instance by itself, and requests whose tokens no other request shares.
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from llmirage_server.api.messages.refusals import signed
+from llmirage_server.anthropic.refusals import signed
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 Body = dict[str, Any]

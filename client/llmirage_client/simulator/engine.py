@@ -48,9 +48,9 @@ def new_cluster(config: ClusterConfig) -> Cluster:
 
 def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
     """The server's app; with a driver its requests go there. Raises ConfigError."""
-    from llmirage_server.api.text import TextLoader, TextTools
     from llmirage_server.app import create_app, load_text_tools
     from llmirage_server.drivers.in_process import RecordedReplies
+    from llmirage_server.service.text import TextLoader, TextTools
 
     key = config.tokenizer, config.replies, config.seed, config.exact_length, config.reply_tokens
     if key not in _TEXT:

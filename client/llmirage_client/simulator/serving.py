@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmirage_client.simulator.bridge import BridgeTransport
 from llmirage_client.simulator.hosted import HostedApp
-from llmirage_server.api.service import new_scripts
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
+from llmirage_server.service.service import new_scripts
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import SkippingLoop, VirtualTimeLoop, precise_clock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # A server is ready without what is asked of it later.
-exposition: Callable[..., str] = at_call("llmirage_server.api.engine_info:exposition")
+exposition: Callable[..., str] = at_call("llmirage_server.engines.engine_info:exposition")
 judge: Callable[..., list[RuleVerdict]] = at_call("llmirage_server.telemetry.verdict:judge")
 node_of = at_call("llmirage_shared.yaml_lines:node_of")
 read_rules: Callable[..., list[FaultRule]] = at_call("llmirage_server.faults.rule:read_rules")

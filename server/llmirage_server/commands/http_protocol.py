@@ -20,9 +20,9 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmirage_server.api.byte_budget import HELD, ByteBudget, Held
-from llmirage_server.api.event_stream import SEND_TIMEOUT_S
-from llmirage_server.api.exchange import ARRIVED, MOST_BODY_BYTES
+from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
+from llmirage_server.http.event_stream import SEND_TIMEOUT_S
+from llmirage_server.http.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import precise_clock

@@ -23,7 +23,6 @@ import click
 import uvicorn
 from starlette.types import ASGIApp
 
-from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.commands.banner_json import pacing_json, served
@@ -34,6 +33,7 @@ from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
+from llmirage_server.routes import WEBSOCKETS
 from llmirage_server.telemetry.access_log import access_line
 from llmirage_shared.command_line import environment_note
 

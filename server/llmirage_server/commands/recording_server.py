@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from llmirage_server.api.recorder import ExchangeRecorder
-from llmirage_server.api.recording_proxy import RecordingProxy
-from llmirage_server.api.upstream import HttpUpstream
 from llmirage_server.commands.http_server import LiveServer, PortInUseError, base_url, bind, connection_limits
 from llmirage_server.config import ConfigError
+from llmirage_server.proxy.recorder import ExchangeRecorder
+from llmirage_server.proxy.recording_proxy import RecordingProxy
+from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter
 

@@ -22,8 +22,8 @@ from uvicorn.server import ServerState
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, Pong, TextMessage
 
-from llmirage_server.api.byte_budget import HELD, Held
-from llmirage_server.api.exchange import ARRIVED
+from llmirage_server.http.byte_budget import HELD, Held
+from llmirage_server.http.exchange import ARRIVED
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors

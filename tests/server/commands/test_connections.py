@@ -23,10 +23,10 @@ from listening import Listening
 from serving import SERVE, serving
 from sse_starlette.sse import AppStatus
 
-from llmirage_server.api import event_stream
 from llmirage_server.commands.http_protocol import ConnectionLimits
 from llmirage_server.commands.http_server import connection_limits
 from llmirage_server.config.cluster import EventConfig
+from llmirage_server.http import event_stream
 
 CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 40, "stream": True}
 

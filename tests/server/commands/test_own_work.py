@@ -11,10 +11,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from llmirage_server.api.exchange import ARRIVED, HttpExchange
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.http_protocol import StampingProtocol
 from llmirage_server.config import ClusterConfig
+from llmirage_server.http.exchange import ARRIVED, HttpExchange
 from llmirage_shared import virtual_time
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.virtual_time import VirtualTimeLoop

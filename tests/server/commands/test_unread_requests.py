@@ -21,8 +21,8 @@ import httpx
 import pytest
 from listening import Listening
 
-from llmirage_server.api.byte_budget import ByteBudget, Held
 from llmirage_server.commands.http_protocol import ConnectionLimits
+from llmirage_server.http.byte_budget import ByteBudget, Held
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 BODY = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}).encode()

@@ -17,10 +17,10 @@ from listening import Listening
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
-from llmirage_server.api.byte_budget import ByteBudget
-from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.commands import websocket_protocol
 from llmirage_server.commands.http_protocol import ConnectionLimits
+from llmirage_server.http.byte_budget import ByteBudget
+from llmirage_server.routes import WEBSOCKETS
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 UPGRADE = {

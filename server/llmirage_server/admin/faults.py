@@ -1,0 +1,88 @@
+"""GET, POST and DELETE /llmirage/faults: the faults in force, in order; more of them; fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.faults.registry import FAULTS, described, parameter_texts
+from llmirage_server.faults.rule import Conditions, FaultRule, read_rules
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.service.service import ServiceHandler
+from llmirage_shared.settings import ConfigError
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.yaml_lines import node_of, parse_mapping
+
+_SOURCE = "POST /llmirage/faults"
+
+
+class FaultsHandler(ServiceHandler):
+    """Lists, adds and removes faults."""
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        """Those in force, all kinds that there are, and the conditions that go with each."""
+        conditions = _texts(parameter_texts(Conditions))
+        return self._shown(exchange, self._service.faults.rules, kinds=_kinds(), conditions=conditions)
+
+    async def add(self, exchange: HttpExchange) -> Response:
+        """Add the fault in the body, or the list under `faults`. Raises ApiError that tells of all problems."""
+        body = await exchange.json_object()
+        given = body.get("faults", [body])
+        problems: list[str] = []
+        try:
+            node = await exchange.apart(lambda: node_of(given))
+        except ConfigError as error:
+            raise ApiError(f"faults: {error}", param="faults", code="invalid_fault") from None
+        rules = await exchange.apart(
+            lambda: read_rules(node, "faults", lambda _, place, problem: problems.append(f"{place}: {problem}"), _SOURCE)
+        )
+        if "faults" in body and len(body) > 1:
+            problems.append(f"unknown keys beside faults: {', '.join(sorted(body.keys() - {'faults'}))}")
+        if problems:
+            raise ApiError("; ".join(problems), param="faults", code="invalid_fault")
+        try:
+            self._service.faults.add(rules)
+        except ConfigError as error:
+            raise ApiError("; ".join(error.problems), param="faults", code="invalid_fault") from None
+        return self._shown(exchange, rules)
+
+    async def remove(self, exchange: HttpExchange) -> Response:
+        """Remove one fault by its id. Raises ApiError (404)."""
+        given = exchange.path_id()
+        number = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
+        if not self._service.faults.remove(number):
+            raise ApiError(f"There is no fault {given!r} in force.", status=404, param="id", code="fault_not_found")
+        return self._shown(exchange, self._service.faults.rules)
+
+    async def clear(self, exchange: HttpExchange) -> Response:
+        """Remove all."""
+        self._service.faults.clear()
+        return self._shown(exchange, ())
+
+    def _shown(self, exchange: HttpExchange, rules: Iterable[FaultRule], **more: Any) -> Response:
+        return exchange.json({"faults": [rule.shown() for rule in rules], **more})
+
+
+@cache
+def _kinds() -> list[dict[str, Any]]:
+    """What can be injected: each fault with its parameters and an example, as JSON data."""
+    examples = "".join([f"- {kind.example}\n" for kind in FAULTS.values()])
+    [entry] = parse_mapping("faults:\n" + examples, "examples", "a file of faults")
+    assert entry.node.items is not None
+    return [
+        {
+            "name": fault.kind,
+            "help": fault.summary,
+            "streams_only": fault.streams_only,
+            "parameters": _texts(fault.parameters),
+            "example": example.value,
+        }
+        for fault, example in zip(map(described, FAULTS.values()), entry.node.items, strict=True)
+    ]
+
+
+def _texts(texts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"name": name, "help": text} for name, text in texts]

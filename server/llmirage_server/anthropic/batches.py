@@ -1,0 +1,173 @@
+"""/v1/messages/batches: create, list, retrieve, cancel, delete, and the results as JSON lines.
+
+They are run as the batches of the OpenAI API are: a request is a line of a hidden file, and its answer one of another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from llmirage_server.anthropic.messages import MessagesExchange
+from llmirage_server.anthropic.tools import fitting
+from llmirage_server.batches.batch import MESSAGES, Batch
+from llmirage_server.batches.lines import lines_of
+from llmirage_server.batches.runner import BatchRunner, LineExchange
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.state.clock import Breaks
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.paging import anthropic_page
+
+_PASSED_ON = "anthropic-beta"  # the header of a batch that its requests get
+_UNSENT = {"batch_cancelled": "canceled", "batch_expired": "expired"}
+
+
+class MessagesLineExchange(MessagesExchange):
+    """A request of a batch of messages: it gives way to others."""
+
+    __slots__ = ()
+    priority = LineExchange.priority
+
+
+class MessageBatchesHandler(ServiceHandler):
+    """Answers as the Anthropic API does."""
+
+    def __init__(self, service: Service, runner: BatchRunner) -> None:
+        super().__init__(service)
+        self._runner = runner
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        body = await exchange.json_object()
+        self._service.check_open()
+        kind = schema.batches.MessageBatchRequest
+        request = await exchange.apart(lambda: fitting(kind, body, ""))
+        betas = exchange.header(_PASSED_ON.encode())
+        lines = await exchange.apart(lambda: _lines(request, {} if betas is None else {_PASSED_ON: betas}))
+        self._runner.resume()
+        await self._runner.make_room()
+        files = self._service.files
+        file_id = files.create("requests.jsonl", "batch")
+        try:
+            breaks = Breaks()
+            for line in lines:
+                files.append(file_id, line)
+                await breaks.maybe()
+            batch = Batch.of_messages(file_id, len(request.requests), self._service.state, files)
+        except ApiError:
+            await files.drop(file_id)
+            raise
+        self._runner.start(batch)
+        return exchange.json(_shown(batch, exchange))
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        shown = [_shown(batch, exchange) for batch in self._runner.all(messages=True)]
+        return exchange.json(anthropic_page(shown, exchange.query))
+
+    async def retrieve(self, exchange: HttpExchange) -> Response:
+        return exchange.json(_shown(self._found(exchange), exchange))
+
+    async def cancel(self, exchange: HttpExchange) -> Response:
+        batch = self._found(exchange)
+        if batch.has_ended:
+            raise ApiError(f"Message batch {batch.id} cannot be canceled because it has already ended.")
+        self._runner.cancel(batch)
+        return exchange.json(_shown(batch, exchange))
+
+    async def delete(self, exchange: HttpExchange) -> Response:
+        batch = self._found(exchange)
+        if not batch.has_ended:
+            raise ApiError(f"Message batch {batch.id} cannot be deleted while it is in progress. Cancel it first.")
+        await self._runner.forget(batch)
+        return exchange.json({"id": batch.id, "type": "message_batch_deleted"})
+
+    async def results(self, exchange: HttpExchange) -> Response:
+        batch = self._found(exchange)
+        if not batch.has_ended:
+            raise ApiError(f"Message batch {batch.id} has no results yet: it has not ended.", status=404)
+        response = StreamingResponse(self._results(batch))
+        response.raw_headers = exchange.response_headers(b"application/x-jsonl")
+        return response
+
+    async def _results(self, batch: Batch) -> AsyncIterator[bytes]:
+        files = self._service.files
+        for file_id in batch.files.values():
+            files.hold(file_id)
+            try:
+                async for _, line in lines_of(files, file_id):
+                    yield json.dumps(_result(json.loads(line)), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+            finally:
+                files.release(file_id)
+
+    def _found(self, exchange: HttpExchange) -> Batch:
+        self._runner.resume()
+        return self._runner.found(exchange.path_id(), messages=True)
+
+
+def _lines(request: schema.batches.MessageBatchRequest, headers: Mapping[str, str]) -> list[bytes]:
+    """Return the requests as the lines of a batch. Raises ApiError for an id that occurs twice, and for streams."""
+    known: set[str] = set()
+    lines = []
+    for index, item in enumerate(request.requests):
+        if item.custom_id in known:
+            raise ApiError(f"requests.{index}.custom_id: '{item.custom_id}' is a duplicate: custom_ids must be unique")
+        known.add(item.custom_id)
+        if item.params.get("stream"):
+            raise ApiError(f"requests.{index}.params.stream: Streaming is not supported in message batches")
+        line = {"custom_id": item.custom_id, "method": "POST", "url": MESSAGES, "body": item.params, "headers": headers}
+        lines.append(json.dumps(line).encode() + b"\n")
+    return lines
+
+
+def _shown(batch: Batch, exchange: HttpExchange) -> dict[str, Any]:
+    """Return the batch as the API shows it: requests are counted as processing until all have ended."""
+    kept, counts = batch.object, batch.object["request_counts"]
+    ended = batch.has_ended
+    unsent = {"canceled": 0, "expired": 0}
+    if ended:
+        unsent["expired" if batch.status == "expired" else "canceled"] = batch.unsent
+    answered = {"succeeded": counts["completed"], "errored": counts["failed"] - batch.unsent} if ended else {}
+    status = "ended" if ended else "canceling" if batch.status == "cancelling" else "in_progress"
+    results = str(exchange.request.url.replace(path=f"{MESSAGES}/batches/{batch.id}/results", query=""))
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": status,
+        "request_counts": {
+            "processing": 0 if ended else counts["total"], "succeeded": 0, "errored": 0, **answered, **unsent,
+        },
+        "created_at": _time(kept["created_at"]),
+        "expires_at": _time(kept["expires_at"]),
+        "ended_at": _time(kept[f"{batch.status}_at"]) if ended else None,
+        "cancel_initiated_at": _time(kept["cancelling_at"]),
+        "archived_at": None,
+        "results_url": results if ended else None,
+    }  # fmt: skip
+
+
+def _result(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of one request. line: as the batch has stored it."""
+    response, error = line["response"], line["error"] or {}
+    result: dict[str, Any]
+    if response is not None and response["status_code"] < 400:
+        result = {"type": "succeeded", "message": response["body"]}
+    elif (kind := _UNSENT.get(error.get("code", ""))) is not None:
+        result = {"type": kind}
+    else:
+        body = None if response is None else response["body"]
+        if not (isinstance(body, dict) and body.get("type") == "error"):  # a connection that broke, or an injected fault
+            told = error.get("message") or errors.internal_error().message
+            body = {"type": "error", "error": {"type": "api_error", "message": told}, "request_id": new_id("req_")}
+        result = {"type": "errored", "error": body}
+    return {"custom_id": line["custom_id"], "result": result}
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,230 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.anthropic.caching import (
+    KeptPrefix,
+    KeptPrompt,
+    WrittenPrompts,
+    cache_breakpoints,
+    fewest_tokens,
+    messages_usage,
+)
+from llmirage_server.anthropic.edits import BETA, ContextEdits, Request
+from llmirage_server.anthropic.refusals import refuse_messages
+from llmirage_server.anthropic.server_blocks import ServerTools, named_container, new_container, runs_code
+from llmirage_server.anthropic.tools import betas_of
+from llmirage_server.anthropic.translate import (
+    answer_schema,
+    chat_length,
+    chat_messages,
+    chat_tools,
+    continued,
+    messages_constraints,
+    named_files,
+    remember,
+)
+from llmirage_server.anthropic.writer import MessageWriter, message_event
+from llmirage_server.http.exchange import Header, HttpExchange
+from llmirage_server.service.generation import TokenStream
+from llmirage_server.service.models import ServedModel
+from llmirage_server.service.prompts import MOST_COUNTED, ContextWindow, CountedTokens, EncodedPrompt
+from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.service.unstreamed import finish
+from llmirage_shared.tokens import TokenIds
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.errors import ApiError, ContextOverflowError
+from llmirage_shared.wire.sampling import Sampling
+
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+                429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
+_DETAILED = ("file_not_downloadable",)  # codes that errors show
+
+
+class MessagesExchange(HttpExchange):
+    """An exchange whose errors have Anthropic's form."""
+
+    __slots__ = ()
+
+    def api_headers(self) -> Sequence[Header]:
+        return ((b"request-id", self.request_id),)
+
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        return {**messages_error(error, self.dialect.strict), "request_id": self.request_id.decode()}
+
+
+def messages_error(error: ApiError, strict: bool = True) -> dict[str, Any]:
+    """An error as the Messages API writes it. strict: in the API's words, else in those of engines that have this API."""
+    if strict and isinstance(error, ContextOverflowError):
+        error = _overflow(error)
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
+    details = {"details": {"error_code": error.code}} if error.code in _DETAILED else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
+
+
+def _overflow(error: ContextOverflowError) -> ApiError:
+    """A prompt, or a prompt with its reply, beyond the context window, as clients of the API read it."""
+    prompt, most, limit = error.prompt_tokens, error.max_tokens, error.limit_tokens
+    if most is None or prompt > limit:
+        return ApiError(f"prompt is too long: {prompt} tokens > {limit} maximum")
+    return ApiError(
+        f"input length and `max_tokens` exceed context limit: {prompt} + {most} > {limit}, decrease input length or "
+        "`max_tokens` and try again"
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class _Seen:
+    """What the model sees of a request. edits: those of `context_management` that were applied, None without the field."""
+
+    request: Any
+    chat: Sequence[Mapping[str, Any]]
+    ids: TokenIds
+    edits: list[dict[str, Any]] | None
+    original_tokens: int
+
+
+class MessagesHandler(ServiceHandler):
+    """Answers as the Anthropic API does, streamed or in one piece."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._written = WrittenPrompts()
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        service = self._service
+        body = continued(service.state, await exchange.json_object())
+        checked = await self._checked(exchange, schema.messages.MessagesRequest, body)
+        if (checked.min_tokens or 0) > checked.max_tokens:
+            raise errors.invalid_value("min_tokens", f"expected a value <= max_tokens ({checked.max_tokens}).")
+        served = service.models.asked(checked.model, exchange)
+        counted_to = MOST_COUNTED if service.dialect.strict else 0
+        window = ContextWindow(served.max_model_len, "messages", counted_to)
+        seen = await self._seen(exchange, checked, window)
+        request, chat = seen.request, seen.chat
+        constraints = await exchange.planned(
+            lambda: messages_constraints(request, chat), "tools", service.text.plan_in_thread
+        )
+        user = (request.metadata or {}).get("user_id")
+        sampling = Sampling(
+            max_tokens=request.max_tokens,
+            stop=tuple(sequence for sequence in request.stop_sequences or () if sequence),
+            stream=bool(request.stream),
+            session_key=user if isinstance(user, str) else None,
+            min_tokens=request.min_tokens or 0,
+            ignore_eos=bool(request.ignore_eos),
+        )
+        prompts = [EncodedPrompt(seen.ids, constraints.history.last_user_text)]
+        generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
+        [choice] = generation.choices
+        kept = await self._kept(exchange, request, body, chat, seen.ids, served)
+        if "cached_tokens" in (generation.usage_instead or {}):
+            kept = replace(kept, written=None)
+        server = await exchange.apart(lambda: ServerTools.of(request, chat))
+        more: dict[str, Any] = {} if seen.edits is None else {"context_management": {"applied_edits": seen.edits}}
+        if request.container is not None or runs_code(choice.reply):
+            more["container"] = container = new_container(request)
+            service.state.put("container", container["id"], container)
+        shows_thoughts = request.thinking is None or request.thinking.display != "omitted"
+        usage = partial(messages_usage, kept=kept)
+        message = MessageWriter(request.model, choice, generation, usage, server, more, shows_thoughts)
+
+        def remembered() -> dict[str, Any]:
+            whole = message.whole()
+            remember(service.state, body, whole)
+            return whole
+
+        def closing() -> bytes:
+            remembered()
+            return message.closing()
+
+        def failed(error: ApiError) -> bytes:
+            return message_event(messages_error(error, service.dialect.strict))
+
+        if request.stream:
+            return TokenStream(generation, exchange, [message], closing, failed).start()
+        await finish(generation, exchange)
+        return exchange.json(remembered())
+
+    async def _checked(self, exchange: HttpExchange, kind: type[Request], body: Mapping[str, Any]) -> Request:
+        """The checked body. Raises ApiError."""
+        service = self._service
+        request = await exchange.apart(lambda: kind.check(body, service.documented_only))
+        if service.dialect.strict:
+            betas = betas_of(exchange.header(b"anthropic-beta") or "")
+            if request.context_management is not None and BETA not in betas:
+                raise ApiError("context_management: Extra inputs are not permitted")
+            await exchange.apart(lambda: refuse_messages(request, betas))
+            container = named_container(request)
+            if container is not None and service.state.get("container", container) is None:
+                raise ApiError(f"container: Container '{errors.shorten(container)}' was not found.", status=404)
+            for file_id in await exchange.apart(lambda: named_files(request)):
+                try:
+                    service.files.object(file_id)
+                except ApiError as error:
+                    raise ApiError(f"File not found: {errors.shorten(file_id)}", status=error.status) from None
+        return request
+
+    async def _seen(self, exchange: HttpExchange, request: Any, window: ContextWindow) -> _Seen:
+        """The prompt of a request, after the edits that it asks for. Raises ApiError."""
+
+        async def encoded(request: schema.messages.CountRequest) -> TokenIds:
+            chat = await exchange.apart(lambda: chat_messages(request, self._service.dialect.strict))
+            tools = await exchange.apart(lambda: chat_tools(request))
+            form = answer_schema(request)
+            return await self._service.encode_chat(exchange, chat, tools, answer_schema=form, window=window)
+
+        async def count(request: schema.messages.CountRequest) -> int:
+            return len(await encoded(request))
+
+        edits = None
+        original_tokens = 0
+        if request.context_management is not None:
+            wanted = ContextEdits(request)
+            original_tokens = await count(request)
+            request, edits = await wanted.apply(request, count)
+        chat = await exchange.apart(lambda: chat_messages(request, self._service.dialect.strict))
+        return _Seen(request, chat, await encoded(request), edits, original_tokens)
+
+    async def _kept(
+        self,
+        exchange: HttpExchange,
+        request: schema.messages.CountRequest,
+        body: Mapping[str, Any],
+        chat: Sequence[Mapping[str, Any]],
+        ids: TokenIds,
+        served: ServedModel,
+    ) -> KeptPrompt:
+        """Return what of its prompt the request asks to keep. Raises ApiError for too many breakpoints."""
+        service, vendor = self._service, exchange.dialect.vendor_caching
+        prefixes: list[KeptPrefix] = []
+        for found in await exchange.apart(lambda: cache_breakpoints(body) if vendor else cache_breakpoints(body, None)):
+            tokens = len(ids)
+            if found.messages < len(request.messages):
+                covered = chat[: chat_length(request, found.messages)] or [{"role": "system", "content": ""}]
+                part = await service.encode_chat(exchange, covered, chat_tools(request), add_generation_prompt=False)
+                tokens = min(tokens, len(part))
+            if not vendor or tokens >= fewest_tokens(request.model):
+                prefixes.append(KeptPrefix(tokens, found.blocks, found.ttl))
+        if not vendor:
+            return KeptPrompt(prefixes)
+        written = self._written.read_and_write(served.model, ids, prefixes, service.driver.now_s)
+        return KeptPrompt(prefixes, written, served.page_tokens)
+
+    async def count_tokens(self, exchange: HttpExchange) -> Response:
+        service = self._service
+        request = await self._checked(exchange, schema.messages.CountRequest, await exchange.json_object())
+        window = CountedTokens.of(service.models.find(request.model).max_model_len, "messages")
+        seen = await self._seen(exchange, request, window)
+        counted: dict[str, Any] = {"input_tokens": len(seen.ids)}
+        if seen.edits is not None:
+            counted["context_management"] = {"original_input_tokens": seen.original_tokens}
+        return exchange.json(counted)

@@ -1,1 +1,0 @@
-"""/v1/batches: files of requests that are answered when no other request waits."""

@@ -1,0 +1,1 @@
+"""Files of requests, run when no other request waits."""

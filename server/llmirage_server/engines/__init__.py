@@ -1,0 +1,1 @@
+"""Endpoints of vLLM, SGLang and TensorRT-LLM beside OpenAI's."""

@@ -1,0 +1,174 @@
+"""The state and the control of the engine: vLLM's and SGLang's endpoints beside the OpenAI API."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.cluster.snapshots import InstanceSnapshot
+from llmirage_server.config.planning import described
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.telemetry.metrics import pacing_exposition
+from llmirage_shared.wire import errors
+
+_TEXT = b"text/plain; charset=utf-8"
+_NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
+
+
+def exposition(service: Service) -> str:
+    """The metrics in Prometheus' text format."""
+    driver, under_way = service.driver, service.requests_under_way()
+    text = service.metrics.exposition(driver.snapshot(), under_way, service.held_bytes(), driver.now_s)
+    text += pacing_exposition(driver.pacing) + service.loop_watch.exposition()
+    return text if service.batches is None else text + service.batches.exposition()
+
+
+class EngineHandler(ServiceHandler):
+    """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._asleep = False
+
+    # --- vLLM ---
+
+    async def metrics(self, exchange: HttpExchange) -> Response:
+        return exchange.content(exposition(self._service).encode(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def ping(self, exchange: HttpExchange) -> Response:
+        return exchange.content(b"", _TEXT)
+
+    async def version(self, exchange: HttpExchange) -> Response:
+        return exchange.json({"version": self._version()})
+
+    async def load(self, exchange: HttpExchange) -> Response:
+        """The number of requests in the cluster."""
+        return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
+
+    async def server_info(self, exchange: HttpExchange) -> Response:
+        """deployment: what runs, pool by pool."""
+        if exchange.dialect.name == "sglang":
+            return await self.get_server_info(exchange)
+        app = exchange.scope["app"]
+        pools = described(app.config, app.pools)
+        known = {"vllm_config": _config(exchange), "version": self._version(), "deployment": pools}
+        return exchange.json(known | {"instances": self._instances()})
+
+    async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
+        """All instances forget the KV that no request uses."""
+        self._service.driver.clear_cache()
+        return exchange.content(b"", _TEXT)
+
+    async def sleep(self, exchange: HttpExchange) -> Response:
+        level = exchange.query("level") or "1"
+        if level not in ("0", "1", "2"):
+            raise errors.not_a_choice("level", level, ("0", "1", "2"))
+        self._asleep = True
+        self._service.pause(errors.asleep)
+        self._service.driver.clear_cache()
+        return exchange.content(b"", _TEXT)
+
+    async def wake_up(self, exchange: HttpExchange) -> Response:
+        if self._asleep:
+            self._asleep = False
+            self._service.resume()
+        return exchange.content(b"", _TEXT)
+
+    async def is_sleeping(self, exchange: HttpExchange) -> Response:
+        return exchange.json({"is_sleeping": self._asleep})
+
+    # --- SGLang ---
+
+    async def model_info(self, exchange: HttpExchange) -> Response:
+        name = self._service.models.served[0]
+        return exchange.json(
+            {
+                "model_path": name,
+                "tokenizer_path": _config(exchange)["tokenizer"] or name,
+                "is_generation": True,
+                "preferred_sampling_params": None,
+                "weight_version": "default",
+                "has_image_understanding": False,
+                "has_audio_understanding": False,
+            }
+        )
+
+    async def get_server_info(self, exchange: HttpExchange) -> Response:
+        config = _config(exchange)
+        names = self._service.models.served
+        return exchange.json(
+            {
+                **config,
+                "model_path": names[0],
+                "tokenizer_path": config["tokenizer"] or names[0],
+                "served_model_name": names[0],
+                "tp_size": config["tensor_parallel_size"],
+                "dp_size": config["data_parallel_size"],
+                "pp_size": config["pipeline_parallel_size"],
+                "internal_states": self._instances(),
+                "version": self._version(),
+            }
+        )
+
+    async def get_load(self, exchange: HttpExchange) -> Response:
+        """One entry for each instance: the simulated replicas behind this server count as ranks."""
+        instances = self._service.driver.snapshot()
+        return exchange.json(
+            [
+                {
+                    "dp_rank": instance.index,
+                    "num_reqs": _in_flight(instance),
+                    "num_waiting_reqs": instance.waiting,
+                    "num_tokens": instance.kv_used_tokens,
+                }
+                for instance in instances
+            ]
+        )
+
+    async def flush_cache(self, exchange: HttpExchange) -> Response:
+        """Like /reset_prefix_cache, but only while no request is in the cluster."""
+        if any(_in_flight(instance) for instance in self._service.driver.snapshot()):
+            return exchange.content(_NOT_FLUSHED.encode(), _TEXT, 400)
+        self._service.driver.clear_cache()
+        return exchange.content(b"Cache flushed.\n", _TEXT)
+
+    def _version(self) -> str:
+        """Of the engine whose API this server speaks, else its own."""
+        from importlib.metadata import version  # not at the start of the server: it loads much
+
+        return self._service.engine_version or version("llmirage")
+
+    # --- both: load clients profile the engine while they measure; there is nothing to profile here ---
+
+    async def start_profile(self, exchange: HttpExchange) -> Response:
+        return exchange.content(b"Start profiling.\n" if exchange.dialect.name == "sglang" else b"", _TEXT)
+
+    async def stop_profile(self, exchange: HttpExchange) -> Response:
+        text = b"Stop profiling. This will take some time.\n"
+        return exchange.content(text if exchange.dialect.name == "sglang" else b"", _TEXT)
+
+    def _instances(self) -> list[dict[str, Any]]:
+        found = []
+        for instance in self._service.driver.snapshot():
+            known = dataclasses.asdict(dataclasses.replace(instance, steps=None))
+            del known["steps"]
+            if instance.steps is not None and instance.steps.drafts:
+                known["avg_spec_accept_length"] = instance.steps.acceptance_length
+            found.append(known)
+        return found
+
+
+def _in_flight(instance: InstanceSnapshot) -> int:
+    return instance.running + instance.waiting
+
+
+def _config(exchange: HttpExchange) -> dict[str, Any]:
+    """The server's settings without its keys."""
+    settings = dataclasses.asdict(exchange.scope["app"].config)
+    for name in ("api_key", "upstream_key"):
+        settings.pop(name, None)
+    return {name: "max" if value == math.inf else value for name, value in settings.items()}

@@ -1,0 +1,1 @@
+"""The HTTP side of every endpoint: requests, bodies, access, limits, errors, event streams."""

@@ -1,0 +1,192 @@
+"""JSON bodies of requests, compressed ones and such as are no JSON among them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import json.scanner
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from llmirage_server.http import long_texts
+from llmirage_server.http.byte_budget import Held
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+
+MOST_OBJECTS = 12_000  # of a body: to check as many takes some 40 ms, in which nothing else runs
+MOST_VALUES = 600_000  # of a body: as many take some 40 ms to read, in which nothing else runs
+_ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
+_SLICE_BYTES = 1 << 18
+_PIECE_CHARACTERS = 1 << 16
+_MOST_ESCAPES = 200_000  # of a body that C decodes: as many take some 20 ms, in which nothing else runs
+_LONG_DIGITS = 300
+_LONG_NUMBER = re.compile(rb"[^0-9][0-9]{%d}" % _LONG_DIGITS)  # looked for at beginnings alone
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | None = None) -> bytes:
+    """Return the body as it was before its encoding. held: takes its bytes, piece by piece.
+
+    Raises ApiError for an unknown encoding, and for a body that is not encoded so, is too large, or finds no room.
+    """
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"deflate"):
+        raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
+    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
+    plain = bytearray()
+    try:
+        while body and not decompressor.eof:
+            piece = decompressor.decompress(body, _SLICE_BYTES)
+            body = decompressor.unconsumed_tail
+            if held is not None:
+                held.take(len(piece))
+            plain += piece
+            if len(plain) > most_bytes:
+                raise errors.body_too_large(most_bytes)
+        plain += decompressor.flush()
+    except zlib.error:
+        raise errors.bad_json("the body is not what its content-encoding says") from None
+    return bytes(plain)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; surrogates that stand alone in its texts become U+FFFD, as UTF-8 cannot write them.
+
+    Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
+    """
+    if not body.strip():
+        raise errors.bad_json("the body is empty")
+    try:
+        value = long_texts.decoded(body, _decoder)
+        if _has(body, b"\\ud") or _has(body, b"\\uD"):
+            value = long_texts.changed(value, _without_lone_surrogates)
+    except (ValueError, RecursionError) as error:
+        raise no_json(error) from None
+    if not isinstance(value, dict):
+        raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
+    return value
+
+
+def _has(body: bytes, found: bytes) -> bool:
+    """Whether it is in the body, of which slices are searched: no other thread runs in the meantime."""
+    return any(
+        body.find(found, start, start + _SLICE_BYTES + len(found)) >= 0 for start in range(0, len(body), _SLICE_BYTES)
+    )
+
+
+def _without_lone_surrogates(text: str) -> str:
+    return text if text.isascii() else "".join(_pieces_without(text))
+
+
+def _joined(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+def _pieces_without(text: str) -> Iterator[str]:
+    """Piece by piece: no other thread runs in the meantime."""
+    start = 0
+    while start < len(text):
+        end = start + _PIECE_CHARACTERS
+        end += "\ud800" <= text[end - 1 : end] <= "\udbff"  # the first half of a pair
+        yield _LONE.sub("\ufffd", _PAIR.sub(_joined, text[start:end]))
+        start = end
+
+
+def no_json(error: ValueError | RecursionError) -> ApiError:
+    """The refusal (400) of a body, by what reading it raised."""
+    if isinstance(error, RecursionError):
+        return errors.bad_json("it is nested too deeply")
+    if isinstance(error, UnicodeDecodeError):
+        return errors.bad_json("the body is not UTF-8")
+    if isinstance(error, json.JSONDecodeError):
+        return errors.bad_json(f"{error.msg} at line {error.lineno}, column {error.colno}")
+    return errors.bad_json(errors.shorten(error))
+
+
+def reject_constant(name: str) -> NoReturn:
+    """For a JSON decoder: NaN and infinities, which JSON does not have."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def finite(digits: str) -> float:
+    """A number of JSON. Raises ValueError for one that no float holds."""
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
+    return value
+
+
+DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
+
+
+def _decoder(body: bytes) -> long_texts.Decode:
+    """What decodes this body. It raises ApiError (413) for too many objects."""
+    hooks: dict[str, Any] = {}
+    if len(body) > MOST_OBJECTS and _count(body, b"{") > MOST_OBJECTS:
+        hooks["object_hook"] = _counting()
+    if len(body) > _SLICE_BYTES and _has_long_number(body):
+        hooks["parse_int"] = lambda digits: int(digits)  # others run between two of them, as between two calls of a hook
+    escapes = _count(body, b"\\") > _MOST_ESCAPES
+    if not hooks and not escapes:
+        return DECODER.decode
+    decoder = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite, **hooks)
+    if escapes:  # slower, but others run between two texts
+        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder.decode
+
+
+def _has_long_number(body: bytes) -> bool:
+    """Whether some number takes long to read, for which the time grows with the square of its digits."""
+    starts = range(0, len(body), _SLICE_BYTES)
+    return any(_LONG_NUMBER.search(body, start, start + _SLICE_BYTES + _LONG_DIGITS + 1) for start in starts)
+
+
+def _counting() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    left = MOST_OBJECTS
+
+    def count(value: dict[str, Any]) -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise errors.too_many_objects(MOST_OBJECTS)
+        return value
+
+    return count
+
+
+async def check_values(body: bytes) -> None:
+    """Raise ApiError (413) for a body of so many values that reading them would hold up others. What a text holds is none.
+
+    Only what might be such a body is looked at closely, in slices.
+    """
+    found = 0
+    for start in range(0, len(body), _SLICE_BYTES):
+        await asyncio.sleep(0)
+        found += _values(body, start, start + _SLICE_BYTES)
+    if found <= MOST_VALUES:
+        return
+    found = 0
+    in_text = escaped = False
+    for start in range(0, len(body), _SLICE_BYTES):
+        await asyncio.sleep(0)
+        piece = body[start + escaped : start + _SLICE_BYTES]
+        escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1  # the next slice begins with the escaped character
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        found += _values(b"".join(parts[in_text::2]))
+        in_text ^= len(parts) % 2 == 0
+    if found > MOST_VALUES:
+        raise errors.too_many_values(MOST_VALUES, found, _ENTRY_VALUES)
+
+
+def _values(text: bytes, start: int = 0, end: int | None = None) -> int:
+    return text.count(b",", start, end) + (_ENTRY_VALUES - 1) * (text.count(b":", start, end) + text.count(b"[", start, end))
+
+
+def _count(body: bytes, character: bytes) -> int:
+    """How many of it there are, counted in slices."""
+    return sum([body.count(character, start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])

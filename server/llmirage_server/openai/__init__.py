@@ -1,0 +1,1 @@
+"""OpenAI's own endpoints: chat, completions, embeddings, moderations, responses."""

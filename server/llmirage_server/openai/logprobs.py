@@ -1,0 +1,116 @@
+"""Log probabilities in the forms of chat and of text completions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_server.http.json_pieces import LazyList
+from llmirage_server.replies.logprobs import token_logprob
+from llmirage_server.replies.reply import PartKind, Reply
+from llmirage_server.service.generation import Choice
+from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.wire.sampling import Sampling
+
+
+@dataclass(slots=True, frozen=True)
+class ReplyLogprobs:
+    """Those of one reply. A token that shows nothing has no entry: the entries' texts join to the reply's text."""
+
+    reply: Reply
+    tokenizer: Tokenizer
+    top: int  # how many likely tokens each entry has
+    as_ids: bool = False  # name tokens by their ids
+
+    def entry(self, place: int) -> dict[str, Any]:
+        """The token at a place of the reply, in the form of chat completions and the Responses API."""
+        piece = self.reply.pieces[place]
+        found = self._token(place)
+        entry = self._one(found.id, piece, found.logprob)
+        entry["top_logprobs"] = [
+            self._one(token, piece if token == found.id else self._text(token), logprob) for token, logprob in found.top
+        ]
+        return entry
+
+    def content(self, kind: PartKind = "text") -> LazyList:
+        """Entries of all text, for chat's `logprobs.content`; or those of another kind of part."""
+        parts = [part for part in self.reply.all_parts if part.kind == kind]
+        return self.entries([place for part in parts for place in range(part.start, part.end)])
+
+    def entries(self, places: Iterable[int]) -> LazyList:
+        """Return the entries of the tokens at these places, without those that show nothing."""
+        pieces = self.reply.pieces
+        return LazyList(self.entry, [place for place in places if pieces[place]])
+
+    def text(self, prompt_pieces: list[str] | None = None) -> dict[str, Any]:
+        """The four parallel lists of text completions, an echoed prompt's tokens first (the first has no value)."""
+        echoed = prompt_pieces or []
+        places = [place for place, piece in enumerate(self.reply.pieces) if piece]
+        pieces = [*echoed, *[self.reply.pieces[place] for place in places]]
+        ids = self.reply.ids
+        tokens = [*echoed, *[self._name(int(ids[place]), self.reply.pieces[place]) for place in places]]
+        everywhere = [*range(-len(echoed), 0), *places]  # before the reply: the prompt
+
+        def value(place: int) -> float | None:
+            if place >= 0:
+                return float(self._token(place).logprob)
+            place += len(echoed)
+            return token_logprob(len(echoed[place]), place, self.tokenizer.vocab_size).logprob if place else None
+
+        def top(place: int) -> dict[str, float] | None:
+            if place < 0:
+                return {echoed[place]: found} if (found := value(place)) is not None else None
+            found, piece = self._token(place), self.reply.pieces[place]
+            return {self._name(t, piece if t == found.id else self._text(t)): p for t, p in found.top}
+
+        return {
+            "tokens": tokens,
+            "token_logprobs": LazyList(value, everywhere),
+            "top_logprobs": LazyList(top, everywhere),
+            "text_offset": [0, *itertools.accumulate(map(len, pieces[:-1]))] if pieces else [],
+        }
+
+    def _token(self, place: int) -> Any:
+        return token_logprob(int(self.reply.ids[place]), place, self.tokenizer.vocab_size, self.top)
+
+    def _text(self, token: int) -> str:
+        return "".join(self.tokenizer.pieces([token]))
+
+    def _name(self, token: int, text: str) -> str:
+        return f"token_id:{token}" if self.as_ids else text
+
+    def _one(self, token: int, text: str, logprob: float) -> dict[str, Any]:
+        name = self._name(token, text)
+        return {"token": name, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+
+
+def reply_logprobs(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> ReplyLogprobs | None:
+    """The log probabilities of a choice, if the request asks for them."""
+    if sampling.logprobs is None:
+        return None
+    return ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
+
+
+def prompt_fields(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
+    """VLLM's fields about the prompt of a choice, as far as the request asks for them."""
+    fields: dict[str, Any] = {}
+    ids = choice.request.prompt
+    if sampling.prompt_logprobs is not None:
+        most = sampling.prompt_logprobs
+        # By place, the likely tokens and itself, by their ids; None for the first.
+        fields["prompt_logprobs"] = LazyList(
+            lambda place: _ranked(int(ids[place]), place, tokenizer, most) if place else None, range(len(ids))
+        )
+    if sampling.return_token_ids:
+        fields["prompt_token_ids"] = ids.tolist()
+    return fields
+
+
+def _ranked(token: int, place: int, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+    found = token_logprob(token, place, tokenizer.vocab_size, max(1, top))
+    return {
+        str(other): {"logprob": logprob, "rank": rank, "decoded_token": tokenizer.decode([other])}
+        for rank, (other, logprob) in enumerate(found.top, 1)
+    }

@@ -1,0 +1,185 @@
+"""The prompt of a response: the items before this request, its own items, and both as chat messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.openai.responses import items as item_forms
+from llmirage_server.openai.responses.items import Item
+from llmirage_server.state.clock import Breaks
+from llmirage_server.state.state import State
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.errors import ApiError
+
+_MANY = 500  # items: to make a prompt of more takes some milliseconds
+_AT_ONCE = 500  # places of items that are stored in one turn of the event loop: some milliseconds
+
+
+@dataclass(slots=True)
+class ResponseContext:
+    """items: all that the model sees, in order; new: those that this request brought."""
+
+    items: list[Item]
+    new: list[Item]
+    conversation: str | None
+
+
+async def read_context(
+    exchange: HttpExchange,
+    state: State,
+    request: schema.responses.InputFields,
+    strict: bool = True,
+    previous: Mapping[str, Any] | None = None,
+) -> ResponseContext:
+    """The context of a request. Raises ApiError for unknown objects; strict: and calls without outputs or the reverse.
+
+    previous: the record of the response before it, if it is known elsewhere than in the state.
+    """
+    given = request.conversation
+    conversation = given if given is None or isinstance(given, str) else given.id
+    if conversation is not None and request.previous_response_id is not None:
+        raise ApiError(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you are only providing "
+            "one of these parameters.",
+            code="mutually_exclusive_parameters",
+        )
+    before: list[Item] = []
+    given_input = request.input
+    if request.previous_response_id is not None:
+        record = previous or state.get("response", request.previous_response_id)
+        if record is None:
+            raise ApiError(
+                f"Previous response with id '{request.previous_response_id}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        before = record["items"]
+    if conversation is not None:
+        found = state.get("conversation", conversation)
+        if found is None:
+            raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
+        before = found["items"]
+    exchange.is_large |= len(before) > _MANY
+    item_forms.check_size(before, "input")
+    brought: Sequence[Mapping[str, Any]] = []
+    if isinstance(given_input, str):
+        brought = [{"type": "message", "role": "user", "content": given_input}]
+    elif given_input is not None:
+        brought = await exchange.apart(lambda: [item.plain() for item in given_input])
+    item_forms.check_trigger(brought)
+    known = {item["id"]: item for item in before if "id" in item}
+    known |= await _stored_items(state, item_forms.references(brought) - known.keys())
+
+    def whole() -> ResponseContext:
+        new = item_forms.listed_items(item_forms.resolved(brought, known.get))
+        everything = [*before, *new]
+        if strict:
+            item_forms.check_outputs(everything)
+        return ResponseContext(everything, new, conversation)
+
+    return await exchange.apart(whole)
+
+
+def record_of(context: ResponseContext, response: Item) -> dict[str, Any]:
+    """What is kept of a response, so that others can follow it."""
+    end = len(context.items)
+    begin = end - len(context.new)
+    is_whole = context.items[begin:] == context.new  # not with truncation
+    brought = {"input_at": [begin, end]} if is_whole else {"input": context.new}
+    return {"response": response, "items": [*context.items, *response["output"]], **brought}
+
+
+def input_of(record: Mapping[str, Any]) -> list[Item]:
+    """The items that a request brought, of what is kept of its response."""
+    if "input" in record:
+        given: list[Item] = record["input"]
+        return given
+    begin, end = record["input_at"]
+    found: list[Item] = record["items"][begin:end]
+    return found
+
+
+def store_context(state: State, context: ResponseContext, response: Item) -> None:
+    """Store a response with its context, unless the request says otherwise. Add a finished one to its conversation."""
+    new = [*context.new, *response["output"]]
+    if response["store"]:
+        _store_places(state, response["id"], [item["id"] for item in new])
+        state.put("response", response["id"], record_of(context, response))  # last: what a full store keeps for certain
+    if context.conversation is not None and response["status"] in ("completed", "incomplete"):
+        conversation = state.get("conversation", context.conversation)
+        if conversation is not None:  # not deleted meanwhile
+            conversation["items"] += new
+            state.put("conversation", context.conversation, conversation)
+
+
+def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The prompt as chat messages: instructions, prompt template, items."""
+    messages = item_forms.messages(items)
+    if request.prompt is not None:
+        messages = [{"role": "developer", "content": _template(request.prompt.plain())}, *messages]
+    instructions = request.instructions
+    if isinstance(instructions, str):
+        return [{"role": "system", "content": instructions}, *messages]
+    if instructions:
+        return [*item_forms.messages([item.plain() for item in instructions]), *messages]
+    return messages or [{"role": "user", "content": ""}]
+
+
+def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | None:
+    """The tools in chat's form, as the prompt shows them."""
+    tools: list[dict[str, Any]] = []
+    for tool in request.plain_tools:
+        kind = tool["type"]
+        nested = kind in ("function", "custom")
+        tools.append({"type": kind, kind: {k: v for k, v in tool.items() if k != "type"}} if nested else tool)
+    return tools or None
+
+
+def without_oldest(items: list[Item], count: int) -> list[Item]:
+    """The items without the first so many, and without the outputs of calls among these."""
+    calls = {item.get("call_id") for item in items[:count]} - {None}
+    return [item for item in items[count:] if item.get("call_id") not in calls]
+
+
+def most_left_out(items: list[Item]) -> int:
+    """How many of the oldest items can be left out so that the newest stays."""
+    call = items[-1].get("call_id") if items else None
+    return next((place for place, item in enumerate(items) if call and item.get("call_id") == call), len(items) - 1)
+
+
+def _store_places(state: State, response_id: str, keys: list[str]) -> None:
+    """Store where an item_reference finds the items: of many, the later ones after others have had the event loop."""
+    for key in keys[:_AT_ONCE]:
+        if state.get("item", key) is None:
+            state.put("item", key, {"response": response_id})
+    if len(keys) > _AT_ONCE:
+        asyncio.get_running_loop().call_soon(_store_places, state, response_id, keys[_AT_ONCE:])
+
+
+async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
+    """Those of these items that are in any stored response. Others have the event loop between two responses."""
+    breaks = Breaks()
+    places: dict[str, set[str]] = {}
+    for key in keys:
+        if (place := state.get("item", key)) is not None:
+            places.setdefault(place["response"], set()).add(key)
+        await breaks.maybe()
+    found: dict[str, Item] = {}
+    for response_id, wanted in places.items():
+        if (record := state.get("response", response_id)) is not None:
+            found |= {item["id"]: item for item in record["items"] if item.get("id") in wanted}
+        await breaks.maybe()
+    return found
+
+
+def _template(prompt: Mapping[str, Any]) -> str:
+    """The name and the variables of a prompt template, which stand for its text: only its owner knows that."""
+    lines = [f"Prompt {prompt.get('id', '')}{' version ' + str(prompt['version']) if prompt.get('version') else ''}"]
+    for name, value in (prompt.get("variables") or {}).items():
+        written = value.get("text", value.get("type", "")) if isinstance(value, dict) else value
+        lines.append(f"{name}: {written}")
+    return "\n".join(lines)

@@ -1,0 +1,305 @@
+"""POST /v1/responses, and the endpoints of stored responses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.openai.logprobs import ReplyLogprobs
+from llmirage_server.openai.responses.background import BackgroundRun, error_of, follow, replayed
+from llmirage_server.openai.responses.constraints import compacting, response_constraints
+from llmirage_server.openai.responses.context import (
+    ResponseContext,
+    chat_form,
+    chat_tools,
+    input_of,
+    most_left_out,
+    read_context,
+    store_context,
+    without_oldest,
+)
+from llmirage_server.openai.responses.hosted import listed
+from llmirage_server.openai.responses.items import Item
+from llmirage_server.openai.responses.output_items import CompactionOutput
+from llmirage_server.openai.responses.resource import new_response, response_usage
+from llmirage_server.openai.responses.writer import ResponseWriter
+from llmirage_server.service.constraints import ReplyConstraints
+from llmirage_server.service.generation import Generation, TokenStream
+from llmirage_server.service.models import ServedModel
+from llmirage_server.service.prompts import ContextWindow, CountedTokens, EncodedPrompt
+from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.service.unstreamed import finish
+from llmirage_server.state.clock import Breaks
+from llmirage_server.state.state import stored
+from llmirage_shared.tokens import TokenIds
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.chat import last_user_text
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.paging import integer, page
+from llmirage_shared.wire.refusals import refuse_response, refuse_short_reply
+from llmirage_shared.wire.sampling import Sampling
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponsesHandler(ServiceHandler):
+    """Creates, stores, lists and deletes responses."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._running: dict[str, BackgroundRun] = {}
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        service = self._service
+        request = await self._request(exchange)
+        _check_combinations(request)
+        if request.model is None:
+            raise errors.missing("model")
+        served = service.models.asked(request.model, exchange)
+        context = await self._context(exchange, request)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        constraints = await exchange.planned(
+            lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
+        )
+        generation, context = await self._generation(request, context, messages, constraints, served, exchange)
+        [choice] = generation.choices
+        response_id = new_id("resp_")
+        response = new_response(response_id, int(time.time()), request, request.model, context.conversation)
+        logprobs = None
+        if _LOGPROBS in (request.include or ()) or request.top_logprobs:
+            top = request.top_logprobs or 0
+            logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), top)
+            at_once = request.stream or request.background or request.store is not False
+            exchange.expect_logprobs(len(choice.reply.ids) * (1 + top), bool(at_once))
+        declared = () if request.compacts else request.plain_tools
+        servers = await exchange.apart(lambda: listed(declared, context.items))
+        options = request.stream_options
+        obfuscated = service.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
+        writer = ResponseWriter(choice, request, response, logprobs, servers, context.items, obfuscated)
+
+        def store() -> None:
+            self._keep(exchange, context, response)
+
+        def finished() -> Item:
+            _complete(response, writer, generation)
+            store()
+            return response
+
+        if request.background:
+            created = {**response}
+            store()
+            service.state.put("running", response_id, {})
+            run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, service.state)
+            run.ended = lambda: self._running.pop(response_id, None)
+            run.start()
+            return follow(run, exchange, 0, service.shutdown) if request.stream else exchange.json(created)
+        if request.stream:
+            return TokenStream(
+                generation,
+                exchange,
+                [writer],
+                lambda: writer.event(f"response.{finished()['status']}", response=response),
+                lambda error: _failed(writer, error),
+                opening=writer.opening(),
+            ).start()
+        await finish(generation, exchange)
+        return await exchange.large_json(finished())
+
+    async def retrieve(self, exchange: HttpExchange) -> Response:
+        service, response_id = self._service, exchange.path_id()
+        stream = exchange.query("stream") == "true"
+        after = exchange.query("starting_after")
+        first = 0 if after is None else integer("starting_after", after) + 1
+        if (run := self._running.get(response_id)) is not None:
+            return follow(run, exchange, first, service.shutdown) if stream else exchange.json(run.response)
+        response = self._found(response_id)["response"]
+        return replayed(service.state, response, exchange, first, service.shutdown) if stream else exchange.json(response)
+
+    async def delete(self, exchange: HttpExchange) -> Response:
+        response_id = exchange.path_id()
+        record = self._found(response_id)
+        if (run := self._running.get(response_id)) is not None:
+            run.cancel()
+        breaks = Breaks()
+        for item in [*input_of(record), *record["response"]["output"]]:
+            if self._service.state.get("item", item["id"]) == {"response": response_id}:
+                self._service.state.delete("item", item["id"])
+            await breaks.maybe()
+        for kind in ("events", "response"):
+            self._service.state.delete(kind, response_id)
+        return exchange.json({"id": response_id, "object": "response", "deleted": True})
+
+    async def cancel(self, exchange: HttpExchange) -> Response:
+        response_id = exchange.path_id()
+        record = self._found(response_id)
+        if not record["response"]["background"]:
+            raise ApiError("Cannot cancel a synchronous response.", param="response_id")
+        if (run := self._running.get(response_id)) is not None:
+            run.cancel()
+        return exchange.json(self._found(response_id)["response"])
+
+    async def input_items(self, exchange: HttpExchange) -> Response:
+        record = self._found(exchange.path_id())
+        return exchange.json(page(input_of(record), exchange.query))
+
+    async def input_tokens(self, exchange: HttpExchange) -> Response:
+        """How many tokens the prompt of such a request has."""
+        service = self._service
+        body = await exchange.json_object()
+        request = await exchange.apart(lambda: schema.responses.InputFields.check(body, service.documented_only))
+        if service.dialect.strict:
+            await exchange.apart(lambda: refuse_response(body))
+        served = service.models.find(service.models.served[0] if request.model is None else request.model)
+        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        ids = await self._encode(exchange, request, messages, CountedTokens.of(served.max_model_len, "input"))
+        return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})
+
+    async def compact(self, exchange: HttpExchange) -> Response:
+        """Shorten a conversation: the user's messages stay, the rest becomes one opaque item."""
+        service = self._service
+        request = await self._request(exchange)
+        if request.model is None:
+            raise errors.missing("model")
+        served = service.models.asked(request.model, exchange)
+        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        constraints = compacting(messages)
+        generation, context = await self._generation(request, context, messages, constraints, served, exchange)
+        await finish(generation, exchange)
+        [choice] = generation.choices
+        summary = CompactionOutput(choice.reply.all_parts[-1], choice.reply.text).finished([])
+        kept = [item for item in context.items if item.get("type") == "message" and item.get("role") == "user"]
+        usage = response_usage(generation.usage())
+        body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
+        return await exchange.large_json({**body, "output": [*kept, summary], "usage": usage})
+
+    async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
+        """The checked body. Raises ApiError."""
+        body, strict = await exchange.json_object(), self._service.dialect.strict
+        if strict:
+            refuse_short_reply(body)
+        documented_only = self._service.documented_only
+        request = await exchange.apart(lambda: schema.responses.ResponseRequest.check(body, documented_only))
+        if strict:
+            await exchange.apart(lambda: refuse_response(body))
+        return request
+
+    async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
+        """What the model sees. Raises ApiError as `read_context` does."""
+        return await read_context(exchange, self._service.state, request, self._service.dialect.strict)
+
+    def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
+        """Store a response with its context, if it is to be stored."""
+        store_context(self._service.state, context, response)
+
+    async def _encode(
+        self,
+        exchange: HttpExchange,
+        request: schema.responses.InputFields,
+        messages: Sequence[Mapping[str, Any]],
+        window: ContextWindow | None = None,
+    ) -> TokenIds:
+        form = request.text.format if request.text else None
+        answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
+        return await self._service.encode_chat(
+            exchange, messages, chat_tools(request), answer_schema=answer_schema, window=window
+        )
+
+    async def _generation(
+        self,
+        request: schema.responses.ResponseRequest,
+        context: ResponseContext,
+        messages: Sequence[Mapping[str, Any]],
+        constraints: ReplyConstraints,
+        served: ServedModel,
+        exchange: HttpExchange,
+    ) -> tuple[Generation, ResponseContext]:
+        """The planned reply, and the context with the items that it has seen. messages: the context in chat's form."""
+        sampling = Sampling(
+            max_tokens=request.max_output_tokens,
+            min_tokens=request.min_tokens or 0,
+            ignore_eos=bool(request.ignore_eos),
+            seed=request.seed,
+            stream=bool(request.stream),
+            session_key=request.prompt_cache_key or request.user or context.conversation,
+        )
+        prompt, items = await self._prompt(exchange, request, context.items, messages, served)
+        generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
+        return generation, replace(context, items=items)
+
+    async def _prompt(
+        self,
+        exchange: HttpExchange,
+        request: schema.responses.ResponseRequest,
+        items: list[Item],
+        messages: Sequence[Mapping[str, Any]],
+        served: ServedModel,
+    ) -> tuple[EncodedPrompt, list[Item]]:
+        """The prompt and its items: with truncation "auto" without the oldest, as few of them as make it fit.
+
+        messages: all items in chat's form.
+        """
+        window = ContextWindow(served.max_model_len, "input")
+        if request.truncation == "auto":
+            items = await self._that_fit(exchange, request, items, served)
+            messages = await exchange.apart(lambda: chat_form(request, items))
+        return EncodedPrompt(await self._encode(exchange, request, messages, window), last_user_text(messages)), items
+
+    async def _that_fit(
+        self, exchange: HttpExchange, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
+    ) -> list[Item]:
+        window = ContextWindow(served.max_model_len, "input")
+        most_tokens = served.max_model_len - (request.max_output_tokens or 1)
+
+        async def fits(left_out: int) -> bool:
+            messages = await exchange.apart(lambda: chat_form(request, without_oldest(items, left_out)))
+            try:
+                return len(await self._encode(exchange, request, messages, window)) <= most_tokens
+            except ApiError as error:
+                if error.code != "context_length_exceeded":
+                    raise
+                return False
+
+        fewest, most = 0, 0 if await fits(0) else max(0, most_left_out(items))
+        while fewest < most:
+            middle = (fewest + most) // 2
+            fewest, most = (fewest, middle) if await fits(middle) else (middle + 1, most)
+        return without_oldest(items, fewest)
+
+    def _found(self, response_id: str) -> dict[str, Any]:
+        return stored(self._service.state, "response", response_id)
+
+
+def _check_combinations(request: schema.responses.ResponseRequest) -> None:
+    """Raise ApiError for fields that are missing or contradict each other."""
+    if request.input is None and request.prompt is None and request.previous_response_id is None:
+        raise errors.missing("input")
+    if request.background and request.store is False:
+        raise ApiError("Background mode requires store to be true.", param="background", code="invalid_value")
+    if request.stream_options is not None and not request.stream:
+        raise errors.only_with("stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled.")
+
+
+def _complete(response: Item, writer: ResponseWriter, generation: Generation) -> None:
+    """Fill in what is known when the last token has come."""
+    [choice] = generation.choices
+    response["output"] = writer.finished_items()
+    response["usage"] = response_usage(generation.usage())
+    if (cut_by := _INCOMPLETE.get(choice.reply.finish_reason)) is not None:
+        response["status"] = "incomplete"
+        response["incomplete_details"] = {"reason": cut_by}
+    else:
+        response["status"] = "completed"
+        response["completed_at"] = int(time.time())
+
+
+def _failed(writer: ResponseWriter, error: ApiError) -> bytes:
+    return writer.event("response.failed", response={**writer.response, "status": "failed", "error": error_of(error)})

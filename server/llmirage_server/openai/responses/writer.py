@@ -1,0 +1,153 @@
+"""The events of a streamed response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llmirage_server.openai.logprobs import ReplyLogprobs
+from llmirage_server.openai.responses.hosted import Event, HostedCall, ListedTools, OutputItem
+from llmirage_server.openai.responses.items import Item
+from llmirage_server.openai.responses.output_items import MessageOutput, output_item
+from llmirage_server.replies.reply import Part
+from llmirage_server.service.chunks import said_together
+from llmirage_server.service.generation import Choice
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.output import after_delta, delta_padded, encoded, escape, named_event
+
+
+class ResponseWriter:
+    """A ChoiceWriter of events. `output` grows by each item that is finished."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        request: schema.responses.ResponseRequest,
+        response: Item,
+        logprobs: ReplyLogprobs | None,
+        listed: Sequence[Item] = (),
+        context: Sequence[Item] = (),
+        obfuscated: bool = False,
+    ) -> None:
+        """listed: the items that list MCP servers' tools, which come first; context: the items of the prompt.
+
+        obfuscated: deltas are padded.
+        """
+        reply = choice.reply
+        self.response = response
+        self.sequence = 0  # of the next event
+        self._pieces = reply.pieces
+        self._joined = choice.joined
+        self._logprobs = logprobs
+        self._obfuscated = obfuscated
+        parts = (Part("text", 0, len(reply.ids)),) if request.compacts else reply.all_parts
+        cut = reply.finish_reason == "length"
+        self.items: list[OutputItem] = [ListedTools(item) for item in listed]
+        for part in parts:
+            ends = cut and part is parts[-1]
+            if part.kind in ("hosted_call", "client_call"):
+                self.items.append(HostedCall(part, reply.said(part), ends, request.include or (), context))
+            else:
+                self.items.append(output_item(part, reply, request, ends))
+        _annotate(self.items)
+        self._index = -1  # index of the open item
+        self._next = 0  # index of the next token's item, or of the item after it
+        self._sent_logprobs: list[Item] = []  # log probabilities of the open item
+        self._delta: tuple[bytes, bytes, bytes] | None = None
+
+    def opening(self) -> bytes:
+        """The events before any token."""
+        response = {**self.response, "output": []}
+        events = []
+        if response["background"]:
+            events.append(self.event("response.created", response={**response, "status": "queued"}))
+            events.append(self.event("response.queued", response={**response, "status": "queued"}))
+        else:
+            events.append(self.event("response.created", response={**response, "status": "in_progress"}))
+        events.append(self.event("response.in_progress", response={**response, "status": "in_progress"}))
+        return b"".join(events)
+
+    def tokens(self, start: int, end: int) -> bytes:
+        written = []
+        for places in said_together([item.part for item in self.items] if self._joined else (), start, end, self._joined):
+            while self._next < len(self.items) and places.start >= self.items[self._next].part.end:
+                written.append(self._close_up_to(self._next))
+                self._next += 1
+            if self._next == len(self.items) or places.start < self.items[self._next].part.start:
+                continue
+            if self._index < self._next:
+                written.append(self._open(self._next))
+            if piece := "".join(self._pieces[places.start : places.stop]):
+                written.append(self._say(piece, places))
+        return b"".join(written)
+
+    def ending(self) -> bytes:
+        written = []
+        while self._next < len(self.items):
+            written.append(self._close_up_to(self._next))
+            self._next += 1
+        return b"".join(written)
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        """One event, numbered."""
+        data = named_event(kind, {"type": kind, "sequence_number": self.sequence, **fields})
+        self.sequence += 1
+        return delta_padded(data, fields["delta"]) if self._obfuscated and "delta" in fields else data
+
+    def finished_items(self) -> list[Item]:
+        """All output items as they are when the reply is complete."""
+        return [item.finished(self._all_logprobs(item)) for item in self.items]
+
+    def _all_logprobs(self, item: OutputItem) -> Sequence[Item]:
+        if self._logprobs is None or not item.has_logprobs:
+            return []
+        return self._logprobs.entries(range(item.part.start, item.part.end))
+
+    def _open(self, index: int) -> bytes:
+        item = self.items[index]
+        self._index = index
+        self._sent_logprobs = []
+        self._delta = self._delta_frame(item, index) if item.delta else None
+        return self.event("response.output_item.added", output_index=index, item=item.opening()) + self._events(item.begun())
+
+    def _delta_frame(self, item: OutputItem, index: int) -> tuple[bytes, bytes, bytes]:
+        kind = f"response.{item.delta}.delta".encode()
+        place = {"item_id": item.id, "output_index": index, **item.inner}
+        head = b"event: " + kind + b'\ndata: {"type":"' + kind + b'","sequence_number":'
+        return head, b"," + encoded(place)[1:-1] + b',"delta":', b',"logprobs":' if item.has_logprobs else b""
+
+    def _say(self, piece: str, places: range) -> bytes:
+        if self._delta is None:  # arguments of a hosted tool are not streamed
+            return b""
+        head, middle, logprobs = self._delta
+        data = head + str(self.sequence).encode() + middle + escape(piece)
+        self.sequence += 1
+        if logprobs:
+            known = self._logprobs
+            entries = [] if known is None else [known.entry(place) for place in places if self._pieces[place]]
+            self._sent_logprobs += entries
+            data += logprobs + (encoded(entries) if entries else b"[]")
+        return data + (after_delta(piece) if self._obfuscated else b"}\n\n")
+
+    def _close_up_to(self, index: int) -> bytes:
+        """End item `index`. An item without visible tokens is opened first."""
+        opened = self._open(index) if self._index < index else b""
+        item, logprobs = self.items[index], self._sent_logprobs
+        ended = self._events(item.ended(logprobs))
+        return opened + ended + self.event("response.output_item.done", output_index=index, item=item.finished(logprobs))
+
+    def _events(self, events: Iterable[Event]) -> bytes:
+        """The events of the open item."""
+        place = {"item_id": self.items[self._index].id, "output_index": self._index, **self.items[self._index].inner}
+        return b"".join([self.event(f"response.{kind}", **place, **fields) for kind, fields in events])
+
+
+def _annotate(items: Sequence[OutputItem]) -> None:
+    """Add citations to a message that follows a search."""
+    calls: list[HostedCall] = []
+    for item in items:
+        if isinstance(item, HostedCall):
+            calls.append(item)
+        elif isinstance(item, MessageOutput) and item.part.kind == "text" and item.text:
+            item.annotations = [cited for call in calls if (cited := call.annotation(item.text)) is not None]
+            calls = []

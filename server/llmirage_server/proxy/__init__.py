@@ -1,0 +1,1 @@
+"""Requests that are answered elsewhere: by an upstream, or by recordings."""

@@ -1,0 +1,436 @@
+"""The choices of one response in flight in the cluster, and the stream of their tokens.
+
+Streaming is the hot path: a token that is due becomes bytes on its connection without a task switch or a JSON encoder.
+The driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
+buffer is full; then, and under any `send` that is not uvicorn's own, the task of the event stream takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from starlette.types import Message, Receive, Scope, Send
+
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers import RouterError
+from llmirage_server.drivers.live import Driver
+from llmirage_server.http.event_stream import (
+    PING_S,
+    STREAM_HEADERS,
+    EventStream,
+    Shutdown,
+    SuspendedSend,
+    is_steppable,
+    server_send,
+    transport_of,
+)
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.replies.reply import Reply
+from llmirage_server.service.chunks import chunks_due
+from llmirage_server.telemetry.journal import JournalEntry, Outcome
+from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_server.telemetry.sent_times import SentTimes
+from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.virtual_time import VirtualTimeLoop
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import event, usage
+
+logger = logging.getLogger("llmirage")
+
+SLICE = 64  # choices submitted together: some milliseconds
+WATCH_AFTER_S = 0.005  # from the headers on
+EVENT_SOURCE_AFTER_S = 5.0  # the same; its tasks cost as much CPU time as ten tokens that are each due at a time of its own
+
+
+@dataclass(slots=True, frozen=True)
+class Choice:
+    """One reply and its request in the cluster."""
+
+    reply: Reply
+    request: Request
+    echo: str  # text that the response repeats before the reply
+    joined: bool = False  # tokens that come together leave in one chunk
+
+    @property
+    def finished(self) -> bool:
+        """Whether the cluster is done with it."""
+        return self.request.failed or self.request.produced >= len(self.request.output)
+
+
+class OpenResponse(Protocol):
+    """A response in progress, which can be ended from outside."""
+
+    def abort(self, error: ApiError) -> None: ...
+
+
+class GenerationHost(Protocol):
+    """What a generation needs of the service."""
+
+    driver: Driver
+    shown_usage: Callable[[dict[str, Any]], dict[str, Any]]  # an object of it in the dialect's form
+    metrics: PrometheusMetrics
+    served: ServedTimes
+    shutdown: Shutdown
+    under_way: set[Generation]
+    open_responses: set[OpenResponse]
+
+
+class ChoiceWriter(Protocol):
+    """Writes the tokens of one choice. The calls' ranges follow each other without gaps, from the first token on."""
+
+    def tokens(self, start: int, end: int) -> bytes:
+        """What tokens [start, end) of the reply add to the stream."""
+        ...
+
+    def ending(self) -> bytes:
+        """What follows the last token."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """The choices of one response, prompt-major: `n` for each prompt."""
+
+    host: GenerationHost
+    choices: list[Choice]
+    n: int
+    arrived_s: float  # when their request reached the server, see HttpExchange
+    entry: JournalEntry  # of their request
+    usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
+    audio_tokens: int = 0  # of the prompts
+    cached: Callable[[int], int] = int  # of a prompt's cached tokens, those that the dialect reports
+
+    def start(self) -> None:
+        """Submit all choices to the cluster. Their requests' tags must be set.
+
+        Raises ApiError if no instance will ever take them, or if a router of the user's own fails.
+        """
+        self._submit(self.choices, last=True)
+
+    async def start_in_slices(self, ended: Callable[[], bool]) -> None:
+        """As `start`, with a turn of the loop for others between slices. Nothing more is submitted once it has `ended`."""
+        for first in range(0, len(self.choices), SLICE):
+            if first:
+                await asyncio.sleep(0)
+                if ended():
+                    return
+            self._submit(self.choices[first : first + SLICE], last=first + SLICE >= len(self.choices))
+
+    def _submit(self, choices: Sequence[Choice], last: bool) -> None:
+        self.host.under_way.add(self)
+        try:
+            self.host.driver.submit([choice.request for choice in choices], self.arrived_s, last=last)
+        except RouterError as error:
+            self.stop()
+            logger.error("%s", error)
+            raise errors.internal_error(str(error)) from None
+        if any(choice.request.failed for choice in choices):
+            self.stop()
+            raise errors.no_instance()
+
+    @property
+    def instance(self) -> int:
+        """The instance that serves the first choice now, -1 for none."""
+        return self.choices[0].request.instance
+
+    def stop(self) -> None:
+        """Free what unfinished choices hold in the cluster. Call it at every end; calling it again does nothing."""
+        unfinished = [choice.request for choice in self.choices if not choice.finished]
+        if unfinished:
+            self.host.driver.cancel(unfinished)
+        if self in self.host.under_way:
+            self.host.under_way.remove(self)
+            for choice in self.choices:
+                self.host.metrics.ended(choice.request, choice.reply.finish_reason)
+            for first in range(0, len(self.choices), self.n):
+                self.host.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
+            self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
+        for choice in self.choices:
+            choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
+
+    def usage(self, cached: Callable[[int], int] | None = None) -> dict[str, Any]:
+        """Prompt tokens count once for each prompt, whatever n is. cached: how to count those, in another API."""
+        produced = [(choice, choice.request.produced) for choice in self.choices]
+        return self._usage(self.choices[:: self.n], produced, cached)
+
+    def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
+        """Of one choice, when so many of its tokens were written."""
+        return self.host.shown_usage(self._usage([choice], [(choice, sent)]))
+
+    def _usage(
+        self,
+        prompts: Sequence[Choice],
+        produced: Sequence[tuple[Choice, int]],
+        cached: Callable[[int], int] | None = None,
+    ) -> dict[str, Any]:
+        count = cached or self.cached
+        thought = [min(tokens, choice.reply.reasoning_tokens) for choice, tokens in produced if choice.reply.parts]
+        counts = {
+            "prompt_tokens": sum(choice.request.prompt_tokens for choice in prompts),
+            "completion_tokens": sum([tokens for _, tokens in produced]),
+            "cached_tokens": sum(count(choice.request.cached_tokens) for choice in prompts),
+            "reasoning_tokens": sum(thought),
+            "audio_tokens": self.audio_tokens,
+        }
+        return usage(**(counts | dict(self.usage_instead or {})))
+
+    def shown_usage(self) -> dict[str, Any]:
+        """`usage` as chat and completions show it."""
+        return self.host.shown_usage(self.usage())
+
+
+class TokenStream(EventStream):
+    """Streams the choices of one generation.
+
+    The event source has what the tick cannot write itself, and streams that last. In a short one, on a connection that takes
+    all, it would do nothing but wait for the client to leave: it is not even made.
+    """
+
+    status_code = 200
+
+    def __init__(
+        self,
+        generation: Generation,
+        exchange: HttpExchange,
+        writers: Sequence[ChoiceWriter],
+        closing: Callable[[], bytes],
+        failed: Callable[[ApiError], bytes] | None = None,
+        opening: bytes = b"",
+        pings: bool = True,
+    ) -> None:
+        """writers: one for each choice. closing: what ends the response. failed: what ends it after an
+        error, in another form than the dialect's. opening: what is sent before the first token is due.
+        pings: a connection that is silent is kept from being closed on its way.
+        """
+        self._ping_s = PING_S if pings else 0.0
+        self._generation = generation
+        self._exchange = exchange
+        self._writers = writers
+        self._closing = closing
+        self._failed = failed or (lambda error: event(exchange.dialect.event_error(error)))
+        self._unfinished = len(generation.choices)
+        self._direct = False  # the tick may step the server's `send` itself
+        self._pending: list[bytes] = [opening] if opening else []
+        self._last = False  # the end of the response is pending or sent
+        self._ended = False  # `send` was called with it
+        self._complete = False  # the connection has taken it
+        self._aborted = False
+        self._client_left = False
+        self._suspended: SuspendedSend | None = None
+        self._times = SentTimes(generation.host.driver)
+        self._time = asyncio.get_running_loop().time
+        self._wake_up: asyncio.Future[None] | None = None  # while it is sent
+
+    def start(self) -> Self:
+        """Start the generation. Raises ApiError if that fails: nothing has been sent yet."""
+        self.raw_headers = self._exchange.response_headers(b"text/event-stream; charset=utf-8")
+        self.raw_headers += STREAM_HEADERS
+        for choice, writer in zip(self._generation.choices, self._writers, strict=True):
+            choice.request.tag = _ChoiceStream(self, choice, writer)
+        self._generation.start()
+        self._generation.host.open_responses.add(self)
+        return self
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the response ended, once it has."""
+        return "failed" if self._aborted else "complete" if self._complete else "client_left"
+
+    @property
+    def transport(self) -> Any:
+        """The connection; None in process."""
+        return transport_of(self._send)
+
+    def end_of_choice(self) -> bytes:
+        """One more choice is complete: what must follow its last chunk in the response."""
+        self._unfinished -= 1
+        if self._unfinished:
+            return b""
+        try:
+            return self._closing()
+        except ApiError as error:  # the response could not be stored
+            self._aborted = True
+            return self._failed(error)
+
+    def first_shows(self, request: Request, place: int) -> None:
+        """The token at `place` of the reply, the first that shows, was handed to `write`."""
+        self._times.first_shows(request, place, written=not self._pending)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes now if the connection takes them, else as soon as it does."""
+        self._last = last = self._unfinished == 0
+        if not self._direct:
+            self._pending.append(data)
+            self._wake()
+            return
+        self._sent_s = self._time()
+        self._ended = last
+        self._step(self._send({"type": "http.response.body", "body": data, "more_body": not last}))
+        if last and self._direct:
+            self._complete = True
+            self._times.written(last)
+            self._wake()
+
+    def _step(self, sending: Awaitable[None]) -> None:
+        """Let `send` run to its end, or to where it waits: then the event source's task carries it on."""
+        coroutine: Coroutine[Any, Any, None] = sending  # type: ignore[assignment]  # in every ASGI server
+        try:
+            waits_for = coroutine.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._direct = False
+            if self._wake_up is not None and not self._wake_up.done():
+                self._wake_up.set_exception(error)
+        else:
+            self._direct = False
+            self._suspended = SuspendedSend(coroutine, waits_for)
+            self._wake()
+
+    def abort(self, error: ApiError) -> None:
+        """End the stream with an error event. What was written before it stays valid."""
+        self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
+        if self._unfinished:
+            self._unfinished = 0
+            self._aborted = True
+            self.write(self._failed(error))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send, self._start = server_send(scope, send), send
+        self._begun = False  # the head was sent
+        self._sent_s = self._time()
+        try:
+            await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
+            self._wake_up = asyncio.get_running_loop().create_future()
+            if is_steppable(self._send):
+                await self._send_directly()
+            if not (self._complete or self._client_left):
+                shutdown = self._generation.host.shutdown
+                super().__init__(self._rest(), self.raw_headers, shutdown, ping_s=self._ping_s, sent_s=self._sent_s)
+                await super().__call__(scope, receive, self._deliver)
+        finally:
+            self._direct = False
+            generation, exchange = self._generation, self._exchange
+            generation.host.open_responses.discard(self)
+            generation.stop()
+            if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
+                self._times.count(generation.choices[0].request, generation.host.served)
+
+    async def _send_directly(self) -> None:
+        """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
+        loop = asyncio.get_running_loop()
+        self._direct = self._begun = True
+        self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
+        if self._direct and self._pending:
+            data = b"".join(self._pending)
+            self._pending.clear()
+            self.write(data)
+            if self._direct:
+                self._times.written(self._complete)
+        if self._wake_up is not None and self._wake_up.done():
+            self._wake_up.result()  # what `send` has raised
+        if not isinstance(loop, VirtualTimeLoop):  # first tokens, and a short reply, need not wait for a task to be made
+            await self._sent_by_tick(WATCH_AFTER_S)
+        if self._direct and not self._complete:
+            leaving = loop.create_task(self._exchange.client_left())
+            leaving.add_done_callback(self._wake)
+            try:
+                await self._sent_by_tick(EVENT_SOURCE_AFTER_S)
+                if leaving.done():
+                    leaving.result()
+                    self._client_left = True
+            finally:
+                leaving.cancel()
+
+    async def _sent_by_tick(self, most_s: float) -> None:
+        """Return when the tick has sent everything, or cannot send more; at the latest after so many seconds."""
+        if self._direct and not self._complete:
+            loop = asyncio.get_running_loop()
+            assert self._wake_up is not None
+            enough = loop.call_later(most_s, self._wake)
+            try:
+                await self._wake_up
+            finally:
+                enough.cancel()
+            self._wake_up = loop.create_future()
+
+    async def _rest(self) -> AsyncIterator[bytes]:
+        """Yield what the tick cannot write, since the connection is full or `send` needs a task; return at the end."""
+        steppable = is_steppable(self._send)
+        while True:
+            if self._suspended is not None:
+                await self._send_with_timeout(self._carry_on, {"type": "http.response.body"})
+            elif self._pending:
+                data = b"".join(self._pending)
+                self._pending.clear()
+                yield data
+            elif self._last:
+                return
+            else:
+                self._direct = steppable
+                assert self._wake_up is not None
+                await self._wake_up
+                self._wake_up = asyncio.get_running_loop().create_future()
+
+    async def _carry_on(self, _: Message) -> None:
+        """End the send that the tick has begun."""
+        assert self._suspended is not None
+        await self._suspended
+        self._suspended = None
+        self._complete = self._ended
+        self._times.written(self._complete)
+
+    async def _deliver(self, message: Message) -> None:
+        """`send` for the event source: its head and its end, unless the tick has sent them, and what lies between."""
+        if message["type"] == "http.response.start":
+            if not self._begun:
+                await self._start(message)
+            return
+        last = self._last and not self._pending
+        if self._ended or not (last or message["body"]):
+            return
+        self._ended = last
+        await self._send({"type": "http.response.body", "body": message["body"], "more_body": not last})
+        self._complete |= last
+        self._times.written(last)
+
+    def _wake(self, *_: object) -> None:
+        if self._wake_up is not None and not self._wake_up.done():
+            self._wake_up.set_result(None)
+
+
+class _ChoiceStream:
+    """Receives the tokens of one choice."""
+
+    __slots__ = ("_sent", "_shows", "_stream", "_total", "_writer")
+
+    def __init__(self, stream: TokenStream, choice: Choice, writer: ChoiceWriter) -> None:
+        self._stream, self._writer = stream, writer
+        self._total = len(choice.reply.ids)
+        self._shows = next((place for place, piece in enumerate(choice.reply.pieces) if piece), -1)  # the first that does
+        self._sent = 0
+
+    def tokens_due(self, request: Request) -> None:
+        sent, produced = self._sent, request.produced
+        if sent == self._total:  # the stream was aborted, or the cluster repeats itself
+            return
+        if request.failed:
+            self._sent = self._total
+            # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
+            asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
+            return
+        if request.stream is None:
+            self._sent, data = produced, self._writer.tokens(sent, produced)
+        else:
+            data, self._sent = chunks_due(self._writer, request, sent)
+        if produced >= self._total:
+            data += self._writer.ending() + self._stream.end_of_choice()
+        if data:
+            self._stream.write(data)
+        if sent <= self._shows < self._sent:
+            self._stream.first_shows(request, self._shows)

@@ -1,0 +1,158 @@
+"""GET /v1/models and /v1/models/{id}: the served models, the accepted names, and which model answers for each name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from starlette.responses import Response
+
+from llmirage_server.http.dialect import OPENAI, Dialect
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_shared.wire import errors
+
+logger = logging.getLogger("llmirage")
+
+AcceptModels = Literal["any", "served"]
+Catalogue = Callable[[], Iterable[Sequence[str]]]
+
+_REMEMBERED_NAMES = 1000
+_LONG_NAME = 200  # characters
+LONGEST_NAME = 1000  # characters; names are kept, and answers repeat them
+# vLLM's ModelPermission
+_PERMITTED: Mapping[str, Any] = {
+    "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
+    "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What answers for a name."""
+
+    model: str  # as the cluster calls it
+    max_model_len: int  # prompt and output tokens of the longest request
+    joined: bool = False  # several tokens may go out together
+    priorities: bool = False  # requests may have them
+    seats: int = 256  # requests in the batches of its instances, all together
+    hears: bool = False  # takes sounds
+    page_tokens: int = 1  # of the radix tree
+
+
+class ServedModels:
+    """Names a request may use, and the model that answers for each.
+
+    served: the listed names. accept "served": no others; "any": every name. Then a name of the catalogue, with or without
+    the organisation, means that model if it is served; for other names the first model answers, with one warning for each.
+    catalogue: returns all names of each model; called when it is needed.
+    """
+
+    def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
+        self.served = list(served)
+        self.dialect: Dialect = OPENAI
+        self._created = created
+        self._accept = accept
+        self._catalogue_names = catalogue
+        self._found = dict(served)  # by every name that a request used
+        self._spellings: dict[str, ServedModel] | None = None  # of the catalogue's names that are served
+
+    def find(self, name: str) -> ServedModel:
+        """Raises ApiError (404, model_not_found) for a name that is not accepted; none and very long ones never are."""
+        if (found := self._found.get(name)) is not None:
+            return found
+        if not name or len(name) > LONGEST_NAME or self._accept == "served":
+            raise errors.model_not_found(name, self.served, LONGEST_NAME)
+        found = self.meant(name)
+        if len(self._found) < _REMEMBERED_NAMES:
+            self._found[name] = found
+            if name.lower() not in self._catalogue():
+                self._warn(name)
+        return found
+
+    def serves(self, name: str) -> bool:
+        """Whether `find` takes the name."""
+        try:
+            self.find(name)
+        except errors.ApiError:
+            return False
+        return True
+
+    def meant(self, name: str) -> ServedModel:
+        """The served model of that name; for any other name the first one."""
+        return self._found.get(name) or self._catalogue().get(name.lower()) or self._found[self.served[0]]
+
+    def _warn(self, name: str) -> None:
+        last = " No further names will be reported." if len(self._found) == _REMEMBERED_NAMES else ""
+        logger.warning(
+            "Requests for model %r are answered by the cluster's model %r (--set accept_models=served refuses others).%s",
+            errors.shorten(name), self.served[0], last,
+        )  # fmt: skip
+
+    def asked(self, name: str, exchange: HttpExchange) -> ServedModel:
+        """The model that answers a request which names this one; the journal has the name. Raises as `find`."""
+        exchange.entry.model = name if len(name) < _LONG_NAME else errors.shorten(name)
+        return self.find(name)
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        if _is_anthropic(exchange):
+            cards = [self._anthropic_card(name) for name in self.served]
+            ends = {"first_id": self.served[0], "last_id": self.served[-1]}
+            return exchange.json({"data": cards, "has_more": False, **ends})
+        if (card := exchange.dialect.vendor.model_card) is not None:
+            cards = [card(name, self._created, self.find(name).max_model_len) for name in self.served]
+            return exchange.json({"data": cards})
+        return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
+
+    async def retrieve(self, exchange: HttpExchange) -> Response:
+        """Any name that a request may use has a card; its `root` is the served model that answers for it."""
+        name = exchange.path_id("model")
+        return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        """An entry of the list, with the keys that the dialect adds."""
+        found = self.find(name)
+        added = {
+            "root": name if name in self.served else found.model,
+            "parent": None,
+            "max_model_len": found.max_model_len,
+            "permission": [
+                {"id": f"modelperm-{name}", "object": "model_permission", "created": self._created, **_PERMITTED}
+            ],
+        }
+        card = {"id": name, "object": "model", "created": self._created, "owned_by": self.dialect.owned_by}
+        return card | {key: added[key] for key in self.dialect.card_fields}
+
+    def _anthropic_card(self, name: str) -> dict[str, Any]:
+        most = self.find(name).max_model_len
+        return {
+            "type": "model",
+            "id": name,
+            "display_name": name.rpartition("/")[2],
+            "created_at": datetime.fromtimestamp(self._created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "max_input_tokens": most,
+            "max_tokens": most,
+        }
+
+    def _catalogue(self) -> Mapping[str, ServedModel]:
+        """The served model for each of its names in the catalogue: in lower case, with and without the organisation."""
+        if self._spellings is None:
+            by_model = {served.model: served for served in reversed([self._found[name] for name in self.served])}
+            self._spellings = {}
+            for names in self._catalogue_names():
+                if (here := next((by_model[name] for name in names if name in by_model), None)) is not None:
+                    self._spellings |= {form: here for name in names for form in _forms(name)}
+            for name in reversed(self.served):
+                self._spellings |= dict.fromkeys(_forms(name), self._found[name])
+        return self._spellings
+
+
+def _is_anthropic(exchange: HttpExchange) -> bool:
+    """Both APIs have this path; Anthropic's clients always send their API's version."""
+    return exchange.header(b"anthropic-version") is not None
+
+
+def _forms(name: str) -> tuple[str, str]:
+    return name.lower(), name.rpartition("/")[2].lower()

@@ -1,0 +1,426 @@
+"""What the endpoints share, and the two steps that their requests take: prompts to tokens, prompts to planned replies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.cluster.request import Request
+from llmirage_server.drivers.live import Driver
+from llmirage_server.http.access import RateLimits
+from llmirage_server.http.byte_budget import ByteBudget
+from llmirage_server.http.dialect import OPENAI, Dialect
+from llmirage_server.http.event_stream import Shutdown
+from llmirage_server.http.exchange import MOST_BODY_BYTES, HttpExchange
+from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.http.relay import Upstream
+from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_server.replies.structured.budget import part_worked_on
+from llmirage_server.replies.structured.matcher import GrammarError, PatternError
+from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.service.constraints import TEXT, ReplyConstraints
+from llmirage_server.service.generation import Choice, Generation, OpenResponse
+from llmirage_server.service.models import ServedModel, ServedModels
+from llmirage_server.service.named_files import with_files
+from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
+from llmirage_server.service.service_parts import Batches, ScriptSource
+from llmirage_server.service.text import TextLoader, TextTools
+from llmirage_server.state.files import FileStore
+from llmirage_server.state.memory import MemoryState
+from llmirage_server.state.state import State
+from llmirage_server.telemetry.journal import Journal
+from llmirage_server.telemetry.loop_watch import LoopWatch
+from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_shared.chat_template import Ending
+from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.media import audio_tokens
+from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.settings import at_call
+from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.chat import ChatHistory
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.sampling import Sampling
+
+# Text that takes some milliseconds to tokenize must not hold up the streams of others.
+LONG_CHARACTERS = 8_000
+_SPLIT_CHARACTERS = 400_000  # of a longer text even to find out which parts are new takes too long
+WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
+_MOST_SAID = 600  # characters of what is wrong with a schema
+_SLICE = 4  # choices that are planned before others have their turn: each may take some milliseconds
+
+# The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
+_REQUESTED = tuple(
+    [field.name for field in fields(source) if field.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
+    for source in (Sampling, ReplyConstraints, ChatHistory)
+)
+
+
+# What reads and plays scripts takes 20 ms to import, and most servers have none.
+new_scripts: Callable[..., ScriptSource] = at_call("llmirage_server.service.scripts:LoadedScripts")
+
+
+class Service:
+    """The cluster's driver, the tokenizer, the served models, and the responses in progress."""
+
+    def __init__(
+        self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str, state: State | None = None
+    ) -> None:
+        self.driver = driver
+        self.text = text
+        self.models = models
+        self.system_fingerprint = system_fingerprint
+        self.state = state or MemoryState()
+        self.files = FileStore(self.state.contents)
+        self.limits: RateLimits | None = None
+        self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
+        self.dialect: Dialect = OPENAI
+        self.shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict
+        self.engine_version: str | None = None  # of the engine whose API this is; None: OpenAI's
+        self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
+        self.open_admin = False  # what changes the server is open to other machines without a key, too
+        self.most_body_bytes = MOST_BODY_BYTES
+        self.unread = ByteBudget()
+        self.websocket_limit_s = WEBSOCKET_LIMIT_S  # how long such a connection may last; 0: none is taken
+        self.metrics = PrometheusMetrics(lambda: models.served)
+        self.served = ServedTimes()
+        self.journal = Journal()
+        self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
+        self.faults = InjectedFaults(self)
+        self.scripts: ScriptSource | None = None
+        self.batches: Batches | None = None  # set with the endpoints, which answer their lines
+        self.open_responses: set[OpenResponse] = set()
+        self.shutdown = Shutdown()  # for streams whose client does not read what ends them
+        self.under_way: set[Generation] = set()
+        self._refusal: Callable[[], ApiError] | None = None  # of all new requests
+        self._request_ids = itertools.count()
+
+    def busy(self) -> bool:
+        """Refuse new responses, and say whether there are any in progress."""
+        self._refusal = errors.shutting_down
+        return bool(self.open_responses)
+
+    def close(self) -> None:
+        """End every response in progress with an error the client understands, and refuse new ones."""
+        self.pause(errors.shutting_down)
+        self.shutdown.begin()
+        if self.batches is not None:
+            self.batches.close()
+        self.text.close()
+        self.loop_watch.stop()
+        self.state.close()
+
+    def pause(self, refusal: Callable[[], ApiError]) -> None:
+        """End every response in progress with this error, and refuse new ones with it, until `resume`."""
+        self._refusal = refusal
+        for response in list(self.open_responses):
+            response.abort(refusal())
+
+    def resume(self) -> None:
+        self._refusal = None
+
+    def check_open(self) -> None:
+        """Raise ApiError while all new requests are refused."""
+        if self._refusal is not None:
+            raise self._refusal()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether all new requests are refused."""
+        return self._refusal is not None
+
+    def requests_under_way(self) -> list[Request]:
+        """Those that the metrics have not counted yet."""
+        return [choice.request for generation in self.under_way for choice in generation.choices]
+
+    def held_bytes(self) -> dict[str, int]:
+        """What holds memory (or a file) beyond the requests in progress, in bytes."""
+        tools = self.text.tools
+        tokenized = 0 if tools is None else tools.encoder.cache.bytes_kept()
+        return {
+            "state": self.state.bytes_kept(),
+            "tokenized": tokenized,
+            "files": self.files.bytes_kept(),
+            "unread": self.unread.taken,
+        }
+
+    def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
+        """Count a request where there are rate limits. Raises ApiError (429) for one over them. Batches have none."""
+        if exchange.priority:
+            return
+        ordered = None if exchange.fault is None else exchange.fault.limits
+        if (limits := ordered or self.limits) is not None:
+            limits.admit(exchange, model, tokens)
+
+    def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
+        """A request for the cluster with an id of its own."""
+        return Request(next(self._request_ids), prompt, output, model=model, **fields)
+
+    async def tokenizer(self) -> Tokenizer:
+        return (await self._tools()).encoder.tokenizer
+
+    async def _tools(self) -> TextTools:
+        return self.text.tools or await self.text.get()
+
+    async def encode_chat(
+        self,
+        exchange: HttpExchange,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        answer_schema: Any = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+        window: ContextWindow | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """The prompt's token ids, int32, shape (prompt_tokens,). Raises ApiError, for one far beyond its window at once.
+
+        tools: in chat's form. answer_schema: the JSON Schema that a request gives for the answer. Two more are vLLM's.
+        """
+        ending = _prompt_ending(add_generation_prompt, continue_final_message)
+        encoder = (await self._tools()).encoder
+        if _have_parts(messages):
+            messages = await with_files(exchange, self.files, messages, self.dialect.strict)
+        try:
+            text = await exchange.apart(lambda: encoder.render(messages, tools, ending, answer_schema=answer_schema))
+        except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate
+            raise errors.invalid_value("messages", str(error)) from None
+        return await self._encode(encoder, text, window)
+
+    async def encode_text(self, text: str, window: ContextWindow | None = None) -> npt.NDArray[np.int32]:
+        """Token ids of a text without a template, int32, shape (tokens,)."""
+        return await self._encode((await self._tools()).encoder, text, window)
+
+    async def encode_texts(self, texts: Sequence[str], window: ContextWindow | None = None) -> list[npt.NDArray[np.int32]]:
+        """Token ids of each text; in a thread if there are many of them, which does others' work between two parts of it."""
+        if len(texts) == 1:
+            return [await self.encode_text(texts[0], window)]
+        encoder = (await self._tools()).encoder
+        if sum(map(len, texts)) <= LONG_CHARACTERS:
+            return [encoder.encode(text) for text in texts]
+        encoded: list[npt.NDArray[np.int32]] = []
+        for some in _parts(texts):
+            encoded += await self.text.in_thread(partial(_encode_all, encoder, some, window))
+        return encoded
+
+    async def _encode(self, encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
+        if len(text) > _SPLIT_CHARACTERS or (
+            len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS
+        ):
+            return await self.text.in_thread(lambda: _encode_within(encoder, text, window))
+        return encoder.encode(text)
+
+    async def generate(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        sampling: Sampling,
+        served: ServedModel,
+        exchange: HttpExchange,
+        param: str,
+        constraints: ReplyConstraints = TEXT,
+    ) -> Generation:
+        """Plan all choices of all prompts; nothing is submitted to the cluster yet.
+
+        param: the field that holds the prompts. Raises ApiError for a prompt that does not fit the context window, a request
+        over the rate limits, and constraints that no reply meets.
+        """
+        history = constraints.history
+        user = history.last_user_text or prompts[0].user_text
+        exchange.entry.asked(served.model, user, history.system, history.called, history.results, sampling.stream)
+        self.check_open()
+        check_choices(len(prompts), sampling.n, param)
+        if sampling.priority and not served.priorities:
+            raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
+        tools = await self._tools()
+        limit_tokens = served.max_model_len
+        prompts = _fitting(prompts, sampling, limit_tokens, tools.encoder.tokenizer, param)
+        scripted = None
+        if self.scripts is not None:
+            scripted = await self.scripts.answer(
+                exchange, history, [history.last_user_text or each.user_text for each in prompts], sampling.stream
+            )
+        self.admit(exchange, served.model, _tokens(prompts, sampling))
+        affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
+        requested = _requested(sampling, constraints)
+        wanted = [
+            (
+                place,
+                ReplyRequest(
+                    prompt_ids=prompt.ids,
+                    last_user_text=prompt.user_text,
+                    limit_tokens=limit_tokens - len(prompt.ids),
+                    conversation=correlation or affinity,
+                    choice=choice,
+                    **requested,
+                ),
+            )
+            for place, prompt in enumerate(prompts)
+            for choice in range(sampling.n)
+        ]
+
+        def reply(one: _Wanted) -> Reply:
+            if scripted is None:
+                return _planned(tools.replies, one[1])
+            return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
+
+        part = "tools" if constraints.tools else constraints.form_field
+        choices: list[Choice] = []
+        for start in range(0, len(wanted), _SLICE):
+            if start:
+                await asyncio.sleep(0)
+            some = wanted[start : start + _SLICE]
+            replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
+            choices += [
+                Choice(
+                    planned,
+                    self.new_request(
+                        asked_for.prompt_ids,
+                        planned.ids,
+                        served.model,
+                        session_key=affinity or correlation or sampling.session_key,
+                        priority=sampling.priority + exchange.priority,
+                        max_tokens=sampling.max_tokens or asked_for.limit_tokens,
+                    ),
+                    prompts[place].echo,
+                    served.joined,
+                )
+                for (place, asked_for), planned in zip(some, replies, strict=True)
+            ]
+        if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+            exchange.expect_logprobs(_logprobs(prompts, choices, sampling))
+        usage = None if scripted is None else scripted.usage
+        sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
+        generation = Generation(
+            self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage, sounds, cached=exchange.dialect.cached
+        )
+        if exchange.fault is not None:
+            exchange.fault.generation = generation
+        if exchange.held is not None:
+            exchange.held.planned()
+        return generation
+
+
+def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(isinstance(message.get("content"), list) for message in messages)
+
+
+def _fitting(
+    prompts: Sequence[EncodedPrompt], sampling: Sampling, limit_tokens: int, tokenizer: Tokenizer, param: str
+) -> Sequence[EncodedPrompt]:
+    """The prompts, cut at their start if the request says so. Raises ApiError for one that does not fit the window."""
+    wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
+    if sampling.truncate_prompt_tokens:
+        kept = sampling.truncate_prompt_tokens
+        if kept < 0:
+            kept = max(1, limit_tokens - (sampling.max_tokens or 1))
+        prompts = [_last_tokens(prompt, kept, tokenizer) for prompt in prompts]
+    for prompt in prompts:
+        if len(prompt.ids) + wanted_tokens > limit_tokens:
+            raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+    return prompts
+
+
+def _requested(sampling: Sampling, constraints: ReplyConstraints) -> dict[str, Any]:
+    """The fields of a ReplyRequest that are the same for all prompts and choices."""
+    asked = (sampling, constraints, constraints.history)
+    fields = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
+    # Who asks for a number of tokens gets it.
+    fields["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
+    return fields
+
+
+def check_choices(prompts: int, n: int, param: str) -> None:
+    """Raise ApiError (400) for more choices than one request may ask for. param: the field that holds the prompts."""
+    if prompts * n > MOST_CHOICES:
+        raise errors.too_many_choices(param, MOST_CHOICES, prompts, n)
+
+
+def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
+    """Where the prompt of a conversation ends. Raises ApiError for a contradiction."""
+    if continue_final_message:
+        if add_generation_prompt:
+            raise errors.only_with(
+                "continue_final_message", "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            )
+        return "open"
+    return "message" if add_generation_prompt is False else "reply"
+
+
+def _encode_within(encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
+    """Token ids. A text far longer than the window is not tokenized to its end. Raises ApiError for it."""
+    if window is not None:
+        most_tokens = max(window.tokens, window.counted_to)
+        if (found := encoder.tokenizer.tokens_beyond(text, most_tokens)) is not None:
+            raise window.exceeded(found)
+    return encoder.encode(text)
+
+
+def _encode_all(encoder: PromptEncoder, texts: Sequence[str], window: ContextWindow | None) -> list[npt.NDArray[np.int32]]:
+    return [_encode_within(encoder, text, window) for text in texts]
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in parts of so many characters, or of one text."""
+    part: list[str] = []
+    left = _SPLIT_CHARACTERS
+    for text in texts:
+        if part and len(text) > left:
+            yield part
+            part, left = [], _SPLIT_CHARACTERS
+        part.append(text)
+        left -= len(text)
+    yield part
+
+
+def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> EncodedPrompt:
+    if len(prompt.ids) <= kept:
+        return prompt
+    ids = prompt.ids[-kept:]
+    return replace(prompt, ids=ids, echo=tokenizer.decode(ids) if prompt.echo else "")
+
+
+def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
+    """What a request may cost: its prompts, and all that it allows to be generated."""
+    requested = (sampling.max_tokens or 0) * sampling.n * len(prompts)
+    return requested + sum(len(prompt.ids) for prompt in prompts)
+
+
+def _logprobs(prompts: Sequence[EncodedPrompt], choices: Sequence[Choice], sampling: Sampling) -> int:
+    """Return the number of log probabilities of a whole answer; 0 for a stream, whose come one by one."""
+    if sampling.stream:
+        return 0
+    of_prompts = 0 if sampling.prompt_logprobs is None else sum(len(prompt.ids) for prompt in prompts) * sampling.n
+    of_replies = 0 if sampling.logprobs is None else sum(len(choice.reply.ids) for choice in choices)
+    return of_prompts * max(1, sampling.prompt_logprobs or 0) + of_replies * (1 + (sampling.logprobs or 0))
+
+
+_Wanted = tuple[int, ReplyRequest]  # the number of the prompt, and one choice for it
+
+
+def _replies(wanted: Sequence[_Wanted], reply: Callable[[_Wanted], Reply]) -> list[Reply]:
+    return [reply(one) for one in wanted]
+
+
+def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
+    """Return the reply. Raises ApiError with the field that demands arguments or an answer that nothing satisfies."""
+    try:
+        return replies.reply(request)
+    except (SchemaError, PatternError, GrammarError) as error:
+        what = "schema" if isinstance(error, SchemaError) else "grammar" if isinstance(error, GrammarError) else "pattern"
+        path = f"{error.path}: " if isinstance(error, SchemaError) and error.path else ""
+        said = errors.shorten(f"Invalid {what}: {path}{error}", _MOST_SAID)
+        raise errors.ApiError(said, param=part_worked_on()) from None
+
+
+class ServiceHandler:
+    """The endpoints of one API or of one kind: each method answers an exchange."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service

@@ -1,0 +1,1 @@
+"""Objects and files that outlive a request, in memory or in a SQLite file."""

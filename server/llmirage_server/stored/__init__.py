@@ -1,0 +1,1 @@
+"""Endpoints of stored objects: files, batches, conversations."""

@@ -1,0 +1,48 @@
+"""/v1/batches: create, list, retrieve, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from llmirage_server.batches.batch import Batch
+from llmirage_server.batches.runner import BatchRunner
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.paging import page
+
+
+class BatchesHandler(ServiceHandler):
+    """Answers as the OpenAI API does."""
+
+    def __init__(self, service: Service, endpoints: Mapping[str, ASGIApp]) -> None:
+        """endpoints: what answers the lines of batches, by path."""
+        super().__init__(service)
+        self.runner = self._runner = service.batches = BatchRunner(service, endpoints)
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        body = await exchange.json_object()
+        self._service.check_open()
+        request = schema.batches.BatchRequest.check(body, self._service.documented_only)
+        self._runner.resume()  # without the server's start, as under httpx's transport
+        await self._runner.make_room()
+        batch = Batch.created(request, self._service.state, self._service.files)
+        self._runner.start(batch)
+        return exchange.json(batch.object)
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        return exchange.json(page([batch.object for batch in self._runner.all()], exchange.query))
+
+    async def retrieve(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        return exchange.json(self._runner.found(exchange.path_id()).object)
+
+    async def cancel(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        batch = self._runner.found(exchange.path_id())
+        self._runner.cancel(batch)
+        return exchange.json(batch.object)

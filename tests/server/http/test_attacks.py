@@ -1,0 +1,210 @@
+"""Small requests that ask for more work than a server has time for: each gets an answer after a bounded number of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import attacks
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from large_bodies import large
+
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.replies.structured.budget import CURRENT, FULL, Budget
+from llmirage_server.service.prompts import MOST_CHOICES, EncodedPrompt
+from llmirage_shared.wire.sampling import Sampling
+
+from ..conftest import Api
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
+
+
+class CountedBudget(Budget):
+    """Remembers what was spent of each budget."""
+
+    __slots__ = ("steps",)
+    made: list[CountedBudget] = []  # noqa: RUF012
+
+    def __init__(self, steps: int, part: str = "", tokens: int | None = None) -> None:
+        super().__init__(steps, part, tokens)
+        self.steps = steps
+        self.made.append(self)
+
+    @property
+    def spent(self) -> int:
+        return self.steps - max(0, self.left)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Api]:
+    """An API on whose event loop every step outside a budget is an error."""
+    token = CURRENT.set(Budget(0, "outside a budget"))
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmirage_server.http.exchange.Budget", CountedBudget)
+        yield Api(runner)
+    CURRENT.reset(token)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**40))
+def test_an_attack_gets_an_answer_in_bounded_steps(guarded: Api, seed: int) -> None:
+    path, body = attacks.attack(random.Random(seed))
+    CountedBudget.made.clear()
+    response = guarded.post(path, body)
+    assert response.status_code in (200, 400, 413), response.text
+    assert sum(budget.spent for budget in CountedBudget.made) <= 2 * FULL
+    if response.status_code == 400:
+        error = response.json()["error"]
+        assert len(error["message"]) < 1_000
+
+
+def too_long(api: Api, path: str, body: dict[str, Any]) -> tuple[str, str]:
+    response = api.post(path, body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    return error.get("param"), error["message"]
+
+
+LONG: Any = {"type": "string", "minLength": 10**9}
+WIDE: Any = {"type": "string", "enum": [f"{number}" for number in range(60)]}
+for _ in range(12):
+    WIDE = {"anyOf": [WIDE, {**WIDE}]}
+USER = [{"role": "user", "content": "Call it."}]
+
+
+def function(name: str, parameters: Any) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/chat/completions", {"tools": [function("a", {}), function("b", WIDE)]}, "tools[1].function.parameters"),
+        (
+            "/v1/chat/completions",
+            {"tools": [function("a", LONG)], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": LONG}}},
+            "response_format",
+        ),
+        ("/v1/chat/completions", {"guided_regex": "a{1000000000}"}, "guided_regex"),
+        ("/v1/chat/completions", {"guided_grammar": 'start: (""~1000000)~1000000'}, "guided_grammar"),
+    ],
+)
+def test_the_field_that_asks_for_too_much_is_told(guarded: Api, path: str, fields: Any, param: str) -> None:
+    found, message = too_long(guarded, path, {"model": "m", "messages": USER, **fields})
+    assert found == param
+    assert "takes more work than this server does for one request" in message
+
+
+def test_what_fits_the_budget_but_not_max_tokens_is_cut(guarded: Api) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "string", "minLength": 50_000}}}
+    choice = guarded.chat(response_format=form, max_tokens=20).json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["message"]["content"]) < 400
+
+
+def test_choices_are_limited(guarded: Api) -> None:
+    assert guarded.complete(["x"] * 8, n=MOST_CHOICES // 8, max_tokens=1).status_code == 200
+    for prompts, n in ((8, 128 + 1), (MOST_CHOICES + 1, 1), (9, 128)):
+        response = guarded.complete(["x"] * prompts, n=n, max_tokens=1)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] in ("n", "prompt")
+    assert guarded.complete(["x"] * 60, best_of=20, max_tokens=1).status_code == 400
+    generate = {"text": ["x"] * 9, "sampling_params": {"n": 128, "max_new_tokens": 1}}
+    assert guarded.post("/generate", generate).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/embeddings", {"model": "bge-m3", "input": ["x"] * 2049}, "input"),
+        ("/rerank", {"model": "bge-m3", "query": "x", "documents": ["x"] * 2049}, "documents"),
+        ("/score", {"model": "bge-m3", "text_1": "x", "text_2": ["x"] * 2049}, "text_2"),
+        ("/v1/moderations", {"input": ["x"] * 2049}, "input"),
+    ],
+)
+def test_inputs_are_limited(guarded: Api, path: str, body: Any, param: str) -> None:
+    response = guarded.post(path, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert "2048" in response.json()["error"]["message"]
+
+
+def test_planning_in_slices_lets_others_run(guarded: Api) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def both() -> None:
+        service = guarded.app.service
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        exchange = HttpExchange(scope, _never)
+        running = asyncio.ensure_future(others())
+        served = service.models.find(service.models.served[0])
+        prompts = [EncodedPrompt(np.zeros(1, dtype=np.int32), "x")] * 4
+        await service.generate(prompts, Sampling(max_tokens=2, n=64), served, exchange, "prompt")
+        running.cancel()
+
+    guarded._runner.run(both())
+    assert turns >= 4 * 64 // 4 - 2  # one turn between two slices; the first one starts the task
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_large_body_holds_the_event_loop_for_less_than_a_tenth_of_a_second(
+    api: Api, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, body = large(random.Random(seed), 0.6)
+    api.post(*large(random.Random(seed), 0.001))  # imports what such a request needs
+    longest_s = 0.0
+    run = asyncio.Handle._run  # type: ignore[attr-defined]
+
+    def measured(handle: asyncio.Handle) -> None:
+        nonlocal longest_s
+        began_s = time.thread_time()
+        run(handle)
+        longest_s = max(longest_s, time.thread_time() - began_s)
+
+    content, answer = json.dumps(body).encode(), RawAnswer()
+    monkeypatch.setattr(asyncio.Handle, "_run", measured)
+    api._runner.run(answer.ask(api.app, path, content))
+    monkeypatch.undo()
+    assert answer.status in (200, 400, 404, 413)
+    assert longest_s < 0.1, (path, len(content))
+
+
+class RawAnswer:
+    """The status of an answer, asked for and read without a client, whose work would count."""
+
+    status = 0
+
+    async def ask(self, app: Any, path: str, content: bytes) -> None:
+        parts = [content]
+
+        async def receive() -> Any:
+            if not parts:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": parts.pop()}
+
+        async def send(message: Any) -> None:
+            self.status = message.get("status", self.status)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "state": {}}
+        await app(scope, receive, send)

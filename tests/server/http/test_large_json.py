@@ -1,0 +1,154 @@
+"""JSON of many bytes is read and written in pieces, as if it were read and written at once."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.http import bodies, json_pieces, long_texts
+from llmirage_shared.wire import refusals
+from llmirage_shared.wire.errors import ApiError
+
+PIECE = long_texts.PIECE_BYTES
+# Parts of a JSON text between its quotes: each takes some bytes that must not be torn apart.
+PARTS = st.sampled_from(
+    ["a", "some words ", "\\n", '\\"', "\\\\", "\\u017c", "\\ud83d\\ude00", "\\ud83d", "ż", "\U0001f600", "{[:,"]
+)
+
+
+def read(body: bytes) -> Any:
+    return long_texts.decoded(body, lambda rest: json.JSONDecoder().decode)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PARTS, min_size=1, max_size=12), st.integers(0, 7), st.booleans())
+def test_a_long_text_is_read_as_by_a_decoder(parts: list[str], shift: int, as_name: bool) -> None:
+    text = "".join(parts)
+    long = "x" * shift + text * (3 * PIECE // len(text.encode()))
+    body = f'{{"{long}":[1,"a\\"b"],"b":["{long}",{{"c":"{long}"}}]}}' if as_name else f'["{long}","\\\\",{{"a":"{long}"}}]'
+    expected = json.loads(body)
+    assert (
+        bodies.json_object(body.encode()) == _joined(expected)
+        if as_name
+        else _joined(read(body.encode())) == _joined(expected)
+    )
+
+
+def _joined(value: Any) -> Any:
+    """Halves of a pair of surrogates that stand beside each other are the character, others U+FFFD."""
+    return long_texts.changed(value, lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"a":"%s' % ("x" * 3 * PIECE), "Unterminated string starting at near character 5"),
+        ('{"a":"%s"' % ("x" * 3 * PIECE), f"Expecting ',' delimiter near character {3 * PIECE + 7}"),
+        ('{"a":"%s","b":}' % ("x" * 3 * PIECE), f"Expecting value near character {3 * PIECE + 12}"),
+        ('{"a":"%s\n"}' % ("x" * 3 * PIECE), "Invalid control character at near character"),
+        ('{"a":"%s\\x"}' % ("x" * 3 * PIECE), "Invalid \\escape"),
+        ('{"a":"%s\\u12"}' % ("x" * 3 * PIECE), "Invalid \\uXXXX escape"),
+        ('{"a":\\"%s"}' % ("x" * 3 * PIECE), "Expecting value near character 5"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_large_body_is_said(body: str, said: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        bodies.json_object(body.encode())
+    assert raised.value.status == 400
+    assert said in raised.value.message
+
+
+def test_a_large_body_that_is_no_utf_8_is_refused() -> None:
+    with pytest.raises(ApiError, match="not UTF-8"):
+        bodies.json_object(b'{"a":"' + b"x" * 3 * PIECE + b'\xff"}')
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {}, [], {"a": {}, "b": []}, None, "a", {"a": "ż" * 400_000, "b": ['"\\\n' * 100_000, {"c": 1}]},
+        list(range(5_000)), [1, "a", 2.5, None, [True]], [[1] * 3_000] * 40, {"a\n": [{"b": "c"}] * 2_000},
+    ],
+)  # fmt: skip
+def test_a_large_value_is_written_as_by_an_encoder(value: Any) -> None:
+    pieces = json_pieces.written(value)
+    assert b"".join(pieces) == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert max(map(len, pieces)) < 1_000_000
+
+
+def test_vectors_are_written_with_all_their_decimals() -> None:
+    vectors = np.round(np.random.default_rng(1).standard_normal((5, 40)), 8)
+    vectors[0, :4] = [0.0, -0.0, 1.0, -0.00000001]
+    rows = list(json_pieces.written_vectors(vectors, 8))
+    assert rows[0].startswith(b"[0.00000000,0.00000000,1.00000000,-0.00000001,")
+    assert [json.loads(row) for row in rows] == vectors.tolist()
+
+
+@pytest.mark.parametrize(
+    ("work", "most"),
+    [
+        (lambda: bodies.json_object(b'{"a":"' + b"\\n\\t" * (7 << 20) + b'"}'), 0.5),
+        (lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()), 0.5),
+        (lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}), 0.5),
+        (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
+        (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),
+    ],
+)  # fmt: skip
+def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object], most: float) -> None:
+    """The longest time of the process between two steps of another thread is a small part of the whole."""
+    longest, over = 0.0, threading.Event()
+
+    def other() -> None:
+        nonlocal longest
+        last_s = time.process_time()
+        while not over.wait(0.001):
+            now_s = time.process_time()
+            longest, last_s = max(longest, now_s - last_s), now_s
+
+    thread = threading.Thread(target=other)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.001)
+    begun_s = time.thread_time()
+    thread.start()
+    work()
+    over.set()
+    thread.join()
+    sys.setswitchinterval(interval_s)
+    assert longest < most * (time.thread_time() - begun_s)
+
+
+def test_many_escapes_are_read_as_by_a_decoder() -> None:
+    body = {"a": ['"\n\\ż\U0001f600'] * 60_000, "b": {"c": [1.5, -3, True, None, {}, []]}}
+    assert bodies.json_object(json.dumps(body).encode()) == body
+    for wrong in (
+        b'{"a":["%s" "b"]}',
+        b'{"a":["%s",NaN]}',
+        b'{"a":["%s",1e999]}',
+        b'{"a":["%s\\x"]}',
+        b'{"a":["%s"' + b"[" * 5_000,
+    ):
+        with pytest.raises(ApiError) as raised:
+            bodies.json_object(wrong % b'","'.join([b"\\n" * 10] * 30_000))
+        assert raised.value.status == 400
+
+
+@pytest.mark.parametrize("more", range(3))
+@pytest.mark.parametrize("wrong", [None, 0, 500_000, -5])
+def test_a_long_image_is_base64_or_refused(more: int, wrong: int | None) -> None:
+    data = bytearray(base64.b64encode(b"x" * (6 << 16) * 2 + b"y" * more))
+    if wrong is not None:
+        data[wrong] = ord("-")
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data.decode()}"}}
+    with pytest.raises(ApiError, match="an invalid base64-encoded value") if wrong is not None else contextlib.nullcontext():
+        refusals.check_chat_parts([image], "messages[0].content")
