@@ -28,7 +28,7 @@ from accuracy.truth import find_drafted
 from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, family_of, strata
 from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
-from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
+from llmirage_server.perf.catalogue.models import FITTED_MODEL
 
 SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
 _DRAWN = 3.0  # groups' worth of the wider stratum in the scale of a narrower one

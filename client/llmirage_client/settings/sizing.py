@@ -59,13 +59,13 @@ class SizingSettings:
         aliases=("gpu",),
         unset="that of --cluster, else the default of `llmirage serve`",
         usual=True,
-        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:gpu_names"),
     )
     engines: tuple[str, ...] | None = _several_names(
         "Serving engines.",
         aliases=("engine",),
         usual=True,
-        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:engine_names"),
     )
     weights: tuple[str, ...] | None = _several_names(
         "Weight formats: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",

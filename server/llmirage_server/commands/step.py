@@ -40,21 +40,21 @@ class StepSettings:
         MISSING,
         OPTIONS,
         "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
-        names=at_call("llmirage_server.perf.catalogue.names:model_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:model_names"),
     )
     gpu: str | None = setting(
         None,
         OPTIONS,
         "GPU: a name from `llmirage catalog gpus`, or a YAML file.",
         unset="h100_sxm",
-        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:gpu_names"),
     )
     engine: str | None = setting(
         None,
         OPTIONS,
         "Serving engine: vllm, sglang, trtllm, an older version (vllm@0.12), or a YAML file.",
         unset="vllm",
-        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:engine_names"),
     )
     tp: int | None = setting(
         None,

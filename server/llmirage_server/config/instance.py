@@ -52,14 +52,14 @@ class InstanceSettings:
         "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
         unset="Qwen/Qwen3-30B-A3B-Instruct-2507, a demonstration: two instances, fp8 weights",
         usual=True,
-        names=at_call("llmirage_server.perf.catalogue.names:model_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:model_names"),
     )
     gpu: str = _model(
         None,
         "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.",
         unset="h100_sxm",
         usual=True,
-        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:gpu_names"),
     )
     instances: int = _model(
         None,
@@ -132,7 +132,7 @@ class InstanceSettings:
         "defaults and measured constants.",
         unset="vllm, but with KV blocks of 1 token",
         usual=True,
-        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
+        names=at_call("llmirage_server.perf.engines.lookup:engine_names"),
     )
     engine_args: str | None = _engine(
         None,

@@ -9,12 +9,11 @@ from typing import Any
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
-from llmirage_server.perf.catalogue.acceptance import with_published_acceptance
 from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.speculation import Speculative, rate_of_length
+from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
 from llmirage_server.perf.steps.step_model import StepModel
 
 PCIE_LATENCY_S = 20e-6

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
-from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
+from llmirage_server.perf.catalogue.models import FITTED_MODEL
 
 if TYPE_CHECKING:
     from llmirage_server.perf.deployment import Deployment

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.catalogue.formats import Formats, formats_of
 from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
-from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.catalogue.models import Formats, ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.speculation import SpeculativeMethod

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from llmirage_server.perf.catalogue.data_file import DataFile, data_file
-from llmirage_server.perf.catalogue.gpus import FITTED, GpuSpec, gpu_from_entry, transferred
-from llmirage_server.perf.catalogue.model_entry import model_from_entry
+from llmirage_server.perf.catalogue.gpus import FITTED, GpuSpec, gpu_from_entry, gpu_from_file, transferred
+from llmirage_server.perf.catalogue.model_files import model_from_entry, model_from_file
 from llmirage_server.perf.catalogue.models import ModelSpec
-from llmirage_server.perf.catalogue.own_yaml import is_yaml_path
+from llmirage_server.perf.catalogue.yaml_files import DataFile, data_file, is_yaml_path
 from llmirage_server.perf.errors import DeploymentError
 
 _VENDORS = ("nvidia", "amd", "google")  # drivers put them before the name, people do not
@@ -45,8 +44,6 @@ def find_gpu(name: str) -> GpuSpec:
     Case, spaces, '-' and '_' do not matter. Raises DeploymentError.
     """
     if is_yaml_path(name):
-        from llmirage_server.perf.catalogue.own_gpu import gpu_from_file  # few need it, and start-up time counts
-
         return gpu_from_file(name, find_gpu, _gpus().entry)
     keys = _gpu_names()
     plain = _plain(name)
@@ -64,11 +61,9 @@ def find_model(name: str) -> ModelSpec:
     A checkpoint in another weight format is the same model with those `native_weights`. Raises DeploymentError.
     """
     if is_yaml_path(name):
-        from llmirage_server.perf.catalogue.own_model import model_from_file
-
         return model_from_file(name)
     if name.startswith((".", "/", "~")) or name.endswith(".json"):
-        from llmirage_server.perf.catalogue.hf import model_from_config
+        from llmirage_server.perf.catalogue.hf.config import model_from_config
 
         return model_from_config(name)
     if name in _models().names:

@@ -1,10 +1,12 @@
-"""What a model is: the shape of its layers, and how many weights and KV bytes follow from it."""
+"""A model: the shape of its layers, its weights and KV bytes, its formats, and how far its step times are measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +155,57 @@ def cache_bytes(group: LayerGroup, kv_dtype_bytes: int, tp: int = 1) -> int:
 
 def _window(group: LayerGroup) -> int:
     return group.attention.window if isinstance(group.attention, Gqa) else 0
+
+
+_BF16 = WEIGHT_DTYPES["bf16"]
+
+
+class Formats(NamedTuple):
+    """Formats of the matrices; lm_head, embeddings, routers and norms are bf16 in all of them."""
+
+    attention: WeightDtype  # projections of attention, or of what stands in its place
+    mlp: WeightDtype  # dense MLPs and shared experts
+    experts: WeightDtype  # routed experts
+
+
+def formats_of(model: ModelSpec, weights: WeightDtype) -> Formats:
+    """Return what published checkpoints of such a model do with a format.
+
+    gpt-oss stores routed experts alone in mxfp4, Kimi-K2-Thinking (latent attention) in int4; nvfp4 checkpoints of DeepSeek
+    leave attention in bf16 (nvidia/DeepSeek-R1-FP4, 394 GB, hf_quant_config.json). Elsewhere every matrix is quantised.
+    """
+    if model.experts and (weights.experts_only or (weights.name == "int4" and model.has_mla)):
+        return Formats(_BF16, _BF16, weights)
+    if weights.name == "nvfp4" and model.has_mla:
+        return Formats(_BF16, weights, weights)
+    return Formats(weights, weights, weights)
+
+
+FITTED_MODEL = "fitted: all of its kernels were measured, in these shapes or between them"
+
+# Mixtures among the measured kernels: hidden size, width, experts per token, experts (aiconfigurator-core 0.12.0).
+_MEASURED_MOE = frozenset({
+    (2048, 512, 8, 256), (2048, 768, 8, 128), (2880, 2880, 4, 32), (2880, 2880, 4, 128), (3072, 1536, 8, 256),
+    (4096, 1536, 8, 128), (4096, 14336, 2, 8), (5120, 8192, 1, 128), (6144, 2560, 8, 160), (7168, 2048, 8, 256),
+    (7168, 2048, 8, 384),
+})  # fmt: skip
+_MEASURED_HEADS = (64, 128)
+_MEASURED_WINDOWS = (0, 128)  # tokens
+
+
+def model_confidence(groups: tuple[LayerGroup, ...], hidden: int) -> str:
+    """Return FITTED_MODEL, or "transferred: " and what was not measured."""
+    reasons: dict[str, None] = {}
+    for group in groups:
+        attention, mlp = group.attention, group.mlp
+        if isinstance(attention, Mamba2):
+            reasons["no state space layer was measured"] = None
+        if isinstance(attention, Gqa | Mla) and attention.index:
+            reasons["no sparse attention was measured"] = None
+        if isinstance(attention, Gqa) and attention.head_dim not in _MEASURED_HEADS:
+            reasons[f"attention heads of {attention.head_dim} were not measured"] = None
+        if isinstance(attention, Gqa) and attention.window not in _MEASURED_WINDOWS:
+            reasons[f"windows of {attention.window:,} tokens were not measured"] = None
+        if isinstance(mlp, Moe) and (mlp.latent or hidden, mlp.width, mlp.per_token, mlp.experts) not in _MEASURED_MOE:
+            reasons["experts of this shape were not measured (20 to 40 % on held-out shapes)"] = None
+    return f"transferred: {'; '.join(reasons)}" if reasons else FITTED_MODEL

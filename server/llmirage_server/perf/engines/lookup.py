@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from llmirage_server.perf.catalogue.own_yaml import Key, is_yaml_path, one_of, positive, read_own, text, truth, whole
+from llmirage_server.perf.catalogue.lookup import list_gpus, list_models
+from llmirage_server.perf.catalogue.yaml_files import Key, is_yaml_path, one_of, positive, read_own, text, truth, whole
 from llmirage_server.perf.engines.engine import Activations, Engine, version_numbers
 from llmirage_server.perf.engines.sglang import Sglang
 from llmirage_server.perf.engines.trtllm import Trtllm
@@ -126,3 +127,15 @@ def _from_file(file: Path) -> Engine:
     base = find_engine(values.pop("base"))
     tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
     return replace(base, **{"name": file.stem, **values, **tiers})
+
+
+def gpu_names() -> list[str]:
+    return [gpu.key for gpu in list_gpus()]
+
+
+def model_names() -> list[str]:
+    return [model.name for model in list_models()]
+
+
+def engine_names() -> list[str]:
+    return [engine.name for engine in list_engines()]

@@ -7,8 +7,8 @@ from typing import Literal
 
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.catalogue.formats import Formats
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.models import Formats
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels import elementwise, gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel

@@ -16,10 +16,9 @@ from dataclasses import replace
 
 from llmirage_server.perf.catalogue.constants import Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
-from llmirage_server.perf.catalogue.formats import formats_of
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
-from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from llmirage_server.perf.catalogue import data_file as data_file_module
-from llmirage_server.perf.catalogue.data_file import DataFile, data_file
+from llmirage_server.perf.catalogue import yaml_files as data_file_module
 from llmirage_server.perf.catalogue.gpus import FITTED, LINK_KINDS, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model, list_gpus, list_models, model_names
+from llmirage_server.perf.catalogue.yaml_files import DataFile, data_file
 from llmirage_server.perf.errors import DeploymentError
 
 FITTED_KEYS = {"b300_sxm", "gb300", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "a100_sxm", "l40s", "rtx_pro_6000_server"}

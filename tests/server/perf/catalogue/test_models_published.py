@@ -7,9 +7,8 @@ import pytest
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, Mamba2, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import find_model, list_models
-from llmirage_server.perf.catalogue.model_entry import model_from_entry
-from llmirage_server.perf.catalogue.models import ModelSpec
-from llmirage_server.perf.confidence import FITTED
+from llmirage_server.perf.catalogue.model_files import model_from_entry
+from llmirage_server.perf.catalogue.models import FITTED_MODEL, ModelSpec
 
 # Billions of parameters as published: on the model card, in the technical report, or in the size of the bf16 checkpoint.
 # "e": the published count of active parameters leaves out the embedding table; "eh": and lm_head.
@@ -132,7 +131,7 @@ def test_the_catalogue_of_models_is_wide() -> None:
 @pytest.mark.parametrize("model", list_models(), ids=lambda m: m.name)
 def test_every_model_has_a_source_and_consistent_shapes(model: ModelSpec) -> None:
     assert model.source
-    assert model.confidence == FITTED or model.confidence.startswith("transferred: ")
+    assert model.confidence == FITTED_MODEL or model.confidence.startswith("transferred: ")
     assert model.native_weights in WEIGHT_DTYPES
     assert model.max_model_len >= 8192
     assert model.active_parameters <= model.parameters
@@ -147,7 +146,7 @@ def test_every_model_has_a_source_and_consistent_shapes(model: ModelSpec) -> Non
 
 def test_confidence_names_what_was_not_measured() -> None:
     for name in ("Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3", "Kimi-K2-Instruct", "gpt-oss-120b", "Mixtral-8x7B"):
-        assert find_model(name).confidence == FITTED
+        assert find_model(name).confidence == FITTED_MODEL
     for name, reason in (
         ("Qwen3-Next-80B-A3B-Instruct", "attention heads of 256 were not measured"),
         ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "no state space layer was measured"),

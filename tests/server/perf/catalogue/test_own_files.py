@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmirage_server.perf.catalogue.constants import constants_for
+from llmirage_server.perf.catalogue.gpus import GPU_KEYS
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe, SparseIndex
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
-from llmirage_server.perf.catalogue.own_gpu import GPU_KEYS
-from llmirage_server.perf.catalogue.own_model import GROUP_KEYS
+from llmirage_server.perf.catalogue.model_files import GROUP_KEYS
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 
