@@ -10,7 +10,7 @@ from typing import Any
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.config.cluster import instance_settings
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
-from llmirage_server.perf.deployment_checks import look_up
+from llmirage_server.perf.deployment import look_up
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 

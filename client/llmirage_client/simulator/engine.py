@@ -18,7 +18,7 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, described, plan
 from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest, Observer
-from llmirage_server.perf.steps.kinds import StepShares
+from llmirage_server.perf.steps.operations import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 if TYPE_CHECKING:

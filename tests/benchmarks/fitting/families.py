@@ -16,7 +16,7 @@ from fitting.tables import Column, Columns, Rows, l2_mb
 from llmirage_server.perf.catalogue.constants import Constants, Fit
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels import attention, collectives, gemm, linear, mla, moe
+from llmirage_server.perf.kernels import attention, collectives, gemm, linear, moe
 
 
 class Range(NamedTuple):
@@ -314,7 +314,7 @@ def _ask_gemm(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> fl
 
 
 def _ask_bmm(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
-    return mla.bmm(gpu, c, int(r["batches"]), int(r["n"]), int(r["k"]), repeated=True).seconds(r["m"])
+    return attention.mla_bmm(gpu, c, int(r["batches"]), int(r["n"]), int(r["k"]), repeated=True).seconds(r["m"])
 
 
 def _chunks(r: dict[str, float], window: int) -> tuple[float, float, float, float]:
@@ -330,7 +330,7 @@ def _ask_prefill(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) ->
 
 
 def _ask_mla_prefill(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
-    return mla.prefill(gpu, c, int(r["heads"]), 192, 128, 576, dtype).seconds(*_chunks(r, 0))
+    return attention.mla_prefill(gpu, c, int(r["heads"]), 192, 128, 576, dtype).seconds(*_chunks(r, 0))
 
 
 def _ask_decode(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
@@ -341,7 +341,7 @@ def _ask_decode(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> 
 
 
 def _ask_mla_decode(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
-    kernel = mla.decode(gpu, c, int(r["heads"]), 512, 64, dtype, repeated=True)
+    kernel = attention.mla_decode(gpu, c, int(r["heads"]), 512, 64, dtype, repeated=True)
     return kernel.seconds(int(r["sequences"]), r["sequences"] * r["length"], r["length"])
 
 

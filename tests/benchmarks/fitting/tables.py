@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llmirage_server.perf.kernels.routing import tabled_rank
+from llmirage_server.perf.kernels.moe import tabled_rank
 
 Column = NDArray[np.float64]
 Columns = dict[str, Column]

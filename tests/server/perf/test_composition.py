@@ -14,7 +14,8 @@ from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.kernels import attention, collectives, elementwise, gemm, linear, mla, moe, sparse
+from llmirage_server.perf.kernels import attention, collectives, gemm, linear, moe
+from llmirage_server.perf.kernels.kernel import elementwise
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
@@ -50,7 +51,7 @@ class Sum:
         return min(kernels, key=lambda kernel: kernel.seconds(64)).seconds(tokens)
 
     def move(self, calls: int, bytes_per_token: float, tokens: int = TOKENS) -> None:
-        self.total += calls * elementwise.elementwise(H100, bytes_per_token).seconds(tokens)
+        self.total += calls * elementwise(H100, bytes_per_token).seconds(tokens)
 
     def add(self, calls: int, seconds: float) -> None:
         self.total += calls * seconds
@@ -131,7 +132,7 @@ def test_norms_are_part_of_all_reduces_up_to_the_size_that_the_engine_names() ->
     of = step(spec, "trtllm", Parallelism(tp=2))
 
     def of_one(tokens: int) -> float:
-        return elementwise.elementwise(H100, 8 * 4096).seconds(tokens)
+        return elementwise(H100, 8 * 4096).seconds(tokens)
 
     def norms(tokens: int) -> float:
         return sum(o.seconds for o in of.explain([StepBatch([], [64] * tokens)]) if o.name == "norms")
@@ -158,11 +159,11 @@ def test_a_window_clips_what_attention_sees() -> None:
 def test_norms_over_all_heads_are_summed_over_the_ranks() -> None:
     plain, narrow, wide = (model(LayerGroup(2, Gqa(8, 2, 64, qk_norm=width), None)) for width in (0, 2 * 64, 10 * 64))
     s, found = Sum(), {o.name: o.seconds for o in step(wide, parallel=Parallelism(tp=2)).explain([StepBatch([], CONTEXTS)])}
-    norms = elementwise.elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
+    norms = elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
     sums = collectives.all_reduce(H100, s.constants, 2, 8).seconds(3)
     assert (found["query and key norms"], found["all-reduce of query and key norms"]) == (2 * norms, 2 * sums)
     each_head = gpu_s(narrow, [], CONTEXTS) - gpu_s(plain, [], CONTEXTS)
-    assert each_head == pytest.approx(2 * elementwise.elementwise(H100, 4 * 10 * 64).seconds(3))
+    assert each_head == pytest.approx(2 * elementwise(H100, 4 * 10 * 64).seconds(3))
 
 
 def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:
@@ -172,10 +173,10 @@ def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:
     s.gemm(2, 16 * 48, 384)
     s.gemm(2, 16 * (32 + 48), 128, NEW + 100)
     pairs = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
-    s.add(2, mla.prefill(H100, s.constants, 16, 48, 48, 144, "bf16").seconds(pairs, NEW, 100, 400))
-    s.add(2, mla.bmm(H100, s.constants, 16, 128, 32).seconds(3))
-    s.add(2, mla.decode(H100, s.constants, 16, 128, 16, "bf16").seconds(*IN_PAGES))
-    s.add(2, mla.bmm(H100, s.constants, 16, 48, 128).seconds(3))
+    s.add(2, attention.mla_prefill(H100, s.constants, 16, 48, 48, 144, "bf16").seconds(pairs, NEW, 100, 400))
+    s.add(2, attention.mla_bmm(H100, s.constants, 16, 128, 32).seconds(3))
+    s.add(2, attention.mla_decode(H100, s.constants, 16, 128, 16, "bf16").seconds(*IN_PAGES))
+    s.add(2, attention.mla_bmm(H100, s.constants, 16, 48, 128).seconds(3))
     s.gemm(2, HIDDEN, 16 * 48)
     s.move(2, 8 * HIDDEN)
     s.ends()
@@ -187,13 +188,13 @@ def test_a_sparse_index_scores_every_key_and_attention_reads_the_best() -> None:
     operations = {o.name: o.seconds for o in step(model(LayerGroup(2, block, None))).explain([StepBatch(CHUNKS, CONTEXTS)])}
     everything = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
     best = sum(min(128, i + 1) for i in range(100, 400)) + sum(min(128, i + 1) for i in range(20))
-    scores = sparse.indexer_prefill(H100, s.constants, 4, 32)
-    attend = mla.prefill(H100, s.constants, 64, 144, 128, 144, "bf16")  # 16 heads, padded to the kernel's 64
+    scores = attention.indexer_prefill(H100, s.constants, 4, 32)
+    attend = attention.mla_prefill(H100, s.constants, 64, 144, 128, 144, "bf16")  # 16 heads, padded to the kernel's 64
     assert operations["sparse index, prefill"] == pytest.approx(2 * scores.seconds(everything, NEW, 100, 400))
     assert operations["prefill attention, sparse"] == pytest.approx(2 * attend.seconds(best, NEW, 100, 256))
-    decode = mla.decode(H100, s.constants, 16, 128, 16, "bf16")
+    decode = attention.mla_decode(H100, s.constants, 16, 128, 16, "bf16")
     assert operations["sparse index, decode"] == pytest.approx(
-        2 * sparse.indexer_decode(H100, s.constants, 4, 32).seconds(*IN_PAGES)
+        2 * attention.indexer_decode(H100, s.constants, 4, 32).seconds(*IN_PAGES)
     )
     assert operations["decode attention, sparse"] == pytest.approx(2 * decode.seconds(3, 50 + 128 + 128, 128))
     assert "kv up projection" not in operations
@@ -250,7 +251,7 @@ def test_a_mixture_with_a_shared_expert_and_a_latent_space() -> None:
     s.move(2, 6 * HIDDEN)
     for kernel in (
         gemm.gemm(H100, s.constants, FP8, 2 * 512, HIDDEN, fused_cast=True),
-        elementwise.elementwise(H100, 2 * 3 * 512),
+        elementwise(H100, 2 * 3 * 512),
         gemm.gemm(H100, s.constants, FP8, HIDDEN, 512, fused_cast=True),
     ):
         work, alone = kernel.work(TOKENS), TOKENS / 256 - 1

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from llmirage_server.perf.catalogue.constants import Constants, LinkConstants, LinkName
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import TokenKernel, Work
-from llmirage_server.perf.kernels.roofline import US, explain
+from llmirage_server.perf.kernels.kernel import US, TokenKernel, Work, explain
 
 # Share of a network card's line rate that collectives reach; assumed, as no measured table crosses nodes.
 _NODE_LINK_REACHED = 0.8

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from llmirage_server.perf.catalogue.constants import Constants, GemmName
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import TokenKernel, Work
-from llmirage_server.perf.kernels.roofline import US, explain
+from llmirage_server.perf.kernels.kernel import US, TokenKernel, Work, explain
 
 _TILE = 128  # rows and columns of the output tile of one thread block
 _QUANTISE_BYTES = 3.0  # an activation is read in bf16 and written in 8 bits

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from llmirage_server.perf.catalogue.constants import Constants, RecurrenceName
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import TokenKernel, Work
-from llmirage_server.perf.kernels.roofline import NS, US, explain
+from llmirage_server.perf.kernels.kernel import NS, US, TokenKernel, Work, explain
 
 _CHUNK = 64  # tokens of one block of the chunked prefill algorithms (flash-linear-attention, mamba-ssm)
 _STATE_BYTES = 4.0  # states are kept in float32

@@ -7,8 +7,8 @@ causal attention kernel, decodes through another that reads the cache.
 from __future__ import annotations
 
 from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
-from llmirage_server.perf.kernels import attention, collectives, elementwise, linear, mla, sparse
-from llmirage_server.perf.kernels.roofline import round_up
+from llmirage_server.perf.kernels import attention, collectives, linear
+from llmirage_server.perf.kernels.kernel import elementwise, round_up
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 # chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
@@ -65,7 +65,7 @@ def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
         return []
     if block.qk_norm < (block.heads + block.kv_heads) * block.head_dim:
         return [s.elementwise("query and key norms", calls, 4.0 * width, launches=2)]
-    kernel = elementwise.elementwise(s.gpu, 6.0 * width, launches=4)
+    kernel = elementwise(s.gpu, 6.0 * width, launches=4)
     ops: list[Op] = [TokenOp("query and key norms", calls, kernel, launches=4)]
     if tp > 1:
         two_floats = collectives.all_reduce(s.gpu, s.constants, tp, 8.0)
@@ -77,8 +77,8 @@ def _index(s: Setting, index: SparseIndex | None, q_width: int, calls: int) -> l
     """The choice of keys by a sparse index, which every rank repeats; nothing where a layer uses another's choice."""
     if index is None or not index.heads:
         return []
-    scores = sparse.indexer_prefill(s.gpu, s.constants, index.heads, index.head_dim)
-    steps = sparse.indexer_decode(s.gpu, s.constants, index.heads, index.head_dim, queries=s.queries)
+    scores = attention.indexer_prefill(s.gpu, s.constants, index.heads, index.head_dim)
+    steps = attention.indexer_decode(s.gpu, s.constants, index.heads, index.head_dim, queries=s.queries)
     width = (index.heads + 1) * index.head_dim
     return [
         s.gemm("index projections", calls, index.heads * index.head_dim, q_width),
@@ -112,11 +112,11 @@ def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
         s.gemm("q up projection", calls, heads * block.qk_dim, block.q_rank or s.hidden),
         *_index(s, block.index, block.q_rank or s.hidden, calls),
     ]
-    absorb = mla.bmm(s.gpu, s.constants, heads, block.kv_rank, block.nope_dim)
-    release = mla.bmm(s.gpu, s.constants, heads, block.v_dim, block.kv_rank)
-    decode = mla.decode(s.gpu, s.constants, heads, block.kv_rank, block.rope_dim, s.kv_dtype, queries=s.queries)
+    absorb = attention.mla_bmm(s.gpu, s.constants, heads, block.kv_rank, block.nope_dim)
+    release = attention.mla_bmm(s.gpu, s.constants, heads, block.v_dim, block.kv_rank)
+    decode = attention.mla_decode(s.gpu, s.constants, heads, block.kv_rank, block.rope_dim, s.kv_dtype, queries=s.queries)
     if block.index is None:
-        prefill = mla.prefill(s.gpu, s.constants, heads, block.qk_dim, block.v_dim, block.latent, s.kv_dtype)
+        prefill = attention.mla_prefill(s.gpu, s.constants, heads, block.qk_dim, block.v_dim, block.latent, s.kv_dtype)
         ops += [
             s.gemm("kv up projection", calls, heads * (block.nope_dim + block.v_dim), block.kv_rank, "expanded"),
             PrefillOp("prefill attention", calls, prefill),
@@ -127,7 +127,7 @@ def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
     else:
         seen = block.index.top_k
         padded = round_up(heads, _SPARSE_HEADS.get(s.gpu.arch, 64))
-        prefill = mla.prefill(s.gpu, s.constants, padded, block.latent, block.kv_rank, block.latent, s.kv_dtype)
+        prefill = attention.mla_prefill(s.gpu, s.constants, padded, block.latent, block.kv_rank, block.latent, s.kv_dtype)
         ops += [
             TokenOp("absorbed projections", calls, absorb),
             PrefillOp("prefill attention, sparse", calls, prefill, seen),

@@ -1,13 +1,101 @@
-"""A list of operations that run one after the other, evaluated fast and explained in full."""
+"""Operations that run one after the other on a rank's batch, evaluated fast and explained in full; the host's part."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from llmirage_server.perf.engines.engine import Engine
+from llmirage_server.perf.kernels.attention import causal_pairs
 from llmirage_server.perf.kernels.kernel import Bound
-from llmirage_server.perf.steps.load import Chunks, DecodeLoad, RankCounts, decode_arguments, prompt_sums
+from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
+
+_QUERY_BLOCK = 128  # a block of queries sees the window of its first query and the diagonal
+MEAN_TOKENS = 16  # resolution of decode attention: a page of the mean context
+LONGEST_TOKENS = 64  # and four pages of the longest one, which matters less
+_MEAN_MIDDLE, _LONGEST_MIDDLE = (MEAN_TOKENS - 1) / 2, (LONGEST_TOKENS - 1) / 2
+
+Chunks = tuple[tuple[int, int], ...]
+"""(new tokens, context tokens) of each prompt chunk."""
+
+DecodeLoad = tuple[int, ...]
+"""Decoding sequences as attention sees them: how many, the page of their mean context, the page of the longest one.
+
+Where a context is shorter than a window, every window adds two numbers, the narrowest first: the sum of all contexts clipped
+to it, and the longest. Without decoding sequences it is ().
+"""
+
+DecodeArguments = tuple[int, float, float]
+"""(sequences, context sum, longest context) of DecodeKernel."""
+
+
+def decode_load(sequences: int, context_sum: int, longest: int, clipped: tuple[int, ...] = ()) -> DecodeLoad:
+    """Of at least one sequence, from sums over the contexts. clipped: what the windows add."""
+    pages = sequences, context_sum // sequences // MEAN_TOKENS, longest // LONGEST_TOKENS
+    return pages + clipped if clipped else pages
+
+
+def decode_load_of(contexts: Sequence[int], windows: Sequence[int]) -> DecodeLoad:
+    """The same from the contexts themselves. windows: of the model's decode attention, the narrowest first."""
+    if not contexts:
+        return ()
+    clipped: list[int] = []
+    longest = max(contexts)
+    if windows and min(contexts) < windows[-1]:
+        for window in windows:
+            clipped += sum([min(window, context) for context in contexts]), min(longest, window)
+    return decode_load(len(contexts), sum(contexts), longest, tuple(clipped))
+
+
+def decode_arguments(load: DecodeLoad, windows: Sequence[int]) -> dict[int, DecodeArguments]:
+    """For each window, and for 0, which is none.
+
+    Decode attention without a window is timed page by page, as kernels read a KV cache: every step whose mean and longest
+    context are in the same pages takes the same time, so that it can be remembered. Both count as the middle of the tokens
+    of their page (0 to 15 and 0 to 63): a sequence that grows through it is charged neither too much nor too little.
+    A window clips each context by itself.
+    """
+    sequences = load[0]
+    total = sequences * (MEAN_TOKENS * load[1] + _MEAN_MIDDLE)
+    arguments: dict[int, DecodeArguments] = {0: (sequences, total, LONGEST_TOKENS * load[2] + _LONGEST_MIDDLE)}
+    if windows:
+        clipped = load[3:]
+        for i, window in enumerate(windows):
+            sums = (clipped[2 * i], clipped[2 * i + 1]) if clipped else (window * sequences, window)
+            arguments[window] = sequences, *sums
+    return arguments
+
+
+def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, int, int, int]:
+    """(pairs, new tokens, context tokens, longest) of PrefillKernel, each query seeing `window` keys (0: all)."""
+    pairs = new = context = longest = 0
+    for added, before in chunks:
+        new += added
+        pairs += causal_pairs(added, before, window)
+        context += before if not window or before < window else window
+        if added + before > longest:
+            longest = added + before
+    if window:
+        longest = min(longest, window + _QUERY_BLOCK)
+    return pairs, new, context, longest
+
+
+class RankCounts:
+    """Counts of one rank's batch. `queries` are the tokens that every decoding sequence adds."""
+
+    __slots__ = ("chunks", "context", "decode_tokens", "decodes", "new", "rows", "sequences", "tokens")
+
+    def __init__(self, chunks: Chunks, decodes: int, queries: int = 1) -> None:
+        self.chunks = chunks
+        self.decodes = decodes
+        self.decode_tokens = decodes * queries
+        self.new = sum([chunk[0] for chunk in chunks])
+        self.context = sum([chunk[1] for chunk in chunks])
+        self.tokens = self.new + self.decode_tokens
+        self.rows = self.decode_tokens + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
+        self.sequences = decodes + len(chunks)
+
 
 BATCHES = 8192  # that are remembered, of each kind: what comes back most, and no more than some megabytes
 _PROMPTS = 1024  # batches with prompts, and counts of tokens: where prompts differ they hardly ever come back
@@ -237,3 +325,48 @@ def merged(times: Iterable[OperationTime]) -> list[OperationTime]:
             bound,
         )
     return sorted(lines.values(), key=lambda line: -line.seconds)
+
+
+def _launches(ops: Sequence[TokenOp | PrefillOp]) -> int:
+    return sum([op.calls * op.launches for op in ops])
+
+
+class EngineOverhead:
+    """The host's part of an instance whose first stage has these operations.
+
+    max_num_seqs: of a rank, for which CUDA graphs were captured.
+    """
+
+    def __init__(self, engine: Engine, ops: Sequence[Op], parallel: Parallelism, max_num_seqs: int) -> None:
+        self._engine = engine
+        self.scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
+        self._sync_s = engine.dp_sync_ms * 1e-3 if parallel.dp > 1 else 0.0
+        between = [op for op in ops if isinstance(op, PrefillOp) or (isinstance(op, TokenOp) and op.count == "new")]
+        launched = [op for op in ops if isinstance(op, TokenOp) and op.count not in ("new", "decode_tokens")]
+        kernels, attention = _launches(launched), _launches(between)
+        self._launch_s = 1e-6 * engine.launch_us * (kernels + attention)
+        self._captured_tokens = engine.captured_tokens(max_num_seqs) * parallel.dp
+        # a graph before each attention, one at the end
+        self._captured_s = 1e-6 * engine.launch_us * (attention + sum([op.calls for op in between]) + 1)
+        self._host_parts_s = Memo(engine.host_parts_s, BATCHES)
+
+    def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:
+        """Correction of GPU times, by the tokens of either kind."""
+        if not self.scaled:
+            return 1.0
+        engine = self._engine
+        return (engine.prefill_scale * new_tokens + engine.decode_scale * decode_tokens) / (new_tokens + decode_tokens)
+
+    def with_host(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
+        """A step whose first stage takes `gpu_s`, with what the host adds; so many sequences on the rank that has most.
+
+        new_tokens: of prompts, which go through layer by layer, without a graph of the whole step. tokens: of all ranks.
+        """
+        exposed_s, hidden_s = self._host_parts_s[sequences]
+        if new_tokens:
+            hidden_s = max(hidden_s, self._captured_s if tokens <= self._captured_tokens else self._launch_s)
+        return max(gpu_s, hidden_s) + (exposed_s + self._sync_s)
+
+    def host_s(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
+        """What the host adds to such a step."""
+        return self.with_host(gpu_s, sequences, new_tokens, tokens) - gpu_s

@@ -1,7 +1,7 @@
 """Step times from sums: what steps cost when a batch is known by its size, its total context and its longest one.
 
 Most of a cluster's life is decoding: the same sequences, each one token longer than in the step before. The model times
-their attention page by page (steps/load.py), so that the very same step comes back thousands of times: what was worked out
+their attention page by page (steps/stage.py), so that the very same step comes back thousands of times: what was worked out
 once is looked up from then on.
 
 A sliding window clips each context by itself. Where all contexts are at least as long as the window, their number says it
@@ -14,16 +14,19 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from llmirage_server.perf.steps.load import (
+from llmirage_server.perf.steps.stage import (
+    BATCHES,
     LONGEST_TOKENS,
     MEAN_TOKENS,
     Chunks,
     DecodeLoad,
+    EngineOverhead,
+    Memo,
     RankCounts,
+    Stage,
     decode_load,
+    rank_counts,
 )
-from llmirage_server.perf.steps.overhead import EngineOverhead
-from llmirage_server.perf.steps.stage import BATCHES, Memo, Stage, rank_counts
 
 
 class DecodeSums(Protocol):

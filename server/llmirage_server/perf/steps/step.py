@@ -20,10 +20,9 @@ from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
-from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
+from llmirage_server.perf.kernels.moe import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import SpeculativeMethod
-from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
 from llmirage_server.perf.steps.model_ops import (
     eagle3_ops,
     embedding_ops,
@@ -33,8 +32,16 @@ from llmirage_server.perf.steps.model_ops import (
     output_ops,
 )
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
-from llmirage_server.perf.steps.overhead import EngineOverhead
-from llmirage_server.perf.steps.stage import OperationTime, Stage, merged, rank_counts
+from llmirage_server.perf.steps.stage import (
+    DecodeLoad,
+    EngineOverhead,
+    OperationTime,
+    RankCounts,
+    Stage,
+    decode_load_of,
+    merged,
+    rank_counts,
+)
 from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import StepBatch
 

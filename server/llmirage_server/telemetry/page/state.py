@@ -11,7 +11,7 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.live import Driver
 from llmirage_server.faults.active import ActiveFaults
-from llmirage_server.perf.steps.kinds import StepShares
+from llmirage_server.perf.steps.operations import StepShares
 from llmirage_server.telemetry.journal import Journal, JournalEntry
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 

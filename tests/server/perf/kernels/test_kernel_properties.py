@@ -12,10 +12,9 @@ from llmirage_server.perf.catalogue.constants import Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu
-from llmirage_server.perf.kernels import attention, collectives, linear, mla, moe, sparse
-from llmirage_server.perf.kernels.elementwise import elementwise
+from llmirage_server.perf.kernels import attention, collectives, linear, moe
 from llmirage_server.perf.kernels.gemm import gemm
-from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel, Work
+from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel, Work, elementwise
 
 BF16, FP8 = WEIGHT_DTYPES["bf16"], WEIGHT_DTYPES["fp8"]
 
@@ -26,7 +25,7 @@ def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
         *(gemm(gpu, c, dtype, 1536, 2048) for dtype in dtypes),
         *(moe.experts(gpu, c, dtype, 2048, 768, 128, 8, ep) for dtype in dtypes for ep in (1, 8)),
         elementwise(gpu, 8000),
-        mla.bmm(gpu, c, 16, 512, 128),
+        attention.mla_bmm(gpu, c, 16, 512, 128),
         *(make(gpu, c, ranks, 4096) for make in COLLECTIVES for ranks in (2, 8, 144)),
         *(make(gpu, c, ranks, 2048, 8) for make in (collectives.dispatch, collectives.combine) for ranks in (2, 8, 144)),
         collectives.point_to_point(gpu, c, 4096),
@@ -49,8 +48,8 @@ COLLECTIVES = (
 def prefill_kernels(gpu: GpuSpec, c: Constants) -> list[PrefillKernel]:
     return [
         *(attention.prefill(gpu, c, 32, 8, 128, 128, kv, window) for kv in ("bf16", "fp8") for window in (0, 128)),
-        mla.prefill(gpu, c, 16, 192, 128, 576, "bf16"),
-        sparse.indexer_prefill(gpu, c, 64, 128),
+        attention.mla_prefill(gpu, c, 16, 192, 128, 576, "bf16"),
+        attention.indexer_prefill(gpu, c, 64, 128),
     ]
 
 
@@ -58,8 +57,8 @@ def decode_kernels(gpu: GpuSpec, c: Constants) -> list[DecodeKernel]:
     return [
         *(attention.decode(gpu, c, 32, 8, 128, 128, kv, window=window) for kv in ("bf16", "fp8") for window in (0, 128)),
         attention.decode(gpu, c, 32, 8, 128, 128, "bf16", queries=3),
-        mla.decode(gpu, c, 16, 512, 64, "fp8"),
-        sparse.indexer_decode(gpu, c, 64, 128),
+        attention.mla_decode(gpu, c, 16, 512, 64, "fp8"),
+        attention.indexer_decode(gpu, c, 64, 128),
     ]
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu
-from llmirage_server.perf.kernels import attention, collectives, linear, mla, moe, sparse
-from llmirage_server.perf.kernels.elementwise import elementwise
+from llmirage_server.perf.kernels import attention, collectives, linear, moe
 from llmirage_server.perf.kernels.gemm import gemm
-from llmirage_server.perf.kernels.routing import busiest_rank
+from llmirage_server.perf.kernels.kernel import elementwise
+from llmirage_server.perf.kernels.moe import busiest_rank
 
 # 1 TB/s, 1 PFLOPS bf16, 2 PFLOPS fp8, 100 GB/s link of 8, 10 GB/s and 5 us between nodes, 100 SMs
 GPU = replace(
@@ -194,17 +194,17 @@ def test_more_queries_per_sequence_fill_the_same_tiles_before_they_cost() -> Non
 
 
 def test_latent_attention_reads_one_shared_key_per_token() -> None:
-    work = mla.decode(GPU, BY_HAND, 128, 512, 64, "fp8").work(2, 8192, 4096)
+    work = attention.mla_decode(GPU, BY_HAND, 128, 512, 64, "fp8").work(2, 8192, 4096)
     assert work.bytes == 8192 * 576 + 2 * 2 * 128 * 1088
     assert work.flops == 2 * 128 * 1088 * 8192
-    expanded = mla.prefill(GPU, BY_HAND, 128, 192, 128, 576, "bf16").work(1, 10, 100, 110)
+    expanded = attention.mla_prefill(GPU, BY_HAND, 128, 192, 128, 576, "bf16").work(1, 10, 100, 110)
     assert expanded.bytes == 4 * 128 * 320 * 10 + 2 * 128 * 320 * 100
-    absorbed = mla.prefill(GPU, BY_HAND, 128, 576, 512, 576, "fp8").work(1, 10, 100, 110)
+    absorbed = attention.mla_prefill(GPU, BY_HAND, 128, 576, 512, 576, "fp8").work(1, 10, 100, 110)
     assert absorbed.bytes == pytest.approx((2 * 128 * 1088 + 576) * 10 + 576 * 100)
 
 
 def test_absorbed_projection_is_one_product_for_each_head() -> None:
-    work = mla.bmm(GPU, BY_HAND, 16, 512, 128).work(10)
+    work = attention.mla_bmm(GPU, BY_HAND, 16, 512, 128).work(10)
     assert work.flops == 2 * 10 * 16 * 512 * 128
     assert work.bytes == 2 * 16 * 512 * 128 + 10 * 16 * (128 + 512) * 2
 
@@ -285,8 +285,8 @@ def test_linear_attention_of_prompts_goes_block_after_block() -> None:
 
 
 def test_indexer_reads_one_small_key_per_token() -> None:
-    assert sparse.indexer_decode(GPU, BY_HAND, 64, 128).work(1, 1000, 1000).bytes == 1000 * (128 + 8) + 64 * 128
-    assert sparse.indexer_prefill(GPU, BY_HAND, 64, 128).work(5000, 100, 0, 100).flops == 2 * 64 * 128 * 5000
+    assert attention.indexer_decode(GPU, BY_HAND, 64, 128).work(1, 1000, 1000).bytes == 1000 * (128 + 8) + 64 * 128
+    assert attention.indexer_prefill(GPU, BY_HAND, 64, 128).work(5000, 100, 0, 100).flops == 2 * 64 * 128 * 5000
 
 
 @given(new=st.integers(1, 60), context=st.integers(0, 60), window=st.integers(0, 70))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.kernels.routing import busiest_rank
+from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.steps.step_model import StepBatch
 
 

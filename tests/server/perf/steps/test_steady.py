@@ -18,7 +18,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.steps import stage
-from llmirage_server.perf.steps.load import decode_arguments, decode_load_of
+from llmirage_server.perf.steps.stage import decode_arguments, decode_load_of
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
 

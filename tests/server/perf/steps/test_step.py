@@ -15,8 +15,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.parallelism import Parallelism
-from llmirage_server.perf.steps.load import LONGEST_TOKENS
-from llmirage_server.perf.steps.stage import merged
+from llmirage_server.perf.steps.stage import LONGEST_TOKENS, merged
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
 
