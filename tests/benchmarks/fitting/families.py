@@ -16,7 +16,8 @@ from fitting.tables import Column, Columns, Rows, l2_mb
 from llmirage_server.perf.catalogue.constants import Constants, Fit
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels import attention, collectives, gemm, linear, moe
+from llmirage_server.perf.kernels import attention, collectives, linear, moe
+from llmirage_server.perf.kernels.gemm import Gemm
 
 
 class Range(NamedTuple):
@@ -310,7 +311,7 @@ def kernel_seconds(rows: Rows, gpu: GpuSpec, constants: Constants) -> Column:
 
 
 def _ask_gemm(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
-    return gemm.gemm(gpu, c, weight_dtype(dtype), int(r["n"]), int(r["k"]), repeated=True).seconds(r["m"])
+    return Gemm(gpu, c, weight_dtype(dtype), int(r["n"]), int(r["k"]), repeated=True).seconds(r["m"])
 
 
 def _ask_bmm(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
@@ -356,7 +357,7 @@ def _ask_gated_delta(op: str) -> Callable[[GpuSpec, Constants, str, dict[str, fl
 
 def _ask_moe(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
     sizes = int(r["hidden"]), int(r["width"] / r["tp"]), int(r["experts"]), int(r["per_token"]), int(r["ep"])
-    return moe.experts(gpu, c, weight_dtype(dtype), *sizes, skew=r["skew"], repeated=True).seconds(r["tokens"])
+    return moe.Experts(gpu, c, weight_dtype(dtype), *sizes, skew=r["skew"], repeated=True).seconds(r["tokens"])
 
 
 def _ask_collective(make: Callable[..., object]) -> Callable[[GpuSpec, Constants, str, dict[str, float]], float]:

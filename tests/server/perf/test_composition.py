@@ -14,8 +14,9 @@ from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.kernels import attention, collectives, gemm, linear, moe
-from llmirage_server.perf.kernels.kernel import elementwise
+from llmirage_server.perf.kernels import attention, collectives, linear, moe
+from llmirage_server.perf.kernels.gemm import Gemm
+from llmirage_server.perf.kernels.kernel import Elementwise
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
@@ -42,16 +43,16 @@ class Sum:
         self.constants, self.total = constants_for(H100, engine), 0.0
 
     def gemm(self, calls: int, n: int, k: int, tokens: int = TOKENS, dtype: str = "fp8") -> None:
-        kernel = gemm.gemm(H100, self.constants, WEIGHT_DTYPES[dtype], n, k, fused_cast=dtype == "fp8")
+        kernel = Gemm(H100, self.constants, WEIGHT_DTYPES[dtype], n, k, fused_cast=dtype == "fp8")
         self.total += calls * kernel.seconds(tokens)
 
     def experts(self, *shape: int, tokens: int) -> float:
         """Seconds of fp8 experts: the faster of scales per tensor and per block, as at 64 tokens."""
-        kernels = [moe.experts(H100, self.constants, d, *shape) for d in (FP8, FP8_BLOCK)]
+        kernels = [moe.Experts(H100, self.constants, d, *shape) for d in (FP8, FP8_BLOCK)]
         return min(kernels, key=lambda kernel: kernel.seconds(64)).seconds(tokens)
 
     def move(self, calls: int, bytes_per_token: float, tokens: int = TOKENS) -> None:
-        self.total += calls * elementwise(H100, bytes_per_token).seconds(tokens)
+        self.total += calls * Elementwise(H100, bytes_per_token).seconds(tokens)
 
     def add(self, calls: int, seconds: float) -> None:
         self.total += calls * seconds
@@ -132,7 +133,7 @@ def test_norms_are_part_of_all_reduces_up_to_the_size_that_the_engine_names() ->
     of = step(spec, "trtllm", Parallelism(tp=2))
 
     def of_one(tokens: int) -> float:
-        return elementwise(H100, 8 * 4096).seconds(tokens)
+        return Elementwise(H100, 8 * 4096).seconds(tokens)
 
     def norms(tokens: int) -> float:
         return sum(o.seconds for o in of.explain([StepBatch([], [64] * tokens)]) if o.name == "norms")
@@ -159,11 +160,11 @@ def test_a_window_clips_what_attention_sees() -> None:
 def test_norms_over_all_heads_are_summed_over_the_ranks() -> None:
     plain, narrow, wide = (model(LayerGroup(2, Gqa(8, 2, 64, qk_norm=width), None)) for width in (0, 2 * 64, 10 * 64))
     s, found = Sum(), {o.name: o.seconds for o in step(wide, parallel=Parallelism(tp=2)).explain([StepBatch([], CONTEXTS)])}
-    norms = elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
+    norms = Elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
     sums = collectives.all_reduce(H100, s.constants, 2, 8).seconds(3)
     assert (found["query and key norms"], found["all-reduce of query and key norms"]) == (2 * norms, 2 * sums)
     each_head = gpu_s(narrow, [], CONTEXTS) - gpu_s(plain, [], CONTEXTS)
-    assert each_head == pytest.approx(2 * elementwise(H100, 4 * 10 * 64).seconds(3))
+    assert each_head == pytest.approx(2 * Elementwise(H100, 4 * 10 * 64).seconds(3))
 
 
 def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:
@@ -230,7 +231,7 @@ def test_linear_attention_treats_prompts_and_decodes_apart() -> None:
 def test_a_shared_expert_beside_the_routed_ones_takes_what_it_moves() -> None:
     """vLLM up to 256 tokens; before them from there on, in full from 512 on."""
     spec = model(LayerGroup(2, None, Moe(16, 4, 256, shared_width=512)))
-    kernel = gemm.gemm(H100, constants_for(H100, "vllm"), FP8, 2 * 512, HIDDEN, fused_cast=True)
+    kernel = Gemm(H100, constants_for(H100, "vllm"), FP8, 2 * 512, HIDDEN, fused_cast=True)
     seconds = {}
     for tokens in (256, 384, 512):
         found = step(spec).explain([StepBatch([], [100] * tokens)])
@@ -250,9 +251,9 @@ def test_a_mixture_with_a_shared_expert_and_a_latent_space() -> None:
     s.gemm(2, 1, HIDDEN, dtype="bf16")
     s.move(2, 6 * HIDDEN)
     for kernel in (
-        gemm.gemm(H100, s.constants, FP8, 2 * 512, HIDDEN, fused_cast=True),
-        elementwise(H100, 2 * 3 * 512),
-        gemm.gemm(H100, s.constants, FP8, HIDDEN, 512, fused_cast=True),
+        Gemm(H100, s.constants, FP8, 2 * 512, HIDDEN, fused_cast=True),
+        Elementwise(H100, 2 * 3 * 512),
+        Gemm(H100, s.constants, FP8, HIDDEN, 512, fused_cast=True),
     ):
         work, alone = kernel.work(TOKENS), TOKENS / 256 - 1
         s.add(2, work.ideal_s + alone * (work.seconds - work.ideal_s))
@@ -270,7 +271,7 @@ def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
         spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
         found = RooflineStep(spec, gpu, engine=plain_engine("vllm"), weights=FP8).explain([StepBatch([], [100] * 64)])
         seconds = {
-            dtype.name: 2 * moe.experts(gpu, constants, dtype, HIDDEN, 256, 16, 4, 1).seconds(64)
+            dtype.name: 2 * moe.Experts(gpu, constants, dtype, HIDDEN, 256, 16, 4, 1).seconds(64)
             for dtype in (FP8, FP8_BLOCK)
         }
         assert min(seconds, key=lambda name: seconds[name]) == faster
@@ -359,12 +360,12 @@ def test_a_prediction_layer_drafts_once_for_each_token() -> None:
     # each of the three sequences carries three tokens through the model, every one of them with its logits
     verify = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16", queries=3)
     assert found["decode attention"].seconds == pytest.approx(2 * verify.seconds(*IN_PAGES))
-    assert found["lm_head"].seconds == pytest.approx(gemm.gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(9))
+    assert found["lm_head"].seconds == pytest.approx(Gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(9))
     # first all nine tokens go through the drafting layer, then one a sequence
     again = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16")
     drafted = verify.seconds(*IN_PAGES) + again.seconds(*IN_PAGES)
     assert found["draft decode attention"].seconds == pytest.approx(drafted)
-    head = gemm.gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(3)
+    head = Gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(3)
     assert (found["draft lm_head"].calls, found["draft lm_head"].seconds) == (2, pytest.approx(2 * head))
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypedDict, cast, get_args
+from typing import TypedDict, cast
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec, Reached
 from llmirage_server.perf.catalogue.lookup import find_gpu
@@ -44,88 +44,7 @@ class Fit(TypedDict):
     origin: str  # the measurement: versions, rows, error
 
 
-class _Roofline(TypedDict):
-    """Of every kernel that computes."""
-
-    compute: float
-    memory: float
-    floor_us: float
-
-
-class _Kernel(_Roofline):
-    power: float
-
-
-class GemmConstants(_Kernel):
-    """Of kernels.gemm."""
-
-    prologue: float
-    wave: float
-    stream: float
-    quantise: float
-    cache: float
-    cache_mb: float
-
-
-class MoeConstants(_Kernel):
-    """Of kernels.moe."""
-
-    hot: float
-    padding: float
-    activation: float
-    spread: float
-    cache: float
-    cache_mb: float
-
-
-class PrefillConstants(_Kernel):
-    """Of kernels.prefill."""
-
-    diagonal: float
-    window_diagonal: float
-    softmax_dims: float
-    wave: float
-
-
-class DecodeConstants(_Kernel):
-    """Of kernels.decode."""
-
-    serial_ns: float
-    split_us: float
-    combine_us: float
-    combine_tokens: float
-    ramp_us: float
-    ramp_mb: float
-    schedule_ns: float
-    unpacked: float
-    cache: float
-    cache_mb: float
-
-
-class RecurrenceConstants(_Roofline):
-    """Of kernels.linear."""
-
-    serial_ns: float
-
-
-class LinkConstants(TypedDict):
-    """Of kernels.collectives."""
-
-    low_floor_us: float
-    low_peer_us: float
-    low_link: float
-    bulk_floor_us: float
-    bulk_peer_us: float
-    bulk_link: float
-    pair_link: float
-
-
-GemmName = Literal["gemm", "mla_bmm"]
-PrefillName = Literal["attention_prefill", "mla_prefill"]
-DecodeName = Literal["attention_decode", "attention_decode_window", "mla_decode"]
-RecurrenceName = Literal["gated_delta_prefill", "gated_delta_decode"]
-LinkName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"]
-_LINK_OPS: tuple[str, ...] = get_args(LinkName)
+_LINK_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine")
 _FLOORS = ("floor_us", "low_floor_us", "bulk_floor_us")
 
 Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
@@ -146,34 +65,14 @@ class Constants:
     sources: list[tuple[str, Table]]
     link_sources: list[tuple[str, Table]]
     reached: Reached | None = None  # what the GPU's kernels do against these
+    used: dict[tuple[str, str], None] = field(default_factory=dict)  # operations and formats that were asked for
 
     def of(self, op: str, dtype: str) -> Mapping[str, float]:
         """Return the constants of one operation in one number format; KeyError where no GPU has any for the operation."""
+        self.used[op, dtype] = None
         for _, _, _, fit in self._candidates(op, dtype):
             return fit["constants"] if self.reached is None else _scaled(fit["constants"], self.reached)
         raise KeyError(f"no constants for {op} in {dtype}")
-
-    def gemm(self, op: GemmName, dtype: str) -> GemmConstants:
-        return cast(GemmConstants, self.of(op, dtype))
-
-    def moe(self, dtype: str) -> MoeConstants:
-        return cast(MoeConstants, self.of("moe", dtype))
-
-    def prefill(self, op: PrefillName, dtype: str) -> PrefillConstants:
-        return cast(PrefillConstants, self.of(op, dtype))
-
-    def decode(self, op: DecodeName, dtype: str) -> DecodeConstants:
-        return cast(DecodeConstants, self.of(op, dtype))
-
-    def recurrence(self, op: RecurrenceName) -> RecurrenceConstants:
-        return cast(RecurrenceConstants, self.of(op, "bf16"))
-
-    def link(self, op: LinkName) -> LinkConstants:
-        return cast(LinkConstants, self.of(op, "bf16"))
-
-    def mixed_attention_per_group_head(self) -> float:
-        """What prompt chunks in the same step add to decode attention, by query head of a group beyond the first."""
-        return self.of("mixed_attention", "bf16")["per_group_head"]
 
     def provenance(self, op: str, dtype: str) -> str:
         """Say in one line where `of` takes its constants from: "fitted: ..." or "transferred: ..."."""

@@ -6,10 +6,10 @@ network card per GPU between domains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from llmirage_server.perf.catalogue.constants import Constants, LinkConstants, LinkName
+from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import US, TokenKernel, Work, explain
 
@@ -30,18 +30,14 @@ class _Path(NamedTuple):
     slope: float
 
 
-@dataclass(frozen=True, slots=True)
 class _Collective:
     """The faster of two algorithms, after or before a part across nodes."""
 
-    base: float
-    slope: float
-    other_base: float
-    other_slope: float
-    far_base: float
-    far_slope: float
-    bytes_per_token: float  # through the busiest link of one GPU
-    ideal_slope: float
+    def __init__(self, gpu: GpuSpec, paths: tuple[_Path, _Path], far: _Path, near_bytes: float, far_bytes: float) -> None:
+        (self.base, self.slope), (self.other_base, self.other_slope) = paths
+        self.far_base, self.far_slope = far
+        self.bytes_per_token = max(near_bytes, far_bytes)  # through the busiest link of one GPU
+        self.ideal_slope = near_bytes / gpu.link_bytes_per_s + far_bytes / gpu.node_link_bytes_per_s
 
     def seconds(self, tokens: float) -> float:
         near = min(self.base + self.slope * tokens, self.other_base + self.other_slope * tokens)
@@ -55,17 +51,7 @@ class _Collective:
         return explain(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, 0.0, ideal, network=wire, launch=launch)
 
 
-def _collective(gpu: GpuSpec, paths: tuple[_Path, _Path], far: _Path, near_bytes: float, far_bytes: float) -> _Collective:
-    return _Collective(
-        *paths[0],
-        *paths[1],
-        *far,
-        bytes_per_token=max(near_bytes, far_bytes),
-        ideal_slope=near_bytes / gpu.link_bytes_per_s + far_bytes / gpu.node_link_bytes_per_s,
-    )
-
-
-def _two_paths(gpu: GpuSpec, c: LinkConstants, ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
+def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
     """The path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
     if ranks == 1:
         return _Path(0.0, 0.0), _Path(0.0, 0.0)
@@ -104,20 +90,18 @@ def all_reduce(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: 
     near, domains = _domains(gpu, ranks)
     share = 2.0 * (near - 1) / near * bytes_per_token
     far_bytes = 2.0 * (domains - 1) / domains * bytes_per_token / near
-    paths = _two_paths(gpu, constants.link("all_reduce"), near, (near - 1) * bytes_per_token, share)
-    return _collective(gpu, paths, _far(gpu, 2 * (domains - 1), far_bytes), share, far_bytes)
+    paths = _two_paths(gpu, constants.of("all_reduce", "bf16"), near, (near - 1) * bytes_per_token, share)
+    return _Collective(gpu, paths, _far(gpu, 2 * (domains - 1), far_bytes), share, far_bytes)
 
 
-def _bulk(
-    gpu: GpuSpec, constants: Constants, op: LinkName, ranks: int, bytes_per_token: float, gathered: bool
-) -> TokenKernel:
+def _bulk(gpu: GpuSpec, constants: Constants, op: str, ranks: int, bytes_per_token: float, gathered: bool) -> TokenKernel:
     near, domains = _domains(gpu, ranks)
     share = (near - 1) / near * bytes_per_token
     # what is gathered crosses the network once and is passed on within the domain; what is sent to one GPU goes there
     far_bytes = (domains - 1) / domains * bytes_per_token / (near if gathered else 1)
     near_bytes = share if gathered else share / domains
-    paths = _two_paths(gpu, constants.link(op), near, near_bytes, near_bytes)
-    return _collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
+    paths = _two_paths(gpu, constants.of(op, "bf16"), near, near_bytes, near_bytes)
+    return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
 
 
 def all_gather(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
@@ -151,19 +135,19 @@ def combine(gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_t
     return _messages(gpu, constants, "combine", ranks, hidden, per_token)
 
 
-def _messages(gpu: GpuSpec, constants: Constants, op: LinkName, ranks: int, hidden: float, per_token: int) -> TokenKernel:
+def _messages(gpu: GpuSpec, constants: Constants, op: str, ranks: int, hidden: float, per_token: int) -> TokenKernel:
     near, domains = _domains(gpu, ranks)
     other_ranks = 2.0 * hidden * (near - 1) / near / domains
     far_bytes = (domains - 1) / domains * 2.0 * hidden * different(ranks, per_token)
     bulk_bytes = other_ranks * different(ranks, per_token)
-    paths = _two_paths(gpu, constants.link(op), near, other_ranks * per_token, bulk_bytes)
-    return _collective(gpu, paths, _far(gpu, domains - 1, far_bytes), bulk_bytes, far_bytes)
+    paths = _two_paths(gpu, constants.of(op, "bf16"), near, other_ranks * per_token, bulk_bytes)
+    return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), bulk_bytes, far_bytes)
 
 
 def between_domains(
     gpu: GpuSpec,
     constants: Constants,
-    op: Literal["dispatch", "combine"],
+    op: str,
     ranks: int,
     hidden: int,
     per_token: int,
@@ -180,12 +164,12 @@ def between_domains(
     low_bytes = 2.0 * hidden * per_token * (near - 1) / near / domains
     far = (domains - 1) / domains * value_bytes * hidden
     to_ranks, to_domains = _far(gpu, 1, per_token * far), _far(gpu, 1, different(domains, per_token) * far)
-    low, bulk = _two_paths(gpu, constants.link(op), near, low_bytes, near_bytes * value_bytes / 2.0)
+    low, bulk = _two_paths(gpu, constants.of(op, "bf16"), near, low_bytes, near_bytes * value_bytes / 2.0)
     paths = (
         _Path(low.base + to_ranks.base, max(low.slope, to_ranks.slope)),
         _Path(bulk.base + to_domains.base, max(bulk.slope, to_domains.slope)),
     )
-    return _collective(gpu, paths, _Path(0.0, 0.0), near_bytes / domains, different(domains, per_token) * far)
+    return _Collective(gpu, paths, _Path(0.0, 0.0), near_bytes / domains, different(domains, per_token) * far)
 
 
 def different(places: int, chosen: int) -> float:
@@ -200,6 +184,6 @@ def point_to_point(gpu: GpuSpec, constants: Constants, bytes_per_token: float, a
     """
     if across_nodes:
         nothing = (_Path(0.0, 0.0), _Path(0.0, 0.0))
-        return _collective(gpu, nothing, _far(gpu, 1, bytes_per_token), 0.0, bytes_per_token)
-    paths = _two_paths(gpu, constants.link("all_to_all"), 2, bytes_per_token, bytes_per_token)
-    return _collective(gpu, paths, _far(gpu, 0, 0.0), bytes_per_token, 0.0)
+        return _Collective(gpu, nothing, _far(gpu, 1, bytes_per_token), 0.0, bytes_per_token)
+    paths = _two_paths(gpu, constants.of("all_to_all", "bf16"), 2, bytes_per_token, bytes_per_token)
+    return _Collective(gpu, paths, _far(gpu, 0, 0.0), bytes_per_token, 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec
@@ -25,24 +24,6 @@ class TokenKernel(Protocol):
 
     def seconds(self, tokens: float) -> float: ...
     def work(self, tokens: float) -> Work: ...
-
-
-class PrefillKernel(Protocol):
-    """Attention of the prompt chunks of a step, all in one launch.
-
-    pairs: (query, key) pairs that the mask leaves, summed over the chunks (`causal_pairs`); new_tokens, context_tokens:
-    summed over the chunks; longest: keys that the longest chunk attends to.
-    """
-
-    def seconds(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> float: ...
-    def work(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> Work: ...
-
-
-class DecodeKernel(Protocol):
-    """Attention of the decoding sequences of a step, all in one launch; contexts in tokens, clipped to the window."""
-
-    def seconds(self, sequences: int, context_sum: float, longest: float) -> float: ...
-    def work(self, sequences: int, context_sum: float, longest: float) -> Work: ...
 
 
 US = 1e-6
@@ -75,7 +56,7 @@ def explain(
 
 
 def round_up(rows: float, block: int) -> int:
-    """The smallest multiple of `block` that holds `rows`."""
+    """Return the smallest multiple of `block` that holds `rows`."""
     return int(-(-rows // block)) * block
 
 
@@ -85,13 +66,16 @@ _EFFICIENCY = 0.8
 _LAUNCH_S = 3 * US
 
 
-@dataclass(frozen=True, slots=True)
-class _Elementwise:
-    slope: float
-    floor: float
-    bytes_per_token: float
-    bandwidth: float
-    fused_tokens: float
+class Elementwise:
+    """A kernel that reads and writes `bytes_per_token` for each token: bytes / (0.8 BW) + 3 us a launch.
+
+    fused_tokens: up to this many tokens it is part of another kernel and takes no time; from twice as many on, all of it.
+    """
+
+    def __init__(self, gpu: GpuSpec, bytes_per_token: float, launches: int = 1, fused_tokens: float = 0.0) -> None:
+        self.bandwidth, self.bytes_per_token = gpu.bandwidth_bytes_per_s, bytes_per_token
+        self.slope, self.floor = bytes_per_token / (_EFFICIENCY * self.bandwidth), launches * _LAUNCH_S
+        self.fused_tokens = fused_tokens
 
     def seconds(self, tokens: float) -> float:
         return (self.slope * tokens + self.floor) * self._alone(tokens)
@@ -103,17 +87,5 @@ class _Elementwise:
         return explain(self.seconds(tokens), 0.0, moved, 0.0, moved / self.bandwidth, memory=memory, launch=launch)
 
     def _alone(self, tokens: float) -> float:
-        """Which part is not done by another kernel. Grows with the tokens, so that no user more makes all of them slower."""
-        if not self.fused_tokens:
-            return 1.0
-        return min(1.0, max(0.0, tokens / self.fused_tokens - 1.0))
-
-
-def elementwise(gpu: GpuSpec, bytes_per_token: float, launches: int = 1, fused_tokens: float = 0.0) -> TokenKernel:
-    """Time to read and write `bytes_per_token` for each token: bytes / (0.8 BW) + 3 us a launch.
-
-    fused_tokens: up to so many it is part of another kernel, and takes no time; from twice so many on it takes all of it.
-    """
-    bandwidth = gpu.bandwidth_bytes_per_s
-    slope = bytes_per_token / (_EFFICIENCY * bandwidth)
-    return _Elementwise(slope, launches * _LAUNCH_S, bytes_per_token, bandwidth, fused_tokens)
+        """Return the share that no other kernel does; it grows with the tokens, so that no user more makes all slower."""
+        return min(1.0, max(0.0, tokens / self.fused_tokens - 1.0)) if self.fused_tokens else 1.0

@@ -5,9 +5,7 @@ Constants are fitted on gated delta nets; state-space layers, of which no kernel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from llmirage_server.perf.catalogue.constants import Constants, RecurrenceName
+from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import NS, US, TokenKernel, Work, explain
 
@@ -15,16 +13,16 @@ _CHUNK = 64  # tokens of one block of the chunked prefill algorithms (flash-line
 _STATE_BYTES = 4.0  # states are kept in float32
 
 
-@dataclass(frozen=True, slots=True)
 class _Linear:
-    compute_slope: float
-    memory_slope: float
-    slope: float
-    floor: float
-    flops_per_token: float
-    peak_flops: float
-    bytes_per_token: float
-    bandwidth: float
+    """floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
+
+    def __init__(self, gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> None:
+        c = constants.of(op, "bf16")
+        self.peak_flops, self.bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
+        self.compute_slope = max(flops_per_token / (self.peak_flops * c["compute"]), c["serial_ns"] * NS)
+        self.memory_slope = bytes_per_token / (self.bandwidth * c["memory"])
+        self.slope, self.floor = max(self.compute_slope, self.memory_slope), c["floor_us"] * US
+        self.flops_per_token, self.bytes_per_token = flops_per_token, bytes_per_token
 
     def seconds(self, tokens: float) -> float:
         return self.slope * tokens + self.floor
@@ -43,26 +41,6 @@ class _Linear:
         )
 
 
-def _linear(
-    gpu: GpuSpec, constants: Constants, op: RecurrenceName, flops_per_token: float, bytes_per_token: float
-) -> TokenKernel:
-    """Time floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
-    c = constants.recurrence(op)
-    peak, bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
-    compute = max(flops_per_token / (peak * c["compute"]), c["serial_ns"] * NS)
-    memory = bytes_per_token / (bandwidth * c["memory"])
-    return _Linear(
-        compute_slope=compute,
-        memory_slope=memory,
-        slope=max(compute, memory),
-        floor=c["floor_us"] * US,
-        flops_per_token=flops_per_token,
-        peak_flops=peak,
-        bytes_per_token=bytes_per_token,
-        bandwidth=bandwidth,
-    )
-
-
 def gated_delta_prefill(
     gpu: GpuSpec, constants: Constants, key_heads: int, value_heads: int, key_dim: int, value_dim: int
 ) -> TokenKernel:
@@ -76,7 +54,7 @@ def gated_delta_prefill(
     flops = value_heads * (4.0 * _CHUNK * (key_dim + value_dim) + 6.0 * key_dim * value_dim)
     moved = 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
     moved += 2.0 * value_heads * key_dim * value_dim * _STATE_BYTES / _CHUNK
-    return _linear(gpu, constants, "gated_delta_prefill", flops, moved)
+    return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
 
 
 def gated_delta_decode(
@@ -85,7 +63,7 @@ def gated_delta_decode(
     """Time of one step of the recurrence for each decoding sequence: the state of every value head is read and written."""
     state = float(value_heads * key_dim * value_dim)
     moved = 2.0 * state * _STATE_BYTES + 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
-    return _linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)
+    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)
 
 
 def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
@@ -97,11 +75,11 @@ def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int
     inner = heads * head_dim
     flops = 2.0 * _CHUNK * groups * state + 2.0 * _CHUNK * inner + 4.0 * inner * state
     moved = 4.0 * inner + 4.0 * groups * state + 2.0 * inner * state * _STATE_BYTES / _CHUNK
-    return _linear(gpu, constants, "gated_delta_prefill", flops, moved)
+    return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
 
 
 def mamba2_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
     """Time of one step of the recurrence for each decoding sequence: the state of every head is read and written."""
     inner = heads * head_dim
     moved = 2.0 * inner * state * _STATE_BYTES + 4.0 * inner + 4.0 * groups * state
-    return _linear(gpu, constants, "gated_delta_decode", 6.0 * inner * state, moved)
+    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * inner * state, moved)

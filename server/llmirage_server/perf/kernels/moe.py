@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import US, TokenKernel, Work, explain
+from llmirage_server.perf.kernels.kernel import US, Work, explain
 
 DEFAULT_SKEW = 1.2  # alpha; 0: every expert gets its equal share
 _DRAWS = 16  # over which the expectation is taken
@@ -112,28 +111,55 @@ def tabled_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKE
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
 
 
-@dataclass(frozen=True, slots=True)
-class _Experts:
-    tokens: tuple[float, ...]  # counts at which the two below are known
-    pairs: tuple[float, ...]
-    met: tuple[float, ...]
-    compute_pair: float
-    compute_expert: float
-    memory_expert: float
-    per_pair: float
-    per_token: float
-    floor: float
-    power: float
-    root: float
-    cached_experts: float  # that the L2 cache holds, in a repeated call
-    cache: float
-    # for `work`
-    flops_pair: float
-    peak_flops: float
-    bytes_expert: float
-    bytes_pair: float
-    bytes_token: float
-    bandwidth: float
+class Experts:
+    """The routed experts on the busiest of `ep` ranks as a function of T, the tokens that enter the group.
+
+    `width` is that of one expert on this rank (divided by the tensor parallelism of the experts); `experts` counts those of
+    the whole layer. The busiest rank gets N (token, expert) pairs and meets D of its experts (busiest_rank); N lies
+    between the even share and that: N = T k / ep (busiest / even)^hot. M = 3 H I weights (2 H I ungated) of an expert.
+
+    compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
+    every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
+    what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
+    plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. repeated: as in
+    gemm.Gemm, and tokens go to experts as in the op tables.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        constants: Constants,
+        dtype: WeightDtype,
+        hidden: int,
+        width: int,
+        experts: int,
+        per_token: int,
+        ep: int,
+        gated: bool = True,
+        *,
+        skew: float = DEFAULT_SKEW,
+        repeated: bool = False,
+        sent: bool = False,
+    ) -> None:
+        c = constants.of("moe", dtype.expert_dtype)
+        self.peak_flops, self.bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
+        weights = float((3 if gated else 2) * hidden * width)
+        self.flops_pair, self.bytes_token = 2.0 * weights, 4.0 * hidden
+        self.bytes_expert, self.bytes_pair = weights * dtype.weight_bytes, 4.0 * hidden + 2.0 * weights / hidden
+        routed, even = (tabled_rank if repeated else busiest_rank)(experts, per_token, ep, skew), per_token / ep
+        # counts of tokens at which pairs and distinct experts are known
+        self.tokens, self.met = routed.tokens, routed.experts
+        self.pairs = tuple(
+            even * t * (pairs / (even * t)) ** c["hot"] for t, pairs in zip(routed.tokens, routed.pairs, strict=True)
+        )
+        self.compute_pair = 2.0 * weights / (self.peak_flops * c["compute"])
+        self.compute_expert = self.compute_pair * c["padding"] * _ROW_BLOCK
+        self.memory_expert = self.bytes_expert / (self.bandwidth * c["memory"])
+        self.per_pair = c["activation"] * self.bytes_pair / self.bandwidth
+        self.per_token = c["spread"] * (even if sent else per_token) * self.bytes_pair / self.bandwidth
+        self.floor, self.power, self.root = c["floor_us"] * US, c["power"], 1.0 / c["power"]
+        # experts that the L2 cache holds, in a repeated call
+        self.cache, self.cached_experts = c["cache"], c["cache_mb"] * 1e6 / self.bytes_expert if repeated else 0.0
 
     def routed(self, tokens: float) -> tuple[float, float]:
         """Return (token, expert) pairs and distinct experts of the busiest rank."""
@@ -170,63 +196,3 @@ class _Experts:
             memory=streamed + self.per_pair * pairs + self.per_token * tokens,
             launch=self.floor,
         )
-
-
-def experts(
-    gpu: GpuSpec,
-    constants: Constants,
-    dtype: WeightDtype,
-    hidden: int,
-    width: int,
-    experts: int,
-    per_token: int,
-    ep: int,
-    gated: bool = True,
-    *,
-    skew: float = DEFAULT_SKEW,
-    repeated: bool = False,
-    sent: bool = False,
-) -> TokenKernel:
-    """Time of the routed experts on the busiest of `ep` ranks as a function of T, the tokens that enter the group.
-
-    `width` is that of one expert on this rank (divided by the tensor parallelism of the experts); `experts` counts those of
-    the whole layer. The busiest rank gets N (token, expert) pairs and meets D of its experts (routing.busiest_rank); N lies
-    between the even share and that: N = T k / ep (busiest / even)^hot. M = 3 H I weights (2 H I ungated) of an expert.
-
-    compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
-    every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
-    what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
-    plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. repeated: as in
-    gemm.gemm, and tokens go to experts as in the op tables.
-    """
-    c = constants.moe(dtype.expert_dtype)
-    peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
-    weights = float((3 if gated else 2) * hidden * width)
-    expert_bytes = weights * dtype.weight_bytes
-    compute_pair = 2.0 * weights / (peak * c["compute"])
-    bytes_pair = 4.0 * hidden + 2.0 * weights / hidden
-    routed = (tabled_rank if repeated else busiest_rank)(experts, per_token, ep, skew)
-    even = per_token / ep
-    return _Experts(
-        tokens=routed.tokens,
-        pairs=tuple(
-            even * t * (pairs / (even * t)) ** c["hot"] for t, pairs in zip(routed.tokens, routed.pairs, strict=True)
-        ),
-        met=routed.experts,
-        compute_pair=compute_pair,
-        compute_expert=compute_pair * c["padding"] * _ROW_BLOCK,
-        memory_expert=expert_bytes / (bandwidth * c["memory"]),
-        per_pair=c["activation"] * bytes_pair / bandwidth,
-        per_token=c["spread"] * (even if sent else per_token) * bytes_pair / bandwidth,
-        floor=c["floor_us"] * US,
-        power=c["power"],
-        root=1.0 / c["power"],
-        cached_experts=c["cache_mb"] * 1e6 / expert_bytes if repeated else 0.0,
-        cache=c["cache"],
-        flops_pair=2.0 * weights,
-        peak_flops=peak,
-        bytes_expert=expert_bytes,
-        bytes_pair=bytes_pair,
-        bytes_token=4.0 * hidden,
-        bandwidth=bandwidth,
-    )

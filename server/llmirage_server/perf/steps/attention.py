@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
 from llmirage_server.perf.kernels import attention, collectives, linear
-from llmirage_server.perf.kernels.kernel import elementwise, round_up
+from llmirage_server.perf.kernels.kernel import Elementwise, round_up
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 # chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
@@ -34,7 +34,7 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     shape = (s.gpu, s.constants, heads, kv_heads, block.head_dim, block.v_dim, s.kv_dtype)
     seen = block.index.top_k if block.index else block.window  # keys that a query may look at; 0: all
     suffix = ", sparse" if block.index else ", sliding window" if block.window else ""
-    share = s.constants.mixed_attention_per_group_head() if s.engine.mixed_attention else 0.0
+    share = s.constants.of("mixed_attention", "bf16")["per_group_head"] if s.engine.mixed_attention else 0.0
     mixed = 1.0 + share * (heads / kv_heads - 1.0)
     cached = kv_heads * (block.head_dim + block.v_dim)
     prefill = attention.prefill(*shape, window=block.window)
@@ -65,7 +65,7 @@ def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
         return []
     if block.qk_norm < (block.heads + block.kv_heads) * block.head_dim:
         return [s.elementwise("query and key norms", calls, 4.0 * width, launches=2)]
-    kernel = elementwise(s.gpu, 6.0 * width, launches=4)
+    kernel = Elementwise(s.gpu, 6.0 * width, launches=4)
     ops: list[Op] = [TokenOp("query and key norms", calls, kernel, launches=4)]
     if tp > 1:
         two_floats = collectives.all_reduce(s.gpu, s.constants, tp, 8.0)

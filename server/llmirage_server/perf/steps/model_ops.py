@@ -99,7 +99,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
     shape = *dtype.expert_shape(block.latent or s.hidden, width), slots, block.per_token, ep, block.gated
-    kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.wide) for d in dtypes]
+    kernels = [moe.Experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.wide) for d in dtypes]
     # kernels that widen 4-bit weights (Marlin) spend their time on that, which does not cost clocks as the matrix units do
     fastest = min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS))
     # kernels of 4-bit formats are one call; others one for each part: order of tokens (2), products (2), activation, sum

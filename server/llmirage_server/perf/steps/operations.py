@@ -12,8 +12,9 @@ from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import Formats
 from llmirage_server.perf.engines.engine import Engine
-from llmirage_server.perf.kernels import gemm
-from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel, elementwise
+from llmirage_server.perf.kernels.attention import DecodeAttention, PrefillAttention
+from llmirage_server.perf.kernels.gemm import Gemm
+from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -43,7 +44,7 @@ class PrefillOp:
 
     name: str
     calls: int
-    kernel: PrefillKernel
+    kernel: PrefillAttention
     window: int = 0
     launches: int = 1
 
@@ -54,7 +55,7 @@ class DecodeOp:
 
     name: str
     calls: int
-    kernel: DecodeKernel
+    kernel: DecodeAttention
     window: int = 0
     mixed: float = 1.0
 
@@ -95,7 +96,7 @@ class Setting:
         """
         dtype = dtype or self.matrices
         fused_cast = dtype.kernel_dtype == "fp8"
-        kernel = gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast)
+        kernel = Gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast)
         return TokenOp(name, calls, kernel, count, launches=1 if fused_cast else 1 + dtype.quantises)
 
     def elementwise(
@@ -111,7 +112,7 @@ class Setting:
 
         launches: kernels that it is without a CUDA graph; within one they overlap.
         """
-        kernel = elementwise(self.gpu, bytes_per_token, fused_tokens=fused_tokens)
+        kernel = Elementwise(self.gpu, bytes_per_token, fused_tokens=fused_tokens)
         return TokenOp(name, calls, kernel, count, launches=launches)
 
 

@@ -27,7 +27,7 @@ to it, and the longest. Without decoding sequences it is ().
 """
 
 DecodeArguments = tuple[int, float, float]
-"""(sequences, context sum, longest context) of DecodeKernel."""
+"""(sequences, context sum, longest context) of DecodeAttention."""
 
 
 def decode_load(sequences: int, context_sum: int, longest: int, clipped: tuple[int, ...] = ()) -> DecodeLoad:
@@ -68,7 +68,7 @@ def decode_arguments(load: DecodeLoad, windows: Sequence[int]) -> dict[int, Deco
 
 
 def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, int, int, int]:
-    """(pairs, new tokens, context tokens, longest) of PrefillKernel, each query seeing `window` keys (0: all)."""
+    """(pairs, new tokens, context tokens, longest) of PrefillAttention, each query seeing `window` keys (0: all)."""
     pairs = new = context = longest = 0
     for added, before in chunks:
         new += added

@@ -11,10 +11,10 @@ replicas of hot experts (EPLB) within a node; what drafting costs the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from llmirage_server.perf.catalogue.constants import Constants, constants_for
+from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
@@ -53,21 +53,6 @@ _Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
 _Look = Callable[[Stage, RankCounts, DecodeLoad, _Group, float], list[OperationTime]]
 
 
-class _UsedConstants(Constants):
-    """Constants that remember what was asked for."""
-
-    def __init__(self, constants: Constants) -> None:
-        self._inner = constants
-        self.used: dict[tuple[str, str], None] = {}
-
-    def of(self, op: str, dtype: str) -> Mapping[str, float]:
-        self.used[op, dtype] = None
-        return self._inner.of(op, dtype)
-
-    def provenance(self, op: str, dtype: str) -> str:
-        return self._inner.provenance(op, dtype)
-
-
 class RooflineStep:
     """StepModel and GroupStepModel of one instance of a model.
 
@@ -91,7 +76,7 @@ class RooflineStep:
         max_num_seqs: int = 1,
     ) -> None:
         self._engine, self._parallel = engine, parallel
-        self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
+        self._constants = used = replace(constants_for(gpu, engine.base), used={})
         self._queries = 1 + draft_tokens
         mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
         self._extrapolated = _extrapolated(gpu, parallel) if mixture else []

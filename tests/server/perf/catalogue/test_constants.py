@@ -10,7 +10,7 @@ from llmirage_server.perf.catalogue.constants import ENGINES, Constants, constan
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu, list_gpus
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.kernels.gemm import gemm
+from llmirage_server.perf.kernels.gemm import Gemm
 
 
 def fit(value: float) -> dict[str, object]:
@@ -73,9 +73,9 @@ def test_a_pcie_card_of_an_nvlink_chip_has_its_kernels_but_not_its_links() -> No
 
 def test_links_of_pcie_cards_are_those_of_the_measured_card_with_the_same_generation_of_pcie() -> None:
     """Four L40S reach a sixth of what four RTX PRO 6000 do: with both pooled, four H100 PCIe were slower than two."""
-    fifth, fourth = (constants_for(find_gpu(name), "vllm").link("all_reduce") for name in ("h100_pcie", "a100_pcie"))
-    assert fifth == constants_for(find_gpu("rtx_pro_6000_server"), "vllm").link("all_reduce")
-    assert fourth == constants_for(find_gpu("l40s"), "vllm").link("all_reduce")
+    fifth, fourth = (constants_for(find_gpu(name), "vllm").of("all_reduce", "bf16") for name in ("h100_pcie", "a100_pcie"))
+    assert fifth == constants_for(find_gpu("rtx_pro_6000_server"), "vllm").of("all_reduce", "bf16")
+    assert fourth == constants_for(find_gpu("l40s"), "vllm").of("all_reduce", "bf16")
     seconds = {}
     for tp in (2, 4, 8):
         model = Deployment.create("llama-3.1-70b", "h100_pcie", engine="vllm", tp=tp, weights="fp8").step_model()
@@ -100,7 +100,7 @@ def test_amds_kernels_reach_what_runs_of_them_say(gpu: str) -> None:
         assert own["memory"] == pytest.approx(min(1.0, theirs["memory"] * reached.memory))
         assert own["compute"] == pytest.approx(theirs["compute"] * reached.compute)
         assert own["floor_us"] == pytest.approx(theirs["floor_us"] + reached.launch_us)
-    assert found.link("all_reduce")["bulk_link"] == pooled.link("all_reduce")["bulk_link"]
+    assert found.of("all_reduce", "bf16")["bulk_link"] == pooled.of("all_reduce", "bf16")["bulk_link"]
 
 
 def test_rtx_4090_has_its_own_gemm_and_the_rest_of_its_architecture() -> None:
@@ -129,7 +129,7 @@ def disagreements(rows: int, n: int, k: int) -> set[tuple[str, str]]:
     for gpu in list_gpus():
         for dtype in (each.on(gpu.rates) for each in WEIGHT_DTYPES.values()):
             times = [
-                gemm(gpu, constants_for(gpu, engine), dtype, n, k, fused_cast=dtype.name == "fp8").seconds(rows)
+                Gemm(gpu, constants_for(gpu, engine), dtype, n, k, fused_cast=dtype.name == "fp8").seconds(rows)
                 for engine in ENGINES
             ]
             if max(times) > 1.5 * min(times):

@@ -13,8 +13,8 @@ from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.kernels import attention, collectives, linear, moe
-from llmirage_server.perf.kernels.gemm import gemm
-from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel, Work, elementwise
+from llmirage_server.perf.kernels.gemm import Gemm
+from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel, Work
 
 BF16, FP8 = WEIGHT_DTYPES["bf16"], WEIGHT_DTYPES["fp8"]
 
@@ -22,9 +22,9 @@ BF16, FP8 = WEIGHT_DTYPES["bf16"], WEIGHT_DTYPES["fp8"]
 def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
     dtypes = [WEIGHT_DTYPES[name].on(gpu.rates) for name in WEIGHT_DTYPES]
     return [
-        *(gemm(gpu, c, dtype, 1536, 2048) for dtype in dtypes),
-        *(moe.experts(gpu, c, dtype, 2048, 768, 128, 8, ep) for dtype in dtypes for ep in (1, 8)),
-        elementwise(gpu, 8000),
+        *(Gemm(gpu, c, dtype, 1536, 2048) for dtype in dtypes),
+        *(moe.Experts(gpu, c, dtype, 2048, 768, 128, 8, ep) for dtype in dtypes for ep in (1, 8)),
+        Elementwise(gpu, 8000),
         attention.mla_bmm(gpu, c, 16, 512, 128),
         *(make(gpu, c, ranks, 4096) for make in COLLECTIVES for ranks in (2, 8, 144)),
         *(make(gpu, c, ranks, 2048, 8) for make in (collectives.dispatch, collectives.combine) for ranks in (2, 8, 144)),
@@ -45,7 +45,7 @@ COLLECTIVES = (
 )
 
 
-def prefill_kernels(gpu: GpuSpec, c: Constants) -> list[PrefillKernel]:
+def prefill_kernels(gpu: GpuSpec, c: Constants) -> list[attention.PrefillAttention]:
     return [
         *(attention.prefill(gpu, c, 32, 8, 128, 128, kv, window) for kv in ("bf16", "fp8") for window in (0, 128)),
         attention.mla_prefill(gpu, c, 16, 192, 128, 576, "bf16"),
@@ -53,7 +53,7 @@ def prefill_kernels(gpu: GpuSpec, c: Constants) -> list[PrefillKernel]:
     ]
 
 
-def decode_kernels(gpu: GpuSpec, c: Constants) -> list[DecodeKernel]:
+def decode_kernels(gpu: GpuSpec, c: Constants) -> list[attention.DecodeAttention]:
     return [
         *(attention.decode(gpu, c, 32, 8, 128, 128, kv, window=window) for kv in ("bf16", "fp8") for window in (0, 128)),
         attention.decode(gpu, c, 32, 8, 128, 128, "bf16", queries=3),
@@ -116,8 +116,8 @@ def test_no_kernel_is_slower_with_more_bandwidth(tokens: int, factor: float) -> 
         node_link_bytes_per_s=gpu.node_link_bytes_per_s * factor,
     )
     for slow, fast in (
-        (gemm(gpu, c, FP8, 1536, 2048), gemm(faster, c, FP8, 1536, 2048)),
-        (moe.experts(gpu, c, FP8, 2048, 768, 128, 8, 1), moe.experts(faster, c, FP8, 2048, 768, 128, 8, 1)),
+        (Gemm(gpu, c, FP8, 1536, 2048), Gemm(faster, c, FP8, 1536, 2048)),
+        (moe.Experts(gpu, c, FP8, 2048, 768, 128, 8, 1), moe.Experts(faster, c, FP8, 2048, 768, 128, 8, 1)),
         (collectives.all_reduce(gpu, c, 16, 8192), collectives.all_reduce(faster, c, 16, 8192)),
     ):
         assert fast.seconds(tokens) <= slow.seconds(tokens)
@@ -127,7 +127,7 @@ def test_no_kernel_is_slower_with_more_bandwidth(tokens: int, factor: float) -> 
 
 def test_the_bound_is_the_longest_part() -> None:
     gpu, c = FITTED[0]
-    large, small = gemm(gpu, c, BF16, 8192, 8192), gemm(gpu, c, BF16, 128, 128)
+    large, small = Gemm(gpu, c, BF16, 8192, 8192), Gemm(gpu, c, BF16, 128, 128)
     assert (large.work(16384).bound, large.work(1).bound, small.work(1).bound) == ("compute", "memory", "launch")
     reduce = collectives.all_reduce(gpu, c, 8, 16384)
     assert (reduce.work(1).bound, reduce.work(100_000).bound) == ("launch", "network")
@@ -138,8 +138,8 @@ def test_large_kernels_come_close_to_the_speed_of_light_but_not_beyond(key: str)
     gpu = find_gpu(key)
     c = constants_for(gpu, "vllm")
     for work in (
-        gemm(gpu, c, BF16, 16384, 16384).work(16384),
-        gemm(gpu, c, BF16, 16384, 16384).work(1),
+        Gemm(gpu, c, BF16, 16384, 16384).work(16384),
+        Gemm(gpu, c, BF16, 16384, 16384).work(1),
         attention.decode(gpu, c, 64, 8, 128, 128, "bf16").work(256, 256 * 16384, 16384),
     ):
         assert 0.55 * work.seconds < work.ideal_s < work.seconds
@@ -149,7 +149,7 @@ def test_large_kernels_come_close_to_the_speed_of_light_but_not_beyond(key: str)
 def test_arithmetic_is_no_bound_where_the_bytes_take_longer(rows: int, n: int, k: int) -> None:
     """Tiles that a few rows leave empty made products of one row compute-bound."""
     gpu, c = FITTED[0]
-    for kernel in (gemm(gpu, c, BF16, 256 * n, 256 * k), moe.experts(gpu, c, FP8, 256 * k, 64 * n, 64, 4, 1)):
+    for kernel in (Gemm(gpu, c, BF16, 256 * n, 256 * k), moe.Experts(gpu, c, FP8, 256 * k, 64 * n, 64, 4, 1)):
         work = kernel.work(rows)
         if work.bound == "compute":
             assert work.bytes / gpu.bandwidth_bytes_per_s < work.ideal_s
