@@ -27,30 +27,37 @@ _NESTED = {group: {path[1]: tag for tag, path in _PLACES if path[0] == group} fo
 
 
 def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
-    """Return the counts that are whole numbers; an endpoint may send anything, and null for what it lacks."""
+    """Return the counts of a usage object; an endpoint may send null for what it lacks."""
     counts: dict[str, int] = {}
     for key, value in usage.items():
-        if key in _TOP and type(value) is int and value >= 0:  # neither a bool nor a fraction
-            counts[_TOP[key]] = value
+        if key in _TOP and is_count(value):
+            counts[_TOP[key]] = int(value)
     for group, tags in _NESTED.items():
         details = usage.get(group)
         if isinstance(details, Mapping):
             for key, value in details.items():
-                if key in tags and type(value) is int and value >= 0:
-                    counts[tags[key]] = value
+                if key in tags and is_count(value):
+                    counts[tags[key]] = int(value)
     return counts
 
 
-def absurd_count(usage: Mapping[str, Any]) -> tuple[str, int | float] | None:
+def absurd_count(usage: Mapping[str, Any]) -> tuple[str, Any] | None:
     """Return a count that no endpoint can mean, with its name; None if there is none.
 
-    A sum with it would hide all others.
+    Counts are whole numbers from 0 to MOST_TOKENS. A sum with any other would hide all others; a sum without it would lack
+    that request.
     """
-    for group in (usage, *[usage.get(name) for name in _NESTED]):
+    for group, names in (usage, _TOP), *[(usage.get(name), tags) for name, tags in _NESTED.items()]:
         for name, value in group.items() if isinstance(group, Mapping) else ():
-            if isinstance(value, int | float) and abs(value) > MOST_TOKENS:
+            if name in names and value is not None and not is_count(value):
                 return name, value
     return None
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value can be a number of tokens."""
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    return whole and 0 <= value <= MOST_TOKENS
 
 
 def usage_of(counts: Mapping[str, int]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def endpoint_of(settings: RunSettings) -> EndpointSettings:
         headers=settings.headers,
         timeout_s=settings.request_timeout_seconds,
         connect_timeout_s=settings.connect_timeout_seconds,
+        most_reply_bytes=settings.max_reply_mib << 20,
         retries=settings.retries,
         url_strategy=settings.url_strategy or ("sticky" if mode in ON_SERVER else "round_robin"),
         preflight=settings.preflight,

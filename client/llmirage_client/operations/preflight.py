@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from llmirage_client.targets.endpoints import TurnRequest, endpoint_named
 from llmirage_client.targets.engine_settings import sglang_settings
 from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.target import Call, EndpointTarget
+from llmirage_client.targets.wire_json import parse
 
 _WITHIN_S = 10.0
 _FEWEST_TOKENS = 16  # the least that the Responses API takes as max_output_tokens
@@ -72,7 +72,7 @@ async def preflight(endpoint: EndpointSettings, model: str, path: str | None) ->
 
 def _models(body: bytes) -> list[dict[str, Any]]:
     try:
-        return [entry for entry in json.loads(body)["data"] if "id" in entry]
+        return [entry for entry in parse(body)["data"] if "id" in entry]
     except (ValueError, TypeError, KeyError):
         return []
 
@@ -85,7 +85,7 @@ async def _deployment(target: EndpointTarget, owners: set[str]) -> list[dict[str
     try:
         async with asyncio.timeout(_WITHIN_S):
             status, body = await target.get(path, from_root=True)
-        info = json.loads(body) if status == 200 else {}
+        info = parse(body) if status == 200 else {}
         if path == _INFO["sglang"]:
             return [{"engine": "sglang", "model": info["model_path"], **sglang_settings(info)}]
         return [pool for pool in info["deployment"] if isinstance(pool, dict)]

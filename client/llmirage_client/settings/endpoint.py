@@ -157,6 +157,13 @@ class ConnectionSettings:
     connect_timeout_seconds: float = _endpoint(
         30.0, "Time limit of connecting, TLS handshake included.", metavar="S", above=0, infinite=True
     )
+    max_reply_mib: int = _endpoint(
+        64,
+        "Memory that one reply may take while it is read; longer ones are recorded as failed.",
+        metavar="MIB",
+        least=1,
+        most=65536,
+    )
     preflight: bool = _endpoint(
         True, "Ask the endpoint before the load starts whether it answers and knows the model and the key."
     )

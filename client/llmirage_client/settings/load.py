@@ -271,7 +271,6 @@ class MeasuredSettings(RequestSettings):
         None,
         "Start no conversation after S seconds; started ones send all their turns.",
         above=0,
-        infinite=True,
         study=True,
         usual=True,
         option="soft_duration_s",
@@ -280,7 +279,6 @@ class MeasuredSettings(RequestSettings):
         None,
         "Send no request after S seconds, even within a conversation.",
         above=0,
-        infinite=True,
         option="benchmark_duration_s",
         carried=True,
     )

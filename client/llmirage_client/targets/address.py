@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from llmirage_client.targets.fault import Fault
+from llmirage_client.targets.wire_json import parse
 
 if TYPE_CHECKING:
     from llmirage_client.targets.target import EndpointTarget
@@ -81,7 +81,7 @@ async def probe(target: EndpointTarget, timeout_s: float = PROBE_TIMEOUT_S) -> E
     if status != 200:
         return EndpointInfo(error=f"HTTP {status}")
     try:
-        value = json.loads(body)
+        value = parse(body)
     except ValueError:
         return EndpointInfo(error="the list of models is not JSON")
     data = value.get("data") if isinstance(value, dict) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import math
 import ssl
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,9 @@ from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.httpx_transport import httpx_transport
 from llmirage_client.targets.servers import ServersTarget
 from llmirage_client.targets.target import EndpointTarget
+from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES
 from llmirage_client.targets.timed_transport import TimedTransport
+from llmirage_client.targets.wire_json import parse
 from llmirage_shared.log_histogram import ServedTimes
 
 
@@ -82,6 +83,7 @@ class EndpointSettings:
     headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float | None = None
     connect_timeout_s: float | None = None
+    most_reply_bytes: int = MOST_REPLY_BYTES
     retries: int = 0
     url_strategy: UrlStrategy = "round_robin"
     keeps_conversations: bool = False
@@ -110,6 +112,7 @@ class EndpointSettings:
                 transport=self._transport(url),
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=api.key_header,
+                most_reply_bytes=self.most_reply_bytes,
             )
             targets.append((url, target_of_url))
         if len(targets) == 1 and not self.retries and not self.keeps_conversations:
@@ -159,7 +162,7 @@ async def read_pace(endpoint: EndpointSettings, urls: Sequence[str]) -> ServerPa
         try:
             async with asyncio.timeout(_WITHIN_S):
                 status, body = await target.get(_PATH, from_root=True)
-            told = json.loads(body) if status == 200 else {}
+            told = parse(body) if status == 200 else {}
             speeds.append(math.inf if told["speed"] == "max" else float(told["speed"]))
             times = times.merged(ServedTimes.from_dict(told["histograms"]))
         except (TimeoutError, Fault, ValueError, TypeError, KeyError, AttributeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import deque
 from collections.abc import Iterable
@@ -22,9 +21,9 @@ from llmirage_client.targets.fault import Fault, fault_of
 from llmirage_client.targets.httpx_transport import HttpxTransport
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.target import Call, TransportUse
-from llmirage_client.targets.timed_stream import StampedStream, TimedStream
+from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES, StampedStream, TimedStream
 from llmirage_client.targets.timed_transport import Origin, OutgoingRequest, TimedTransport
-from llmirage_client.targets.wire_json import encode_body
+from llmirage_client.targets.wire_json import encode_body, parse
 
 
 class StartGate:
@@ -70,6 +69,8 @@ class StartGate:
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _ERROR_TEXT_CHARACTERS = 300
+# Raised by readers for values of other types than an API's, and nested deeper than their functions call themselves.
+_FORM_ERRORS = (TypeError, AttributeError, KeyError, ValueError, RecursionError)
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -98,15 +99,17 @@ class HttpTarget:
         transport: httpx.AsyncBaseTransport | None = None,
         connect_timeout_s: float | None = None,
         key_header: str = "Authorization",
+        most_reply_bytes: int = MOST_REPLY_BYTES,
     ) -> None:
         """Set up the target. Raises ValueError for a base_url or header that cannot be sent.
 
         base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
         whole of one reply. transport: any of httpx, closed with the target; None: a TimedTransport. key_header: where the
-        key goes, as a bearer token if it is Authorization.
+        key goes, as a bearer token if it is Authorization. most_reply_bytes: see TimedStream.most_bytes.
         """
         self.base_url = normalise_url(base_url)
         self._timeout_s = timeout_s
+        self._most_reply_bytes = most_reply_bytes
         self._transport = TimedTransport() if transport is None else transport
         self._extensions = {} if connect_timeout_s is None else {"timeout": {"connect": connect_timeout_s}}
         self._gate = StartGate()
@@ -175,6 +178,7 @@ class HttpTarget:
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         timed = stream if isinstance(stream, TimedStream) else StampedStream(response, self.now)
+        timed.most_bytes = self._most_reply_bytes
         arrived.response, arrived.stream = response, timed
         try:
             if timed.end_s is None:
@@ -210,7 +214,12 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok
         exchange.status, exchange.ack_s, fault = response.status_code, stream.headers_s, stream.fault
         if fault is not None and exchange.error is None:
             exchange.error = RequestError(exchange.status, fault.kind.value, fault.message)
-        _read(exchange, reply, response, stream)
+        try:
+            _read(exchange, reply, response, stream)
+        except _FORM_ERRORS as error:
+            kind = "malformed_stream" if exchange.streamed else "malformed_body"
+            reason = f"the reply has not the form of its API ({type(error).__name__}: {error})"
+            exchange.error = exchange.error or RequestError(exchange.status, kind, reason)
     exchange.token_s = reply.token_s
     exchange.first_output_s = reply.first_output_s
     exchange.text = reply.text
@@ -225,7 +234,7 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok
         exchange.error = reply.error
     if exchange.error is None and absurd is not None:
         name, count = absurd
-        exchange.error = RequestError(exchange.status, "absurd_usage", f"usage says {str(count)[:24]} {name}")
+        exchange.error = RequestError(exchange.status, "absurd_usage", f"usage says {repr(count)[:24]} {name}")
     exchange.skipped_events = reply.skipped_events
     if exchange.error is None and exchange.streamed and not reply.ended and reply.finish_reason is None:
         exchange.error = reply.malformed or RequestError(
@@ -287,7 +296,7 @@ def _status_error(response: httpx.Response, stream: TimedStream) -> RequestError
         location = _header(stream, b"location") or "nowhere"
         return RequestError(status, "redirect", f"redirected to {location}: give that address instead")
     with suppress(ValueError):
-        value = json.loads(body)
+        value = parse(body)
         if value:
             return stated_error(value, status, "http_error")
     text = " ".join(body.decode("utf-8", "replace").split())[:_ERROR_TEXT_CHARACTERS]

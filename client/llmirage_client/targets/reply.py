@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.sse import ESCAPED_BYTE, split_events
+from llmirage_client.targets.wire_json import parse
 
 
 class TextModel(Protocol):
@@ -92,7 +93,7 @@ class ReplyReader:
 
     def read_body(self, stamp_s: float, body: bytes) -> None:
         """Take in a reply that came whole. Raises ValueError when it is not a JSON object."""
-        value = json.loads(body)
+        value = parse(body)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
         self._read_whole(stamp_s, value)
@@ -114,8 +115,8 @@ class ReplyReader:
             self.ended = True
             return None
         try:
-            value = json.loads(chunk)
-        except (ValueError, RecursionError):
+            value = parse(chunk)
+        except ValueError:
             value = None
         if not isinstance(value, dict) or ESCAPED_BYTE.search(chunk):
             if chunk.strip():
@@ -161,8 +162,8 @@ def stated_error(value: Any, status: int | None, kind: str) -> RequestError:
 def _is_complete(chunk: str) -> bool:
     """Return whether a stream's last event is complete; some servers leave out its blank line."""
     try:
-        return chunk == "[DONE]" or isinstance(json.loads(chunk), dict)
-    except (ValueError, RecursionError):
+        return chunk == "[DONE]" or isinstance(parse(chunk), dict)
+    except ValueError:
         return False
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from llmirage_client.targets.clock import wake
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception, fault_of
 
-MOST_REPLY_BYTES = 1 << 30
+MOST_REPLY_BYTES = 64 << 20
+_SEGMENT_BYTES = 128  # of memory beside its bytes: a tuple, a float, the object of the bytes
 
 
 def too_long(what: str, most_bytes: int) -> Fault:
@@ -22,6 +23,7 @@ class TimedStream:
 
     headers: as they came. headers_s: arrival of their last byte, in seconds on the run's clock. segments: (arrival, bytes)
     of the body, oldest first. end_s: arrival of the last byte; None before that. fault: why the body ended before its end.
+    most_bytes: of memory that the body may take, what is kept beside its bytes included; longer ones end with a fault.
     A subclass fills them, and is an AsyncByteStream of its `library`, too. Iterating gives the bytes as they come, as httpx
     wants it; read_s limits a silence then.
     """
@@ -34,6 +36,7 @@ class TimedStream:
         self.segments: list[tuple[float, bytes]] = []
         self.end_s: float | None = None
         self.fault: Fault | None = None
+        self.most_bytes = MOST_REPLY_BYTES
         self._loop = loop
         self.read_s: float | None = None
         self._for_end = False
@@ -59,6 +62,12 @@ class TimedStream:
             data = b"".join([piece for _, piece in self.segments])
             self.segments.clear()
             yield data
+
+    def _excess(self, received: int) -> Fault | None:
+        """Return the fault of a body that takes more memory than it may. received: its bytes so far."""
+        if received + _SEGMENT_BYTES * len(self.segments) <= self.most_bytes:
+            return None
+        return too_long("the reply has", self.most_bytes)
 
     async def _wait(self, for_end: bool) -> None:
         """Return when something has come; for_end: only at the end."""
@@ -95,8 +104,8 @@ class StampedStream(TimedStream):
             async for piece in self._stream:
                 self.segments.append((self._clock(), piece))
                 received += len(piece)
-                if received > MOST_REPLY_BYTES:
-                    self.fault = too_long("the reply has", MOST_REPLY_BYTES)
+                if (excess := self._excess(received)) is not None:
+                    self.fault = excess
                     break
         except Exception as error:
             self.fault = fault_of(error, "the endpoint", begun=True)

@@ -19,7 +19,7 @@ import httpx
 
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception, broken_fault, connect_fault
-from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES, TimedStream, too_long
+from llmirage_client.targets.timed_stream import TimedStream, too_long
 
 MOST_HEADER_BYTES = 1 << 20
 
@@ -92,7 +92,6 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
         self._received = 0
-        self._most = MOST_HEADER_BYTES
 
     @property
     def untouched(self) -> bool:
@@ -112,8 +111,14 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
             if self.end_s is None:
                 self.fail(Fault(FaultKind.PROTOCOL, f"not a valid HTTP response: {error}"))
         self._received += len(data)
-        if self._received > self._most and self.end_s is None:
-            self.fail(too_long("the reply has" if self.status else "the headers of the reply have", self._most))
+        if self.end_s is None:
+            if self.status:
+                excess = self._excess(self._received)
+            else:
+                within = self._received <= MOST_HEADER_BYTES
+                excess = None if within else too_long("the headers of the reply have", MOST_HEADER_BYTES)
+            if excess is not None:
+                self.fail(excess)
         if self._waiter is not None and (self.end_s is not None or (self.status and not self._for_end)):
             self._wake()
 
@@ -163,7 +168,6 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
         if status < 200 and status != 101:  # interim response, such as 100 or 103: the real one follows
             return
         self.status = status
-        self._most = MOST_REPLY_BYTES
         self.headers_s = self.arrival_s
         self.keep_alive = self._parser.should_keep_alive()
         names = {name.lower() for name, _ in self.headers}

@@ -1,4 +1,4 @@
-"""Request bodies as bytes, at the price of what is new in them."""
+"""JSON of requests, written at the price of what is new in them, and of replies."""
 
 from __future__ import annotations
 
@@ -32,15 +32,25 @@ class WireObject(dict[str, Any]):
             del self._encoded
 
 
+def parse(text: str | bytes) -> Any:
+    """Return the value of JSON text. Raises ValueError, also for values nested deeper than Python reads."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deep") from None
+
+
 def encode(value: Any) -> bytes:
     """Return compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes.
 
-    Raises ValueError or TypeError.
+    Raises ValueError, also for values nested deeper than Python writes, or TypeError.
     """
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         return _ASCII_ENCODER.encode(value).encode()
+    except RecursionError:
+        raise ValueError("a value is nested too deep") from None
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

@@ -10,8 +10,14 @@ import pytest
 from raw_replies import MakeServer, hanging, whole
 
 from llmirage_client.measure.record import Exchange
+from llmirage_client.measure.usage import absurd_count, usage_counts
 from llmirage_client.targets.address import probe
+from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.endpoints.messages import MessagesReply
+from llmirage_client.targets.endpoints.messages import chat_usage as messages_usage
+from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.reply import ReplyReader
 from llmirage_client.targets.target import Call
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -358,15 +364,128 @@ def test_a_stream_that_goes_on_after_its_end_is_an_error(raw_server: MakeServer)
     assert error_of(exchange) == (None, "data_after_end")
 
 
-@pytest.mark.parametrize("count", ["1e23", "100000000000000000000000", "-3e9", "1" + "0" * 400])
-def test_a_usage_that_nobody_can_mean_is_an_error_and_not_counted(raw_server: MakeServer, count: str) -> None:
-    body = (
-        '{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],'
-        f'"usage":{{"prompt_tokens":5,"completion_tokens":{count}}}}}'
-    )
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"completion_tokens": "1e23"},
+        {"completion_tokens": "100000000000000000000000"},
+        {"completion_tokens": "1" + "0" * 400},
+        {"prompt_tokens": "-1"},
+        {"prompt_tokens_details": '{"cached_tokens": -3}'},
+        {"completion_tokens_details": '{"reasoning_tokens": 2.5}'},
+        {"total_tokens": "NaN"},
+        {"completion_tokens": "true"},
+        {"completion_tokens": "[" * 900 + "]" * 900},
+    ],
+)
+def test_a_usage_that_nobody_can_mean_is_an_error_and_not_counted(raw_server: MakeServer, usage: dict[str, str]) -> None:
+    counts = ",".join(f'"{name}":{value}' for name, value in ({"prompt_tokens": "5", "total_tokens": "7"} | usage).items())
+    body = '{"choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{' + counts + "}}"
     exchange, _ = exchange_with(raw_server(whole(body.encode())))
     assert error_of(exchange) == (200, "absurd_usage")
     assert exchange.usage is None
+    assert exchange.error is not None
+    assert exchange.error.message.startswith("usage says ")
+
+
+def test_counts_may_be_null_and_whole_floats_and_others_may_be_anything(raw_server: MakeServer) -> None:
+    usage = '{"prompt_tokens":5.0,"completion_tokens":null,"cost":-0.25,"created":1764340000,"prompt_tokens_details":null}'
+    body = '{"choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}],"usage":' + usage + "}"
+    exchange, _ = exchange_with(raw_server(whole(body.encode())))
+    assert exchange.error is None
+    assert exchange.usage is not None
+    assert usage_counts(exchange.usage) == {"usage_prompt_tokens": 5}
+
+
+@pytest.mark.parametrize("field", ["input_tokens", "cache_read_input_tokens", "output_tokens"])
+def test_parts_of_a_sum_do_not_hide_a_negative_one(field: str) -> None:
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 20, "output_tokens": 30} | {field: -5}
+    found = absurd_count(messages_usage(usage))
+    assert found is not None
+    assert found[1] == -5
+
+
+def nested(count: int) -> str:
+    return "[" * count + "1" + "]" * count
+
+
+@pytest.mark.parametrize("depth", [300, 900, 970, 200_000])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_nested_deep_is_an_error_of_that_request(raw_server: MakeServer, depth: int, streamed: bool) -> None:
+    call = '{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}"},"more":' + nested(depth) + "}"
+    value = '{"choices":[{"index":0,"%s":{"content":"hi","tool_calls":[%s]},"finish_reason":"stop"}]}'
+    body = (value % ("delta" if streamed else "message", call)).encode()
+    if streamed:
+        body = STREAM_HEAD + chunk(b"data: " + body + b"\n\n") + DONE + END
+
+    async def main() -> list[Exchange]:
+        async with raw_server(body if streamed else whole(body)) as server:
+            target = HttpTarget(server.url)
+            first = await target.send(Call("/chat/completions", BODY))
+            second = await target.send(Call("/chat/completions", BODY | {"messages": [first.message or {}]}))
+            await target.close()
+            return [first, second]
+
+    first, second = asyncio.run(main())
+    assert (first.error is None) == (depth < 950)
+    assert second.end_s is not None  # sent back, it is nested deeper: an error of that request, if it cannot be written
+
+
+def test_an_error_nested_deep_is_told_as_text(raw_server: MakeServer) -> None:
+    body = b'{"error":' + nested(200_000).encode() + b"}"
+    reply = b"HTTP/1.1 500 Oh\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    exchange, _ = exchange_with(raw_server(reply + body))
+    assert error_of(exchange) == (500, "http_error")
+
+
+@pytest.mark.parametrize("pieces", [1, 500_000])
+def test_a_reply_has_a_limit_of_memory(raw_server: MakeServer, pieces: int) -> None:
+    text = b"x" * (2_000_000 // pieces)
+
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunk(text) * pieces)
+        await writer.drain()
+
+    exchange, _ = exchange_with(raw_server(answer), most_reply_bytes=1 << 20)
+    assert error_of(exchange) == (200, "protocol_error")
+    assert exchange.error is not None
+    assert exchange.error.message == "the reply has more than 1 MiB"
+
+
+def test_the_timeout_holds_while_the_reply_comes(raw_server: MakeServer) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD)
+        while True:
+            writer.write(token("more"))
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    exchange, _ = exchange_with(raw_server(answer), timeout_s=0.2)
+    assert error_of(exchange) == (200, "timeout")
+    assert exchange.text.startswith("moremore")
+
+
+@pytest.mark.parametrize(
+    ("form", "reply"),
+    [
+        (ChatReply, {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": [], "function": {"name": "f"}}]}}]}),
+        (ResponsesReply, {"type": "response.output_item.done", "item": {"id": {}, "type": "function_call"}}),
+        (MessagesReply, {"type": "content_block_delta", "index": [], "delta": {"type": "text_delta", "text": "a"}}),
+        (ResponsesReply, {"type": "response.completed", "response": {"status": "incomplete", "incomplete_details": [1]}}),
+    ],
+)
+def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
+    raw_server: MakeServer, form: type[ReplyReader], reply: dict[str, Any]
+) -> None:
+    async def main() -> Exchange:
+        body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + END
+        async with raw_server(body) as server:
+            target = HttpTarget(server.url)
+            exchange = await target.send(Call("/chat/completions", BODY, new_reply=form))
+            await target.close()
+            return exchange
+
+    assert error_of(asyncio.run(main()))[1] in ("malformed_stream", "stream_ended_early", "empty_response")
 
 
 def test_headers_without_end_are_an_error_and_not_kept(raw_server: MakeServer) -> None:

@@ -408,9 +408,7 @@ def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server:
     assert sent == 4
 
 
-def test_a_reply_has_its_limit(raw_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_client.targets.timed_stream.MOST_REPLY_BYTES", 1 << 20)
-
+def test_a_reply_has_its_limit(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n")
         for _ in range(90):
@@ -419,7 +417,7 @@ def test_a_reply_has_its_limit(raw_server: MakeServer, monkeypatch: pytest.Monke
 
     async def main() -> list[Exchange]:
         async with raw_server(answer) as server:
-            return await asked(HttpTarget(server.url, transport=plain(server.url)))
+            return await asked(HttpTarget(server.url, transport=plain(server.url), most_reply_bytes=1 << 20))
 
     assert errors(asyncio.run(main())) == [("protocol_error", "the reply has more than 1 MiB")]
 

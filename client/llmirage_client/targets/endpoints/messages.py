@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmirage_client.measure.usage import is_count
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import (
     ReplyReader,
@@ -19,7 +20,7 @@ from llmirage_client.targets.reply import (
     tool_result_id,
 )
 from llmirage_client.targets.sse import ChunkModel
-from llmirage_client.targets.wire_json import WireObject
+from llmirage_client.targets.wire_json import WireObject, parse
 
 _FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 # Which key of a delta carries the model's words, and which key of its block they are collected under.
@@ -142,7 +143,7 @@ class MessagesReply(ReplyReader):
 def _arguments(written: str) -> Any:
     """Return a tool's input from its JSON; what was cut off before its end is kept as text."""
     try:
-        return json.loads(written) if written else {}
+        return parse(written) if written else {}
     except ValueError:
         return {"partial_json": written}
 
@@ -153,18 +154,18 @@ def _tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usage in the words of chat completions: there the prompt's count includes what came from the cache."""
-    read, written, new, completion = (_count(usage.get(key)) for key in _COUNTS)
-    prompt = new + read + written
+    """Return the usage in the words of chat completions: there the prompt's count includes what came from the cache.
+
+    A part of it that is no number of tokens takes the place of the sum.
+    """
+    read, written, new, completion = (0 if (value := usage.get(key)) is None else value for key in _COUNTS)
+    odd = [value for value in (read, written, new) if not is_count(value)]
+    prompt = odd[0] if odd else new + read + written
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": prompt + completion,
+        "total_tokens": prompt + completion if is_count(prompt) and is_count(completion) else None,
         "prompt_tokens_details": {"cached_tokens": read},
         "cache_creation_input_tokens": written,
     }
@@ -289,7 +290,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function") or call.get("custom") or {}
     written = text_of(function.get("arguments")) or text_of(function.get("input"))
     try:
-        arguments = json.loads(written) if written else {}
+        arguments = parse(written) if written else {}
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.sse import split_events
+from llmirage_client.targets.wire_json import parse
 
 # Where APIs of other servers keep the text of a reply.
 _TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "content", "token", "delta")
@@ -77,8 +77,8 @@ class RawEndpoint(ChatEndpoint):
 def _value(text: str) -> Any:
     """Return the value of JSON, or the text itself where it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse(text)
+    except ValueError:
         return text
 
 

@@ -132,7 +132,8 @@ class ResponsesReply(ReplyReader):
         if status == "failed":
             self._fail(stated_error(response, None, "server_error"))
         elif status == "incomplete":
-            reason = (response.get("incomplete_details") or {}).get("reason")
+            details = response.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
             self.finish_reason = "length" if reason == "max_output_tokens" else reason
         elif status in ("queued", "in_progress", "cancelled"):
             self._fail(RequestError(None, "server_error", f"the response is {status}"))
