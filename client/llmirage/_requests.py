@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from llmirage_shared.settings import ConfigError, did_you_mean
 _MOST_SHOWN = 10  # requests in a message
 _LONG = 160  # characters of a text in a message
 _LINE = 50  # of one in a line of a request
+_COMPARED = 1_000  # of each of two texts
 _IN_PART = ("user", "system", "reply", "error", "path", "rule")  # a text is looked for in these; others must be equal
 
 Outcome = Literal["running", "complete", "client_left", "failed", "cut"]
@@ -113,6 +115,8 @@ def served_request(entry: Any) -> ServedRequest:
 class ExpectationError(AssertionError):
     """The server was not asked what a test expects. The message shows what it was asked, and which fields differ."""
 
+    __module__ = "llmirage"
+
 
 def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping[str, Expected]) -> list[ServedRequest]:
     """The requests whose fields are as wanted. Raises ExpectationError if they are not so many, ConfigError for no field.
@@ -126,7 +130,7 @@ def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping
     differing = {request.number: _differing(request, wanted) for request in requests}
     found = [request for request in requests if not differing[request.number]]
     if len(found) != times if times is not None else not found:
-        raise ExpectationError(_message(requests, differing, times, wanted, len(found)))
+        raise ExpectationError(_message(requests, differing, times, wanted))
     return found
 
 
@@ -149,23 +153,55 @@ def _message(
     differing: Mapping[int, Sequence[str]],
     times: int | None,
     wanted: Mapping[str, Expected],
-    found: int,
 ) -> str:
     what = ", ".join([f"{name}={_expected(value)}" for name, value in wanted.items()]) or "any"
-    count = "at least one request" if times is None else f"{times} request{'s' * (times != 1)}"
-    lines = [f"expected {count} with {what}; there {'was' if found == 1 else 'were'} {found} of {len(requests)}"]
+    count = "at least 1 request" if times is None else f"{times} request{'s' * (times != 1)}"
     if not requests:
-        return f"{lines[0]}: the server got no request"
-    nearest = min(requests, key=lambda request: len(differing[request.number]) or len(wanted) + 1)
-    if names := differing[nearest.number]:
-        lines.append(f"nearest, request {nearest.number}:")
-        for name in names:
-            lines += [f"  {name}:", f"  - {_expected(wanted[name])}", f"  + {_short(repr(getattr(nearest, name)))}"]
-    lines.append("requests:")
-    lines += [f"  {request}" for request in requests[:_MOST_SHOWN]]
-    if (more := len(requests) - _MOST_SHOWN) > 0:
-        lines.append(f"  ... and {more} more")
+        return f"expected {count} with {what}; the server got no request"
+    found = sum([not names for names in differing.values()])
+    lines = [f"expected {count} with {what}; found {found} among {len(requests)}"]
+
+    def distance(request: ServedRequest) -> tuple[bool, int, float, int]:
+        names = differing[request.number]
+        alike = sum([_likeness(getattr(request, name), wanted[name]) for name in names])
+        return "path" in names, len(names), -alike, -request.number
+
+    others = sorted([request for request in requests if differing[request.number]], key=distance)
+    if others and found < (times or 1):
+        nearest = others.pop(0)
+        lines.append(f"nearest: request {nearest}")
+        for name in differing[nearest.number]:
+            lines += [f"  {name}", f"    expected: {_wanted_text(name, wanted[name])}"]
+            lines += [f"    got:      {_short(repr(getattr(nearest, name)))}"]
+    for title, some in (
+        ("found:", [request for request in requests if not differing[request.number]]),
+        ("other requests, nearest first:", others),
+    ):
+        if not some:
+            continue
+        lines.append(title)
+        for request in some[:_MOST_SHOWN]:
+            names = ", ".join(differing[request.number])
+            lines.append(f"  {request}{f' (differs in {names})' if names else ''}")
+        if (more := len(some) - _MOST_SHOWN) > 0:
+            lines.append(f"  ... and {more} more")
     return "\n".join(lines)
+
+
+def _likeness(actual: Any, wanted: Expected) -> float:
+    """From 0 to 1, of two texts; 0 for anything else."""
+    if not isinstance(actual, str) or not isinstance(wanted, str):
+        return 0.0
+    return difflib.SequenceMatcher(None, actual[:_COMPARED], wanted[:_COMPARED], autojunk=False).ratio()
+
+
+def _wanted_text(name: str, value: Expected) -> str:
+    """The value, and how it is compared where it need not be equal."""
+    if isinstance(value, re.Pattern):
+        return f"a match of {_expected(value)}"
+    if callable(value):
+        return f"{_expected(value)} to be true of it"
+    return f"{'a text with ' if name in _IN_PART and isinstance(value, str) and value else ''}{_expected(value)}"
 
 
 def _expected(value: Expected) -> str:

@@ -226,7 +226,10 @@ class Server:
         Raises ExpectationError, an AssertionError whose message shows the nearest request and which fields differ.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test, not this one
-        return expect(self.requests, times, fields)
+        try:
+            return expect(self.requests, times, fields)
+        except (AssertionError, ConfigError) as error:
+            raise error.with_traceback(None) from None  # without frames of this package below
 
     def verdict(self, unused_s: float = 5.0) -> ClientVerdict:
         """How the clients met refusals, broken replies and connections (docs/verdict.md).

@@ -185,16 +185,38 @@ def test_an_expectation_that_is_not_met_shows_what_differs() -> None:
         with pytest.raises(AssertionError) as raised:
             server.expect(2, model="gpt-5", user="Hello")
         assert str(raised.value).splitlines() == [
-            "expected 2 requests with model='gpt-5', user='Hello'; there were 0 of 1",
-            "nearest, request 1:",
-            "  model:",
-            "  - 'gpt-5'",
-            "  + 'gpt-4o'",
-            "requests:",
-            "  1. POST /v1/chat/completions gpt-4o Hello -> 200 Yes.",
+            "expected 2 requests with model='gpt-5', user='Hello'; found 0 among 1",
+            "nearest: request 1. POST /v1/chat/completions gpt-4o Hello -> 200 Yes.",
+            "  model",
+            "    expected: 'gpt-5'",
+            "    got:      'gpt-4o'",
         ]
+        frames = [Path(frame.path).name for frame in raised.traceback]
+        assert frames == [Path(__file__).name, "_server.py"]
+        assert raised.traceback[-1].ishidden(raised)
         with pytest.raises(llmirage.ConfigError, match=r"usr: a request has no such field .did you mean 'user'"):
             server.expect(usr="Hello")
+
+
+def test_the_nearest_request_is_of_the_same_path_then_by_what_differs() -> None:
+    with fast(script=[{"reply": "Yes."}]) as server:
+        client = server.openai()
+        for text in ("Where is order 42?", "How is the weather in Rome?", "Tell me a joke."):
+            client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": text}])
+        client.embeddings.create(model="weather-model", input="weather in Paris")
+        with pytest.raises(llmirage.ExpectationError) as raised:
+            server.expect(model="weather-model", path="/v1/chat", user="the weather in Paris")
+        lines = str(raised.value).splitlines()
+        assert lines[1].startswith("nearest: request 2. POST /v1/chat/completions")
+        assert lines[2::3][:2] == ["  model", "  user"]
+        assert lines[6] == "    expected: a text with 'the weather in Paris'"
+        others = lines.index("other requests, nearest first:")
+        assert lines[others + 3].startswith("  4. POST /v1/embeddings")
+        assert lines[others + 3].endswith("(differs in path, user)")
+        with pytest.raises(llmirage.ExpectationError) as raised:
+            server.expect(1, user=re.compile("order|weather"), status=200)
+        found = [line[:4] for line in str(raised.value).split("found:")[1].splitlines() if line.endswith("Yes.")]
+        assert found == ["  1.", "  2."]
 
 
 def test_faults_and_the_verdict_on_a_client_that_retries() -> None:
