@@ -88,7 +88,8 @@ def _said(docstring: str | None) -> Iterator[str]:
     """The docstring's paragraphs; the arguments it explains, a list."""
     if not docstring:
         return
-    text = _PAGE.sub(r"[\1](\1.md)", inspect.cleandoc(docstring))
+    own, _, _ = inspect.cleandoc(docstring).partition("\n\nSettings:\n")  # docs/settings.md has these
+    text = _PAGE.sub(r"[\1](\1.md)", own)
     for paragraph in re.split(r"\n\s*\n", text):
         yield from (" ".join(line.strip() for line in paragraph.splitlines()), "")
 

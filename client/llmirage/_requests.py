@@ -40,7 +40,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """One request and its answer, as docs/journal.md describes its fields. Times are seconds.
+    """One request and its answer, as docs/journal.md describes its fields. Times are seconds, but `ttft_ms`.
 
     at_s: Unix time of the arrival. arrived_s: the arrival on the server's clock, which virtual time moves.
     model: as the request names it. user, system: the texts of the last user message (or prompt) and of the system prompt.
@@ -67,7 +67,7 @@ class ServedRequest:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    ttft_s: float | None
+    ttft_ms: float | None
     duration_s: float | None
     elapsed_s: float | None
     rule: str

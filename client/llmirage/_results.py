@@ -106,7 +106,7 @@ def workload_of(given: str | os.PathLike[str] | Result | None) -> Any:
 
 
 def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of mappings; what a mapping holds within one is called `ttft_ms.p99`, and lists are left out."""
+    """Columns of mappings, one within another as `ttft_p99_ms` and `memory.kv_tokens`; lists are left out."""
     flat = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     return {name: [row.get(name) for row in flat] for name in names}
@@ -115,7 +115,10 @@ def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            if name.endswith("_ms"):
+                yield from ((f"{before}{name.removesuffix('_ms')}_{statistic}_ms", one) for statistic, one in value.items())
+            else:
+                yield from _flat(value, f"{before}{name}.")
         elif not isinstance(value, list | tuple):
             yield before + name, value
 

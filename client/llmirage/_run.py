@@ -21,6 +21,7 @@ from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern, EndpointName
 from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.load.event_loop import run_on_best_loop
+from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
@@ -85,7 +86,7 @@ class RunReport(Result):
             "ok": columns.ok,
         }
         values = request_columns(columns, self._outcome.result.speed)
-        return facts | {name: one for name, one in values.items() if not np.isnan(one).all()}
+        return facts | {frame_name(tag): one for tag, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:
         return single_page(self._view, brief=brief)
@@ -152,8 +153,8 @@ class RunSweep(Result):
         return points_json(self._done.results, self._done.notes, self._done.answer)
 
     def _columns(self) -> Mapping[str, Any]:
-        """One row a load, as in sweep.csv."""
-        return columns_of_rows([point_row(result) for result in self._done.results])
+        """One row a load."""
+        return columns_of_rows([point_row(result, frame_name) for result in self._done.results])
 
     def _page(self, *, brief: bool = False) -> str:
         named = [(one.folder.name, one._outcome.result) for one in self._points]
@@ -243,10 +244,13 @@ def run(
 def _with_the_signature_of(
     function: Callable[P, R],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Give an asynchronous function the parameters of another function."""
+    """Give an asynchronous function the parameters of another function, and what `help()` says of them."""
 
     def decorate(asynchronous: Callable[..., Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         asynchronous.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        if asynchronous.__doc__ and function.__doc__:
+            arguments = inspect.cleandoc(function.__doc__).partition("\n\n")[2]
+            asynchronous.__doc__ = f"{inspect.cleandoc(asynchronous.__doc__)}\n\n{arguments}"
         return asynchronous
 
     return decorate

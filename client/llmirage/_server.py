@@ -111,8 +111,9 @@ class Server:
     ) -> None:
         """Make a server; it starts in a `with` statement, or by `start`.
 
-        cluster: a cluster file, or bundled:NAME. port: 0 for a free one; None: in process only. virtual_time: whether the
-        clock skips what clients would only wait for. script: a script's file, its content, or a list of rules.
+        cluster: a cluster file, or bundled:NAME. port, host: port 0 for a free one; None: in process only.
+        virtual_time: whether the clock skips what clients would only wait for.
+        script: a script's file, its content, or a list of rules.
         faults: a file of faults, or a list such as ["status; status=429; times=2"].
         set: other settings of a cluster by name, such as {"kv_store_gib": 64}.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -12,6 +14,9 @@ from llmirage_shared.settings import About, ConfigError, did_you_mean, instance_
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_WRAPPED = textwrap.TextWrapper(100, initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False)
+_FLAG = re.compile(r"(?<![\w`])--([a-z][a-z-]+)")
+
 PathName = str | os.PathLike[str]
 
 
@@ -33,9 +38,23 @@ def takes_settings(kind: type[Any]) -> Callable[[F], F]:
                 raise ConfigError(f"{name} must be given" for name in missing)
             return function(*arguments, **given)
 
+        if call.__doc__:
+            call.__doc__ = f"{inspect.cleandoc(call.__doc__)}\n\n{_settings_help(written, known_settings(kind))}"
         return cast("F", call)
 
     return decorate
+
+
+def _settings_help(written: Iterable[str], known: Mapping[str, About]) -> str:
+    """Return what `help()` lists below a function's docstring: its arguments that are settings, with their defaults."""
+    by_name = {name: about for about in known.values() for name in about.keys}
+    lines = []
+    for name in written:
+        if (about := by_name.get(name)) is not None:
+            default = about.unset or ("" if about.default in (None, (), "") or about.required else f"{about.default}")
+            text = f"{' '.join(about.help.split())}{f' Default: {default}.' if default else ''}"
+            lines.append(f"{name}: {_FLAG.sub(lambda found: found[1].replace('-', '_'), text)}")
+    return "\n".join(["Settings:", *[part for line in lines for part in _WRAPPED.wrap(line)]])
 
 
 def _place(others: Iterable[str], given: dict[str, Any], written: Iterable[str], known: Mapping[str, About]) -> None:

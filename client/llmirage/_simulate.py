@@ -12,6 +12,7 @@ from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern
+from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import judge_failures
 from llmirage_client.operations import simulate as operation
@@ -73,7 +74,7 @@ class SimulationResult(Result):
             "measured": columns.measured,
         }
         values = request_columns(columns, 1.0)
-        return facts | {name: one for name, one in values.items() if not np.isnan(one).all()}
+        return facts | {frame_name(tag): one for tag, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:
         page: str = single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)

@@ -160,3 +160,14 @@ SHORT_NAMES: Mapping[str, str] = {
     "output_throughput": "output_token_throughput",
     "cache_hit_rate": "overall_usage_prompt_cache_read_pct",
 }
+
+_FRAME_WORDS = {long: short for short, long in reversed([*SHORT_NAMES.items()])}
+
+
+def frame_name(tag: str, statistic: str = "") -> str:
+    """Return the name that our frames have for a metric of requests, as in summaries: `ttft_ms`, `ttft_p99_ms`."""
+    spec = PER_REQUEST.get(tag) or PER_CONVERSATION.get(tag)
+    if spec is None or spec.unit != "ms":
+        return "_".join(filter(None, [_FRAME_WORDS.get(tag, tag), statistic]))
+    name = next((tag.removesuffix(long) + short for long, short in _FRAME_WORDS.items() if tag.endswith(long)), tag)
+    return "_".join(filter(None, [name, statistic, "ms"]))

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,14 @@ def _point(result: PointResult) -> dict[str, Any]:
     return content
 
 
-def point_row(result: PointResult) -> dict[str, Any]:
-    """Return one row of the table: whole-run metrics under their tags, others as tag_statistic."""
+def point_row(result: PointResult, named: Callable[[str, str], str] = "{}_{}".format) -> dict[str, Any]:
+    """Return one row of the table: whole-run metrics under their tags, others as `named` makes it of tag and statistic."""
     row: dict[str, Any] = {result.variable: result.load, "exit_status": result.status}
     if result.verdicts:
         row["meets_slo"] = result.meets
     row |= dict(result.metrics.whole_run)
     for tag, summary in result.metrics.per_request.items():
-        row |= {f"{tag}_{statistic}": getattr(summary, statistic) for statistic in _STATISTICS}
+        row |= {named(tag, statistic): getattr(summary, statistic) for statistic in _STATISTICS}
     return row
 
 

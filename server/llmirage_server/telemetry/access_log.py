@@ -13,8 +13,8 @@ def access_line(entry: JournalEntry) -> str:
         parts.append(f"model={_plain(entry.model)}")
     if entry.prompt_tokens:
         parts.append(f"in={entry.prompt_tokens} cached={entry.cached_tokens} out={entry.output_tokens}")
-    if entry.ttft_s is not None:
-        parts.append(f"ttft={entry.ttft_s * 1000:.1f}ms")
+    if entry.ttft_ms is not None:
+        parts.append(f"ttft={entry.ttft_ms:.1f}ms")
     if entry.duration_s is not None:
         parts.append(f"duration={entry.duration_s:.3f}s")
     if entry.outcome != "complete":

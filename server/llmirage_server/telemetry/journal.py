@@ -38,7 +38,7 @@ class JournalEntry:
     """One API request. Times are seconds; `number` is 0 until the entry is in a journal.
 
     at_s: Unix time of the arrival. elapsed_s: from the arrival to the end of the response, on the server's clock.
-    ttft_s, duration_s: from the arrival to the first and to the last token, in the cluster's time; None without one.
+    ttft_ms, duration_s: from the arrival to the first and to the last token, in the cluster's time; None without one.
     client: address and port of the connection. model: as the request names it; served: the cluster's model.
     user, system, results: the text of the last user message (or prompt), the system prompt, (tool, content) of the tool
     results of this turn. stream: whether the response is one.
@@ -56,7 +56,7 @@ class JournalEntry:
         "_headers", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client", "connection", "continues",
         "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
         "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "served", "status", "stream", "system",
-        "ttft_s", "user",
+        "ttft_ms", "user",
     )  # fmt: skip
 
     def __init__(self, method: str, path: str, client: tuple[str, int] | None, headers: RawHeaders) -> None:
@@ -75,7 +75,7 @@ class JournalEntry:
         self.outcome: Outcome = "running"
         self.finish_reason: str | None = None
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        self.ttft_s: float | None = None
+        self.ttft_ms: float | None = None
         self.duration_s: float | None = None
         self.elapsed_s: float | None = None
         self.arrived_s = 0.0
@@ -126,7 +126,7 @@ class JournalEntry:
         self.output_tokens = sum([request.produced for request in requests])
         produced = first.produced
         if not math.isnan(first.first_token_s):
-            self.ttft_s = first.first_token_s - first.arrival_s
+            self.ttft_ms = round(1000 * (first.first_token_s - first.arrival_s), 6)
         if produced >= first.output_tokens:
             self.finish_reason = reply.finish_reason
             self.duration_s = max([request.finished_s for request in requests]) - first.arrival_s
@@ -162,7 +162,7 @@ class JournalEntry:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "output_tokens": self.output_tokens,
-            "ttft_s": self.ttft_s,
+            "ttft_ms": self.ttft_ms,
             "duration_s": self.duration_s,
             "elapsed_s": self.elapsed_s,
             "rule": self.rule or None,

@@ -109,10 +109,11 @@ def test_a_failed_test_shows_what_the_server_was_asked_and_what_differs(project:
             llmirage_server.expect(1, user="Goodbye")
     """)
     output = project.run(failed=1)
-    assert "E         - 'Goodbye'\nE         + 'Hello'" in output
+    assert "E           expected: a text with 'Goodbye'\nE           got:      'Hello'" in output
     assert "requests to llmirage_server" in output
     assert "1. POST /v1/chat/completions m Hello -> 200 Yes." in output.partition("requests to llmirage_server")[2]
     assert "def expect(" not in output  # no source of llmirage's own
+    assert "def call(" not in output
 
 
 @pytest.mark.parametrize("way", ["option", "ini", "marker"])

@@ -33,7 +33,7 @@ def test_a_run_measures_and_leaves_nothing(
     assert (result.requests, result.failed_requests, result.passed) == (12, 0, True)
     assert 0 < result.ttft_ms.p50 <= result.latency_ms.p50
     assert result.slo.met
-    assert "inter_token_latency" in result._columns()
+    assert "tpot_ms" in result._columns()
     assert "12 requests ok" in str(result)
     assert "data-chart=" in result._repr_html_()
     assert result.report(tmp_path / "page.html").stat().st_size > 10_000
@@ -95,7 +95,7 @@ def test_several_loads_are_a_sweep(
     assert [point["concurrency"] for point in points] == [1, 4]
     columns = result._columns()
     assert columns["concurrency"] == [1, 4]
-    assert columns["time_to_first_token_p99"] == [one.ttft_ms.p99 for one in result.runs]
+    assert columns["ttft_p99_ms"] == [one.ttft_ms.p99 for one in result.runs]
     assert "concurrency" in str(result)
     assert "TTFT p50" in str(result)
     assert ">Against load<" in result.report(tmp_path / "page.html").read_text()

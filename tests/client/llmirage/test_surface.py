@@ -121,7 +121,7 @@ def test_the_results() -> None:
 def test_the_fields_of_a_request() -> None:
     assert [each.name for each in dataclasses.fields(llmirage.ServedRequest)] == [
         "number", "at_s", "arrived_s", "method", "path", "model", "stream", "system", "user", "results", "status", "error",
-        "outcome", "reply", "tool_calls", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s",
+        "outcome", "reply", "tool_calls", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_ms",
         "duration_s", "elapsed_s", "rule", "fault", "headers", "raw",
     ]  # fmt: skip
 
@@ -139,6 +139,21 @@ SETTINGS = {
     llmirage.Server: (ClusterConfig, {"cluster", "port", "host", "virtual_time", "set"}),
     llmirage.Cluster: (ClusterConfig, {"cluster", "set"}),
 }
+
+
+@pytest.mark.parametrize("function", SETTINGS, ids=lambda one: one.__name__)
+def test_help_explains_every_argument(function: Callable[..., Any]) -> None:
+    kind, own = SETTINGS[function]
+    by_name = {name: about for about in known_settings(kind).values() for name in about.keys}
+    text = inspect.getdoc(function.__init__ if inspect.isclass(function) else function) or ""
+    explained, settings = (" ".join(part.split()) for part in text.split("\nSettings:\n"))
+    for name in inspect.signature(function).parameters:
+        if name not in own and name in by_name and f"{name}: " not in explained:
+            first = by_name[name].help.split()[0].replace("--", "")
+            assert f"{name}: {first}" in settings, name
+        else:
+            assert name in explained or name == "self", name
+    assert "--" not in settings
 
 
 @pytest.mark.parametrize("function", SETTINGS, ids=lambda one: one.__name__)

@@ -152,7 +152,7 @@ def test_the_journal_has_each_response_with_its_tokens() -> None:
     assert (upgrade["method"], upgrade["status"], upgrade["outcome"]) == ("GET", 101, "complete")
     assert (response["method"], response["path"], response["status"]) == ("WS", "/v1/responses", 200)
     assert (response["user"], response["output_tokens"], response["stream"]) == ("Hello there", 16, True)
-    assert response["ttft_s"] == pytest.approx(0.1)
+    assert response["ttft_ms"] == pytest.approx(100)
     assert error["status"] == 400
 
 

@@ -17,6 +17,7 @@
   function count(n) { return Math.round(n).toLocaleString("en-US"); }
   function rate(n) { return n >= 100 ? count(n) : n.toFixed(n >= 10 ? 1 : 2); }
   function percent(share) { return (100 * share).toFixed(share && share < 0.1 ? 1 : 0) + " %"; }
+  function firstToken(entry) { return typeof entry.ttft_ms === "number" ? entry.ttft_ms / 1000 : null; }
   function seconds(s) {
     if (s === null || s === undefined) { return ""; }
     return s < 1 ? (1000 * s).toFixed(s < 0.01 ? 2 : 0) + " ms" : s.toFixed(s < 100 ? 2 : 0) + " s";
@@ -112,9 +113,9 @@
 
   function showCards(state) {
     var then = earlier(state), list = Array.from(requests.values());
-    var first = list.map(function (entry) { return entry.ttft_s; }).filter(function (s) { return typeof s === "number"; });
-    var gaps = list.filter(function (entry) { return entry.duration_s > entry.ttft_s && entry.output_tokens > 1; }).map(
-      function (entry) { return (entry.duration_s - entry.ttft_s) / (entry.output_tokens - 1); });
+    var first = list.map(firstToken).filter(function (s) { return typeof s === "number"; });
+    var gaps = list.filter(function (entry) { return entry.duration_s > firstToken(entry) && entry.output_tokens > 1; }).map(
+      function (entry) { return (entry.duration_s - firstToken(entry)) / (entry.output_tokens - 1); });
     var hits = sum(state, "hit_tokens"), queries = sum(state, "query_tokens");
     var cards = [
       ["Output tokens", rate(grown(then, state, "tokens")), "/s", count(state.totals.tokens) + " in all"],
@@ -239,7 +240,7 @@
       cell("#", String(entry.number)), cell("", path, "left"), make("td", { class: "left prompt" }, details),
       cell("", told, bad ? "bad" : entry.outcome === "client_left" ? "warn" : "right"),
       cell("in", entry.prompt_tokens ? count(entry.prompt_tokens) : ""), cell("cached", entry.prompt_tokens ? count(entry.cached_tokens) : ""),
-      cell("out", entry.output_tokens ? count(entry.output_tokens) : ""), cell("TTFT", seconds(entry.ttft_s)),
+      cell("out", entry.output_tokens ? count(entry.output_tokens) : ""), cell("TTFT", seconds(firstToken(entry))),
       cell("took", seconds(entry.duration_s)), causes(entry));
   }
 
