@@ -1,5 +1,7 @@
-"""Hypothesis without deadlines: a slow machine is not a failure. And no tests of what was compiled from other sources, nor
-through a proxy of the environment, which knows nothing of servers on this machine.
+"""Profiles of hypothesis, without deadlines: a slow machine is not a failure. And no tests of what was compiled from other
+sources, nor through a proxy of the environment, which knows nothing of servers on this machine.
+
+Every property is tried on 40 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
 """
 
 import os
@@ -9,8 +11,9 @@ from hypothesis import settings
 
 from llmirage_shared.compiled import complaint, is_compiled
 
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=500)
+settings.load_profile("quick")
 
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]

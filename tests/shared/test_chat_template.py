@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared.chat_template import EmbeddedTemplate, PlainTemplate
@@ -80,7 +80,6 @@ json_values = st.recursive(
 fields = st.sampled_from(["role", "content", "name", "tool_calls", "function_call", "refusal", "tool_call_id"])
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.dictionaries(fields, json_values), max_size=4),
     st.none() | st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=2),

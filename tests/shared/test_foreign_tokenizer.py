@@ -88,7 +88,6 @@ odd_text = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=150)
 @given(contents=st.lists(odd_text, max_size=5))
 def test_conversations_are_encoded_as_whole_texts(chatml: PromptEncoder, contents: list[str]) -> None:
     text = chatml.render([{"role": "user", "content": content} for content in contents] or [{"role": "user"}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared import tokens as tokens_module
@@ -28,7 +28,6 @@ messages = st.lists(
 encoder = PromptEncoder(embedded(), EmbeddedTemplate())  # shared by the examples, so that the cache is warm and mixed
 
 
-@settings(max_examples=200)
 @given(messages)
 def test_a_conversation_is_encoded_as_its_whole_text(conversation: list[dict[str, str]]) -> None:
     text = encoder.render(conversation)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -125,7 +125,6 @@ def test_another_process_writes_the_same() -> None:
 ids_of_any_vocabulary = st.lists(st.integers(0, 300_000), max_size=60)
 
 
-@settings(max_examples=100)
 @given(vocabularies, ids_of_any_vocabulary, ids_of_any_vocabulary, ids_of_any_vocabulary)
 def test_foreign_ids_become_as_many_tokens_with_the_same_prefixes(
     tokenizer: Tokenizer, common: list[int], one: list[int], other: list[int]

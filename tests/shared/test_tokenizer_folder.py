@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.commands.tokenizer import tokenizer as command
@@ -68,14 +68,12 @@ def auto(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-@settings(max_examples=200, deadline=None)
 @given(messages=st.lists(_messages, min_size=1, max_size=4), tools=st.sampled_from([None, TOOLS]), reply=st.booleans())
 def test_its_template_writes_what_the_server_writes(auto: Any, messages: list[Any], tools: Any, reply: bool) -> None:
     rendered = auto.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=reply)
     assert rendered == EmbeddedTemplate().render(messages, tools, "reply" if reply else "message")
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40))
 def test_its_ids_are_the_servers(auto: Any, text: str) -> None:
     ids = embedded().encode(text).tolist()

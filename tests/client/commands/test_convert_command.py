@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import mutate, write
 
@@ -157,7 +157,6 @@ EXAMPLES: list[Any] = [
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_file_that_loads_is_inspected_and_converted_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

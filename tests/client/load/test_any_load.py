@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.rates import RateSeries
@@ -51,7 +51,6 @@ def sessions(draw: st.DrawFn) -> list[tuple[float, list[tuple[float, float]]]]:
     return draw(st.lists(st.tuples(SECONDS, turns), min_size=1, max_size=6))
 
 
-@settings(max_examples=150, deadline=None)
 @given(given_sessions=sessions(), options=loads())
 def test_conversations_are_whole_ordered_and_within_their_slots(
     given_sessions: list[tuple[float, list[tuple[float, float]]]], options: dict[str, Any], bench: Any

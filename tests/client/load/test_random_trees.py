@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.runner import Runner
@@ -49,7 +49,6 @@ def trees(draw: st.DrawFn) -> Workload:
     return Workload("dag_jsonl", "random.jsonl", sessions, roots)
 
 
-@settings(max_examples=60)
 @given(trees(), st.integers(1, 3))
 def test_every_turn_goes_out_once_after_the_turn_and_the_children_it_waits_for(
     bench: Any, flow: Workload, concurrency: int
@@ -75,7 +74,6 @@ def test_every_turn_goes_out_once_after_the_turn_and_the_children_it_waits_for(
     assert (stats.children_truncated, stats.parents_suspended) == (0, stats.parents_resumed)
 
 
-@settings(max_examples=60)
 @given(trees(), st.integers(1, 12))
 def test_a_cap_is_met_to_the_request_and_every_child_is_accounted_for(bench: Any, flow: Workload, cap: int) -> None:
     result, target = bench.run(flow, request_count=cap, num_conversations=len(flow.roots))
@@ -87,7 +85,6 @@ def test_a_cap_is_met_to_the_request_and_every_child_is_accounted_for(bench: Any
     assert stats.parents_resumed + stats.joins_suppressed >= stats.parents_suspended
 
 
-@settings(max_examples=60)
 @given(trees(), st.integers(0, 40))
 def test_cancelled_at_any_moment_a_run_ends_then_and_keeps_a_record_of_all_it_sent(
     bench: Any, flow: Workload, quarters: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from column_records import NAN, record
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.measure.columns import columns_of, filled
@@ -55,7 +55,6 @@ def records(draw: st.DrawFn) -> Record:
     return one
 
 
-@settings(deadline=None)
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))
 def test_arrays_have_the_values_of_each_request_bit_for_bit(run: list[Record], speed: float) -> None:
     columns = columns_of(run)
@@ -78,7 +77,6 @@ OF_RUNS = {
 }
 
 
-@settings(deadline=None)
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))
 def test_metrics_that_only_runs_have(run: list[Record], speed: float) -> None:
     found = request_columns(columns_of(run), speed)
@@ -99,7 +97,6 @@ def test_metrics_that_only_runs_have(run: list[Record], speed: float) -> None:
         assert here == pytest.approx(wanted, rel=1e-9, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(records(), max_size=12))
 def test_no_run_makes_a_figure_that_cannot_be(run: list[Record]) -> None:
     metrics = compute(RunResult(run, None, 0.0, 200.0, 0.0, options={"goodput": "ttft:500"}))

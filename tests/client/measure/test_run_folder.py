@@ -101,7 +101,7 @@ def records(draw: st.DrawFn) -> Record:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 10.0, 0.5]))
 def test_whatever_is_written_reads_back_with_the_same_figures(
     tmp_path_factory: pytest.TempPathFactory, written: list[Record], speed: float

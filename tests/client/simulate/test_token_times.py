@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.conversation import Conversation, Identifiers
@@ -47,7 +47,6 @@ def rows(draw: Any) -> list[TokenRow]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
 @given(rows(), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_all_together_as_each_by_itself(rows: list[TokenRow], chosen: list[bool]) -> None:
     times = TokenTimes(rows)

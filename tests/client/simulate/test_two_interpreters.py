@@ -205,7 +205,7 @@ REST: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(workloads(), st.sampled_from(LOADS), st.sampled_from(ENDS), st.sampled_from(REST), st.integers(0, 3))
 def test_both_do_the_same(workload: Workload, load: Any, end: Any, rest: Any, seed: int) -> None:
     if "fixed_schedule" in load and not workload.timed:
@@ -236,7 +236,7 @@ def plays(draw: st.DrawFn) -> Workload:
     return Workload("made", "agentic_mooncake", sessions, tuple(roots))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(plays(), st.sampled_from(LOADS), st.sampled_from(ENDS), st.sampled_from(REST), st.integers(0, 3))
 def test_both_do_the_same_where_requests_wait_for_each_other(
     workload: Workload, load: Any, end: Any, rest: Any, seed: int

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import loads_or_is_refused, mutate, problems_of, write_whole
 from workload_files import write as write_rows
@@ -140,7 +140,6 @@ LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for li
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_any_mutant_of_any_example_is_of_some_format_or_of_none(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import write
 
@@ -41,7 +41,6 @@ def u(content: Any) -> dict[str, Any]:
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3), min_size=1, max_size=3), max_size=6))
-@settings(max_examples=200, deadline=None)
 def test_a_match_is_the_longest_common_prefix_of_tokens_at_equal_cuts(texts: list[list[list[int]]]) -> None:
     tree = PrefixTree()
     earlier: list[list[list[int]]] = []

@@ -7,7 +7,7 @@ import math
 
 import pytest
 from drawn_clusters import Arrivals, Ends, LinearModel, caches, play, request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
@@ -207,7 +207,6 @@ def check(cluster: Cluster, requests: list[Request], happened: Ends) -> None:
             assert kv.tree.evict(total) == total
 
 
-@settings(max_examples=300, deadline=None)
 @given(limits=LIMITS, arrivals=ARRIVALS, instances=st.integers(1, 3), router=st.sampled_from(sorted(ROUTERS)))
 def test_every_request_finishes_once_with_all_its_tokens_or_was_cancelled(
     limits: EngineLimits, arrivals: Arrivals, instances: int, router: str
@@ -216,7 +215,6 @@ def test_every_request_finishes_once_with_all_its_tokens_or_was_cancelled(
     check(cluster, *play(cluster, arrivals))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     limits=LIMITS,
     arrivals=ARRIVALS,
@@ -231,7 +229,6 @@ def test_the_same_requests_get_the_same_times_however_often_the_caller_advances(
     assert once == again
 
 
-@settings(max_examples=150, deadline=None)
 @given(limits=LIMITS, arrivals=ARRIVALS, itl_s=st.sampled_from([0.001, 0.01, 0.05]))
 def test_fixed_times_hold_whatever_the_memory_does(limits: EngineLimits, arrivals: Arrivals, itl_s: float) -> None:
     cluster = Cluster([FixedInstance(0, 0.02, itl_s, limits)], make_router("prefix"))

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from drawn_clusters import ARRIVALS, BYTES, LIMITS, LINKS, PLANS, PROMPTS, SOME_TIERS, TIER, Arrivals, Plan, play, request
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
@@ -58,7 +58,6 @@ def sent(link: KVLink, sends: list[tuple[int, float, float, int]]) -> list[float
     return [found[each.id] for each in requests]
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrivals=ARRIVALS, link=LINKS, faster=st.sampled_from([2.0, math.inf]), prefill=st.integers(1, 2))
 def test_more_link_bandwidth_is_never_later_without_batching(
     arrivals: Arrivals, link: KVLink, faster: float, prefill: int
@@ -98,7 +97,6 @@ def one_by_one(plan: Plan, turns: Turns, most: int | None = None) -> list[Reques
     return requests
 
 
-@settings(max_examples=60, deadline=None)
 @given(plan=PLANS, turns=TURNS, faster=st.sampled_from([2.0, math.inf]), prefill=st.integers(1, 2))
 def test_more_link_bandwidth_is_never_later_for_one_request_after_the_other(
     plan: Plan, turns: Turns, faster: float, prefill: int
@@ -109,7 +107,6 @@ def test_more_link_bandwidth_is_never_later_for_one_request_after_the_other(
         assert new.finished_s <= old.finished_s
 
 
-@settings(max_examples=100, deadline=None)
 @given(limits=LIMITS, turns=TURNS, more=st.integers(1, 40))
 def test_a_larger_cache_never_computes_more_of_one_prompt_after_the_other(
     limits: EngineLimits, turns: Turns, more: int
@@ -120,7 +117,6 @@ def test_a_larger_cache_never_computes_more_of_one_prompt_after_the_other(
         assert new.cached_tokens >= old.cached_tokens
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     alike=st.integers(1, 30),
     prompt=st.integers(1, 20),
@@ -147,7 +143,6 @@ def test_one_more_instance_never_serves_less(
     assert makespan_s(instances + 1) <= makespan_s(instances)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     limits=LIMITS,
     turns=TURNS,
@@ -165,7 +160,6 @@ def test_a_tier_that_is_read_faster_is_never_slower(
         assert new.finished_s <= old.finished_s
 
 
-@settings(max_examples=60, deadline=None)
 @given(limits=LIMITS, turns=TURNS, tier=TIER, times=st.sampled_from([2, 10]))
 def test_a_larger_tier_never_computes_more_and_any_tier_no_more_than_none(
     limits: EngineLimits, turns: Turns, tier: TierSpec, times: int

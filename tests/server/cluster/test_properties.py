@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from drawn_clusters import ARRIVALS, BYTES, MANY_TURNS, PLANS, SOME_TIERS, Arrivals, Plan, play
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import EngineLimits
@@ -30,13 +30,11 @@ from llmirage_server.cluster.routers import ROUTERS
 # --- conservation ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
 @given(plan=PLANS, arrivals=ARRIVALS)
 def test_nothing_is_lost_and_nothing_comes_twice(plan: Plan, arrivals: Arrivals) -> None:
     check(plan, arrivals)
 
 
-@settings(max_examples=100, deadline=None)
 @given(plan=PLANS, arrivals=MANY_TURNS, tiers=SOME_TIERS, kv_tokens=st.integers(28, 40))
 def test_nothing_is_lost_between_the_gpu_and_its_tiers(
     plan: Plan, arrivals: Arrivals, tiers: tuple[TierSpec, ...], kv_tokens: int
@@ -88,7 +86,6 @@ def check(plan: Plan, arrivals: Arrivals) -> None:
                 assert not any(tier.tree.locked_tokens for tier in kv._tiers)
 
 
-@settings(max_examples=150, deadline=None)
 @given(plan=PLANS, arrivals=ARRIVALS, stops=st.lists(st.floats(0, 1), max_size=30) | st.just([0.005 * i for i in range(30)]))
 def test_the_same_happens_however_often_the_caller_advances(plan: Plan, arrivals: Arrivals, stops: list[float]) -> None:
     _, once = play(plan.build(), arrivals)
@@ -96,7 +93,6 @@ def test_the_same_happens_however_often_the_caller_advances(plan: Plan, arrivals
     assert once == again
 
 
-@settings(max_examples=100, deadline=None)
 @given(plan=PLANS, arrivals=ARRIVALS, prefill=st.integers(1, 2))
 def test_every_prompt_travels_once_between_prefill_and_decode(plan: Plan, arrivals: Arrivals, prefill: int) -> None:
     plan = replace(plan, prefill=prefill, link=replace(plan.link, skip_cached=False), events=())

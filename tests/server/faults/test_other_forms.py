@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from faulty import new_app
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.simulator.memory import MemoryTransport
@@ -67,7 +67,6 @@ def sent(fault: InjectedFault, kind: bytes, pieces: list[bytes]) -> bytes:
     return b"".join([message.get("body", b"") for message in out])
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(ALTERING), st.lists(EVENTS, max_size=5), st.integers(1, 7))
 def test_a_stream_of_any_form(kind: type[InjectedFault], events: list[bytes], size: int) -> None:
     whole = b"".join(events)
@@ -76,7 +75,6 @@ def test_a_stream_of_any_form(kind: type[InjectedFault], events: list[bytes], si
         assert got == whole
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(ALTERING), BODIES)
 def test_a_body_of_any_form(kind: type[InjectedFault], body: bytes) -> None:
     got = sent(kind(), b"application/json", [body])

@@ -226,7 +226,7 @@ json_values = st.recursive(
 FIELDS = sorted({key for changes, *_ in CHAT_CASES + TEXT_CASES for key in changes} | {"metadata", "ignore_eos"})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["chat/completions", "completions"]), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3)
 )

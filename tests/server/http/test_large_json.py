@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.http import bodies, json_pieces, long_texts
@@ -31,7 +31,6 @@ def read(body: bytes) -> Any:
     return long_texts.decoded(body, lambda rest: json.JSONDecoder().decode)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=12), st.integers(0, 7), st.booleans())
 def test_a_long_text_is_read_as_by_a_decoder(parts: list[str], shift: int, as_name: bool) -> None:
     text = "".join(parts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.replies.embedding import embed, shortened
@@ -95,7 +95,6 @@ def test_case_and_spaces_tell_nothing_and_models_have_spaces_of_their_own() -> N
     assert abs(embed("Hello World", 1536, seed=1) @ embed("Hello World", 1536, seed=2)) < 0.2
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60), st.integers(1, 40))
 def test_every_text_has_a_unit_vector_of_finite_numbers(text: str, dimensions: int) -> None:
     vector = embed(text, 64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -85,7 +85,6 @@ def test_required_never_answers_in_text_and_a_named_choice_is_one_call() -> None
 
 
 @given(st.text(max_size=80) | st.text("{}[]<>\"'`:,=/. \n7aA", max_size=40), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 def test_arguments_are_valid_whatever_was_said(said: str, seed: int) -> None:
     for tool in (WEATHER, ADD, SEND, ORDER):
         for text in (said, f"{said} {tool.name} {said}"):

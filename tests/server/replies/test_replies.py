@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.replies.choose import make_reply_source
@@ -40,7 +40,6 @@ prompts = st.text(max_size=20)
 counts = st.integers(1, 300)
 
 
-@settings(deadline=None)
 @given(prompts, counts, st.none() | st.integers(), st.integers(0, 3))
 def test_an_exact_length_is_max_tokens_and_the_text_retokenizes(
     prompt: str, max_tokens: int, seed: int | None, choice: int
@@ -54,7 +53,6 @@ def test_an_exact_length_is_max_tokens_and_the_text_retokenizes(
     assert TOKENIZER.pieces(reply.ids) == list(reply.pieces)
 
 
-@settings(deadline=None)
 @given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
 def test_texts_are_told_with_their_ids(prompt: str, max_tokens: int | None, limit: int, min_tokens: int) -> None:
     told: list[tuple[str, list[int]]] = []
@@ -63,7 +61,6 @@ def test_texts_are_told_with_their_ids(prompt: str, max_tokens: int | None, limi
     assert told == [(reply.text, TOKENIZER.encode(reply.text).tolist())]
 
 
-@settings(deadline=None)
 @given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
 def test_a_natural_stop_is_a_sentence_and_the_end_token(
     prompt: str, max_tokens: int | None, limit: int, min_tokens: int
@@ -161,7 +158,6 @@ def test_ignore_eos_goes_on_to_the_limit(fields: dict[str, int | None]) -> None:
     assert TOKENIZER.end_id not in reply.ids
 
 
-@settings(deadline=None)
 @given(prompts, counts, counts, st.integers(0, 5))
 def test_a_smaller_max_tokens_gives_a_prefix(prompt: str, one: int, other: int, seed: int) -> None:
     short, long = sorted((one, other))
@@ -218,7 +214,6 @@ def test_another_process_replies_the_same() -> None:
     assert said == PROSE.reply(request("Hi", max_tokens=50, seed=3)).text + "\n"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(1, 12), st.booleans())
 def test_the_text_ends_before_a_stop_string(seed: int, start: int, length: int, include: bool) -> None:
     free = PROSE.reply(request(max_tokens=100, seed=seed))
@@ -254,7 +249,6 @@ def test_stop_strings_do_not_count_within_min_tokens() -> None:
 any_text = st.text(max_size=30) | st.sampled_from(["", "<|user|>", "a<|end_of_turn|>b", "你好 😀", "\ud800", " \n"])
 
 
-@settings(deadline=None)
 @given(any_text)
 def test_echo_repeats_any_text_and_stops(text: str) -> None:
     reply = ECHO.reply(request("", last_user_text=text))
@@ -265,7 +259,6 @@ def test_echo_repeats_any_text_and_stops(text: str) -> None:
     assert len(reply.ids) == len(reply.pieces)
 
 
-@settings(deadline=None)
 @given(any_text, st.integers(1, 50))
 def test_echo_with_ignore_eos_repeats_until_max_tokens(text: str, max_tokens: int) -> None:
     wanted = request("", last_user_text=text, max_tokens=max_tokens)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.replies.reply import ReplyRequest, Tool
@@ -198,7 +198,6 @@ names = st.lists(st.from_regex(r"[a-z]{3,9}", fullmatch=True), min_size=2, max_s
 borders = st.sampled_from([("[[ ", " ]]"), ("## ", " ##"), ("<|", "|>"), ("@", ":")])
 
 
-@settings(max_examples=60)
 @given(names=names, border=borders, key=st.integers(0, 1 << 40))
 def test_a_reply_in_any_headed_form_can_be_read_back(names: list[str], border: tuple[str, str], key: int) -> None:
     form = "\n\n".join(f"{border[0]}{name}{border[1]}\n{{{name}}}" for name in names)
@@ -208,7 +207,6 @@ def test_a_reply_in_any_headed_form_can_be_read_back(names: list[str], border: t
     assert re.fullmatch(pattern, text)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.text(max_size=30)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.targets.endpoints.chat import ChatReply
@@ -37,7 +37,6 @@ EVENTS = st.dictionaries(KEYS, VALUES, max_size=6)
 
 
 @pytest.mark.parametrize("reader", [ChatReply, ResponsesReply, MessagesReply, RawReply])
-@settings(max_examples=100)
 @given(events=st.lists(EVENTS, max_size=4), body=EVENTS)
 def test_no_reply_breaks_its_reader(reader: type[ReplyReader], events: list[Any], body: Any) -> None:
     streamed = reader()

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.calls import thread_of
@@ -71,7 +71,6 @@ EXTRA = st.dictionaries(
 
 @pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages"])
 @pytest.mark.parametrize("tool_results", ["matched", "fitted"])
-@settings(max_examples=60)
 @given(first=MESSAGES, second=MESSAGES, extra=EXTRA, calls=CALLS)
 def test_every_history_becomes_a_body(
     api: Any, tool_results: Any, first: list[Any], second: list[Any], extra: dict[str, Any], calls: list[Any]

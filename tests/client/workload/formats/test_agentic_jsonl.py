@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import problems_of, write
 
@@ -179,7 +179,6 @@ def test_windows_line_ends_and_byte_order_mark_do_not_matter(tmp_path: Path) -> 
 
 
 @given(st.lists(st.sampled_from([FLAT, SESSION]), min_size=1, max_size=3), st.data())
-@settings(max_examples=80, deadline=None)
 def test_a_mutated_line_loads_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], data: st.DataObject
 ) -> None:

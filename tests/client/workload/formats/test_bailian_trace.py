@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import ANYTHING, loads_or_is_refused, mutate, problems_of, write
 
@@ -123,7 +123,6 @@ ROWS = [json.loads(line) for line in EXAMPLE.read_text().splitlines()] + [v for 
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     value = mutate(data.draw(st.sampled_from(ROWS)), data)
     loads_or_is_refused(write(tmp_path_factory.mktemp("mutant"), value, data.draw(ANYTHING)), "bailian_trace")
@@ -131,7 +130,6 @@ def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(-1, 8), st.integers(0, 3)), min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
 def test_every_request_is_in_one_conversation(
     tmp_path_factory: pytest.TempPathFactory, chats: list[tuple[int, int, int]]
 ) -> None:

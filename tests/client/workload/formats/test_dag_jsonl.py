@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import problems_of, write_whole
 
@@ -240,7 +240,6 @@ def trees(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(trees())
-@settings(max_examples=60, deadline=None)
 def test_every_tree_loads_and_every_turn_is_sent_once(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
 ) -> None:
@@ -267,7 +266,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(trees(), st.data())
-@settings(max_examples=120, deadline=None)
 def test_a_mutated_file_loads_or_is_refused_but_never_breaks_the_loader(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], data: st.DataObject
 ) -> None:
@@ -283,7 +281,6 @@ def test_a_mutated_file_loads_or_is_refused_but_never_breaks_the_loader(
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=60, deadline=None)
 def test_any_bytes_after_a_good_line_load_or_are_refused(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
     path = write_whole(
         tmp_path_factory.mktemp("tail"), json.dumps({"session_id": "a", "turns": [USER]}).encode() + b"\n" + tail

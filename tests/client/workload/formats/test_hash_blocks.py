@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.workload.checking import Checker
@@ -56,7 +56,6 @@ def test_the_text_has_the_tokens_and_shares_them() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6), st.integers(1, 20), st.integers(1, 130), st.integers())
-@settings(max_examples=100, deadline=None)
 def test_any_prompt_has_its_length_and_its_blocks(ids: list[int], block_tokens: int, tokens: int, key: int) -> None:
     prompt = content(ids, block_tokens, tokens, key)
     assert prompt.shape == (tokens,)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import problems_of, write_whole
 
@@ -74,7 +74,6 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES, st.sampled_from([None, 0, 3]))
-@settings(max_examples=150, deadline=None)
 def test_any_document_loads_or_is_refused_with_lines_that_exist(
     tmp_path_factory: pytest.TempPathFactory, document: Any, indent: int | None
 ) -> None:

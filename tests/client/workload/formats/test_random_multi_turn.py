@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import problems_of
 
@@ -96,7 +96,6 @@ def test_bad_options_are_refused_all_at_once(options: dict[str, Any], problems: 
 
 
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 30), st.integers(0, 30), st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
 def test_any_ranges_are_kept(low: int, more: int, shortest: int, longer: int, offset: int) -> None:
     workload = drawn(
         min_turns=low,

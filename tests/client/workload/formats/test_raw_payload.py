@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import ANYTHING, loads_or_is_refused, mutate, problems_of, write
 
@@ -110,7 +110,6 @@ ROWS = lines(FILE) + lines(DIRECTORY / "first.jsonl")
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("mutant")
     path = write(folder, mutate(data.draw(st.sampled_from(ROWS)), data), data.draw(ANYTHING))

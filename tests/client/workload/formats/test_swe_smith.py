@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import contents, loads_or_is_refused, mutate, problems_of, write
 
@@ -107,7 +107,6 @@ class TestPrepared:
         assert problems_of(write(tmp_path, '{"conversations": [', "[{]]}"))[0].startswith("line 2: invalid JSON: ")
 
     @given(st.data())
-    @settings(max_examples=100, deadline=None)
     def test_a_mutated_file_loads_or_is_refused(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
         document = mutate(json.loads((DATA / "swe_smith.json").read_text()), data)
         loads_or_is_refused(write(tmp_path_factory.mktemp("mutant"), document), "swe_smith")
@@ -235,7 +234,6 @@ class TestBuilding:
         ]
 
     @given(st.data())
-    @settings(max_examples=100, deadline=None)
     def test_a_mutated_file_loads_or_is_refused(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
         rows = [mutate(json.loads(line), data) for line in (DATA / "trajectories.jsonl").read_text().splitlines()]
         path = write(tmp_path_factory.mktemp("mutant"), *rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import loads_or_is_refused, mutate, problems_of, write, write_whole
 
@@ -527,7 +527,6 @@ def test_good_rows_load_by_themselves(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_change_of_a_good_file_loads_or_is_refused(name: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -541,7 +540,6 @@ TABLES = ["tracelab_session_workload_example.csv", "azure2023_conv.csv", "blis_t
 
 
 @pytest.mark.parametrize("file", TABLES)
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_change_of_a_good_table_loads_or_is_refused(file: str, data: st.DataObject) -> None:
     lines = (TRACES / file).read_text().splitlines()
@@ -554,7 +552,6 @@ def test_any_change_of_a_good_table_loads_or_is_refused(file: str, data: st.Data
         loads_or_is_refused(write_whole(Path(folder), "\n".join(lines)), None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(noise=st.binary(max_size=80), name=st.sampled_from(sorted(name for name in FORMATS if name != "servegen")))
 def test_noise_is_refused(noise: bytes, name: str) -> None:
     if FORMATS[name].generates:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import loads_or_is_refused, mutate, problems_of, write
 
@@ -128,7 +128,6 @@ def test_the_example_is_known_by_its_content() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_a_mutated_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     rows = [mutate(json.loads(line), data) for line in EXAMPLE.read_text().splitlines()]
     path = write(tmp_path_factory.mktemp("mutant"), *rows)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import mutate
 
@@ -30,7 +30,6 @@ def small(path: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_mutant_of_any_preset_is_a_profile_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -47,7 +46,6 @@ def test_any_mutant_of_any_preset_is_a_profile_or_refused(
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=100, deadline=None)
 def test_any_text_is_a_profile_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("text") / "mine.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kv_tiers import BYTES, HOST, sequence
 
@@ -296,7 +296,6 @@ WRITES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(writes=WRITES, capacity=st.integers(1, 30), bytes_per_s=st.sampled_from([1.0, 10.0, math.inf]))
 def test_a_tier_holds_what_was_written_and_no_more_than_it_can(
     writes: list[tuple[float, list[int]]], capacity: int, bytes_per_s: float

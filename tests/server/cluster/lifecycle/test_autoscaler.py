@@ -6,7 +6,7 @@ import math
 
 import pytest
 from cluster_requests import request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
@@ -166,7 +166,6 @@ def test_a_crashed_instance_is_replaced() -> None:
     assert it.paid_s(26.0) == [pytest.approx(12 + 6), pytest.approx(26)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     gaps=st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.7, 3.0, 20.0]), st.integers(1, 40)), min_size=1, max_size=40),
     least=st.integers(0, 2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
@@ -151,7 +151,6 @@ TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple)
 SENT = st.lists(st.tuples(TOKENS, st.integers(0, 3), st.booleans()), max_size=40)
 
 
-@settings(max_examples=80, deadline=None)
 @given(capacity=st.integers(1, 25), sent=SENT, probes=st.lists(TOKENS, max_size=4))
 def test_it_remembers_what_a_model_of_single_tokens_remembers(
     capacity: int, sent: list[tuple[Tokens, int, bool]], probes: list[Tokens]

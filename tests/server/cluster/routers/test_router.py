@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from step_models import ConstantStep
 
@@ -276,7 +276,6 @@ class Holding(Instance):
 FEW = st.integers(0, 3)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     facts=st.lists(st.tuples(FEW, FEW, st.integers(0, 12), st.integers(0, 10)), min_size=1, max_size=6),
     turn=st.integers(0, 5),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from step_models import ConstantStep
 
@@ -40,7 +40,6 @@ WAITS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("engine", "waits"), [("vllm", 0), ("sglang", 0), ("trtllm", 0), ("sglang", 3), ("trtllm", 3)])
 @given(arrivals=PROMPTS, data=st.data())
-@settings(max_examples=120)
 def test_admission_never_stalls_while_memory_is_free(
     engine: str, waits: int, arrivals: list[tuple[float, int, int]], data: Any
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.instances.instance import Instance
@@ -217,7 +217,6 @@ SHAPES = st.sampled_from(
 CRASHES = st.none() | st.sampled_from([0.01, 0.05, 0.2])
 
 
-@settings(max_examples=200, deadline=None)
 @given(bounds=limits(), shape=SHAPES, arrivals=ARRIVALS, crash_s=CRASHES)
 def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
     bounds: EngineLimits, shape: tuple[int, int, bool], arrivals: Arrivals, crash_s: float | None
@@ -245,7 +244,6 @@ def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
         assert scheduler.kv.tree.evict(total) == total
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     bounds=limits(),
     shape=SHAPES,
@@ -262,7 +260,6 @@ def test_the_same_requests_get_the_same_times_however_often_the_caller_advances(
     assert once.instance.snapshot() == again.instance.snapshot()
 
 
-@settings(max_examples=80, deadline=None)
 @given(bounds=limits(), shape=SHAPES, arrivals=ARRIVALS, delay_s=st.sampled_from([0.0, 0.003, 0.05]))
 def test_a_prefill_instance_hands_everything_over_and_goes_on_as_memory_is_freed(
     bounds: EngineLimits, shape: tuple[int, int, bool], arrivals: Arrivals, delay_s: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.kv.cache import KVCache
@@ -27,7 +27,6 @@ def decoding(contexts: list[int]) -> tuple[SummedBatch, list[Sequence]]:
     return batch, step.prompts_done
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     contexts=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     before=st.integers(0, 5),
@@ -45,7 +44,6 @@ def test_windows_clip_each_context_by_itself(contexts: list[int], before: int, l
     ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     contexts=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     passed=st.integers(0, 40),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, Moe
@@ -218,7 +218,6 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_config_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     config = json.loads(data.draw(st.sampled_from(sorted(CONFIGS.glob("*.json")))).read_text())

@@ -81,7 +81,7 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
 
 
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
@@ -112,7 +112,6 @@ def test_sums_are_enough(
     assert sum(line.seconds for line in lines) == pytest.approx(plainly(step_model, chunks, contexts), rel=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     ranks=st.lists(st.lists(st.integers(1, 5000), max_size=5), min_size=2, max_size=2).filter(any),
     chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=2),

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.replies.structured.budget import FULL, Budget, BudgetError, limited
@@ -46,7 +46,6 @@ def python_s(expression: str) -> re.Pattern[str] | None:
         return None
 
 
-@settings(max_examples=600, deadline=None)
 @given(expressions(), st.text("abcA1 .", max_size=7))
 def test_matches_what_re_matches(expression: str, text: str) -> None:
     reference = python_s(expression)
@@ -55,7 +54,6 @@ def test_matches_what_re_matches(expression: str, text: str) -> None:
         assert language((TextDemand(expression, whole=True),)).has(text) == bool(reference.fullmatch(text))
 
 
-@settings(max_examples=300, deadline=None)
 @given(expressions(), st.lists(st.text("abcA1 .", max_size=4), max_size=8), st.integers(0, 99))
 def test_a_text_is_written_wherever_one_matches(expression: str, texts: list[str], seed: int) -> None:
     reference = python_s(expression)
@@ -70,7 +68,6 @@ def test_a_text_is_written_wherever_one_matches(expression: str, texts: list[str
         assert reference.search(written) or set(written) & {*LINE_ENDS, "\n"}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(expressions(), min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3), st.integers(0, 9))
 def test_a_text_meets_several_demands_at_once(patterns: list[str], negative: list[bool], seed: int) -> None:
     demands = [TextDemand(pattern, negative=no) for pattern, no in zip(patterns, negative, strict=False)]

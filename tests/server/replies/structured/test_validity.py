@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -74,7 +74,6 @@ LEAVES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
 @given(few(schemas()), st.sampled_from(LEAVES), st.sampled_from(LEAVES), VALUES)
 def test_valid_is_what_jsonschema_calls_valid(schema: Any, one: Any, two: Any, value: Any) -> None:
     if isinstance(schema, dict):
@@ -83,7 +82,6 @@ def test_valid_is_what_jsonschema_calls_valid(schema: Any, one: Any, two: Any, v
     assert Validator(schema).is_valid(value) == reference.is_valid(value)
 
 
-@settings(max_examples=200, deadline=None)
 @given(few(schemas()), VALUES)
 @example({"prefixItems": [{"type": "string", "allOf": [False]}]}, [None])
 def test_messages_are_those_of_jsonschema(schema: Any, value: Any) -> None:
@@ -153,7 +151,6 @@ def test_a_mistake_is_told_in_the_words_of_jsonschema(schema: Any) -> None:
     assert (str(found.value), found.value.path) == (expected.value.message, ".".join(map(str, expected.value.absolute_path)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(few(schemas()), st.sampled_from(["", "anyOf", "properties", "not", "minItems", "required", "type"]), VALUES)
 def test_a_schema_is_what_jsonschema_calls_one(schema: Any, key: str, value: Any) -> None:
     if key and isinstance(schema, dict):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cyclic_garbage import cyclic_garbage_of_thread
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from nasty_schemas import CONTRADICTORY, NASTY, SAMPLES, Judges, drawn_schema
@@ -178,7 +178,6 @@ def schemas(depth: int = 3) -> st.SearchStrategy[Any]:
     return st.recursive(leaves, deeper, max_leaves=8)
 
 
-@settings(max_examples=150, deadline=None)
 @given(schemas(), st.integers(0, 2**63))
 def test_values_of_any_schema_are_valid(schema: Any, seed: int) -> None:
     Draft202012Validator(schema).validate(value_for(schema, seed))
