@@ -26,8 +26,12 @@ SERVER_ROOMS = (
 )  # fmt: skip
 
 
+def rooms_of(*names: str) -> tuple[str, ...]:
+    return tuple(f"server.{name}" for name in names)
+
+
 def server_rooms_but(*known: str) -> tuple[str, ...]:
-    return tuple(f"server.{room}" for room in SERVER_ROOMS if room not in known)
+    return rooms_of(*(room for room in SERVER_ROOMS if room not in known))
 
 
 # (package, its folder or file, what it must not import; "server." and "client." stand for the packages)
@@ -35,6 +39,9 @@ WALLS = [
     ("llmirage_shared", "", ("server", "client")),
     ("llmirage_server", "", ("client",)),
     *[("llmirage_server", room, ("server.perf", "server.app", "server.routes", "server.commands")) for room in HTTP_ROOMS],
+    *[("llmirage_server", name, rooms_of(*(other for other in FAMILIES if other != name))) for name in FAMILIES],
+    *[("llmirage_server", name, rooms_of("proxy", *FAMILIES)) for name in ("http", "service", "state", "batches")],
+    ("llmirage_server", "http", rooms_of("service", "state", "batches")),
     ("llmirage_server", "replies", (*server_rooms_but("replies"), "HTTP")),
     (
         "llmirage_server",

@@ -9,9 +9,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from llmirage_server.anthropic.tools import RESULT_TYPES, declared_tools, valid_type
-from llmirage_server.openai.responses.items import sealed
 from llmirage_server.replies.reply import Part, Reply
-from llmirage_server.service.simulated_tools import SIMULATED_HOSTS, code_output, mcp_output, search_urls, writes_file
+from llmirage_server.service.simulated_tools import (
+    SIMULATED_HOSTS,
+    code_output,
+    mcp_output,
+    sealed,
+    search_urls,
+    writes_file,
+)
 from llmirage_server.state.files import SIMULATED_OUTPUT
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import new_id

@@ -9,8 +9,7 @@ from typing import Any
 from llmirage_server.anthropic.refusals import signed
 from llmirage_server.anthropic.server_blocks import ServerCall, ServerTools
 from llmirage_server.replies.reply import Part, Reply
-from llmirage_server.service.chunks import said_together
-from llmirage_server.service.generation import Choice, Generation
+from llmirage_server.service.generation import Choice, Generation, said_together
 from llmirage_shared.wire.output import escape, named_event, new_id
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}

@@ -12,7 +12,7 @@ from itertools import islice
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.embeddings import (
+from llmirage_server.service.embedding import (
     EmbeddingModel,
     check_dimensions,
     embedding_model,

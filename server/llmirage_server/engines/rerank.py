@@ -12,7 +12,7 @@ import numpy as np
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.embeddings import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
+from llmirage_server.service.embedding import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
 from llmirage_server.service.service import ServiceHandler
 from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.tokens import TokenIds

@@ -1,65 +1,28 @@
-"""POST /v1/embeddings. The cluster is charged the prefill of the inputs; the vectors are made here."""
+"""POST /v1/embeddings. The cluster is charged the prefill of the inputs."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.json_pieces import written_vectors
-from llmirage_server.replies.embedding import DECIMALS, embed, shortened
-from llmirage_server.service.models import LONGEST_NAME
-from llmirage_server.service.service import LONG_CHARACTERS, Service, ServiceHandler
+from llmirage_server.service.embedding import (
+    EmbeddingModel,
+    check_dimensions,
+    embedding_model,
+    maybe_in_thread,
+    read_inputs,
+    texts_and_ids,
+    vectors_of,
+    written,
+)
+from llmirage_server.service.service import ServiceHandler
 from llmirage_server.service.unstreamed import prefill
-from llmirage_shared.tokens import TokenIds, Tokenizer
-from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.chat import joined
-from llmirage_shared.wire.completions import Prompt, read_prompts
-from llmirage_shared.wire.errors import ApiError
-
-_MANY_INPUTS = 16
-_VECTORS = 32  # that are written at once: a million characters
-MOST_TOKENS_TOGETHER = 300_000
-
-T = TypeVar("T")
-Vector = npt.NDArray[np.float64]
-
-
-@dataclass(slots=True, frozen=True)
-class EmbeddingModel:
-    """dimensions: of a whole vector. shortens: whether a request may ask for fewer."""
-
-    dimensions: int
-    max_input_tokens: int
-    shortens: bool = False
-
-
-# From OpenAI's model pages and the models' cards on Hugging Face (2026-11).
-EMBEDDING_MODELS = {
-    "text-embedding-3-small": EmbeddingModel(1536, 8192, True),
-    "text-embedding-3-large": EmbeddingModel(3072, 8192, True),
-    "text-embedding-ada-002": EmbeddingModel(1536, 8192),
-    "Qwen3-Embedding-0.6B": EmbeddingModel(1024, 32768, True),
-    "Qwen3-Embedding-4B": EmbeddingModel(2560, 32768, True),
-    "Qwen3-Embedding-8B": EmbeddingModel(4096, 32768, True),
-    "bge-m3": EmbeddingModel(1024, 8192),
-    "bge-large-en-v1.5": EmbeddingModel(1024, 512),
-    "all-MiniLM-L6-v2": EmbeddingModel(384, 256),
-    "nomic-embed-text-v1.5": EmbeddingModel(768, 8192, True),
-    "e5-mistral-7b-instruct": EmbeddingModel(4096, 32768),
-}
-_BY_NAME = {name.lower(): model for name, model in EMBEDDING_MODELS.items()}
-_GENERATIVE_DIMENSIONS = 1536  # of the vectors of a model that generates text
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.completions import Prompt
 
 
 class EmbeddingsHandler(ServiceHandler):
@@ -81,91 +44,9 @@ class EmbeddingsHandler(ServiceHandler):
         return exchange.pieces(body, b"application/json")
 
 
-async def read_inputs(
-    service: Service, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
-) -> Sequence[Prompt]:
-    """The texts or token ids of a request; a conversation is one input. Raises ApiError."""
-    if request.messages is None:
-        if "input" not in request.model_fields_set:
-            raise errors.missing("input")
-        return await exchange.apart(lambda: read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS))
-    messages = [joined(message) for message in exchange.body["messages"]]
-    return [await service.encode_chat(exchange, messages, None, add_generation_prompt=bool(request.add_generation_prompt))]
-
-
 def _estimated_tokens(inputs: Sequence[Prompt]) -> int:
     """Tokens before tokenization: four characters each, as the API's rate limits estimate."""
     return sum(-(-len(given) // 4) if isinstance(given, str) else len(given) for given in inputs)
-
-
-def embedding_model(service: Service, name: str) -> EmbeddingModel:
-    """The embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
-    known = _BY_NAME.get(name.rpartition("/")[2].lower())
-    if known is not None and len(name) <= LONGEST_NAME:
-        return known
-    return EmbeddingModel(_GENERATIVE_DIMENSIONS, service.models.find(name).max_model_len, True)
-
-
-def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
-    """Raise ApiError for more dimensions than the model has, or any if it has no choice."""
-    if dimensions is None:
-        return
-    if not model.shortens:
-        raise ApiError("This model does not support specifying dimensions.", param="dimensions")
-    if dimensions > model.dimensions:
-        raise ApiError(
-            f"Invalid value for 'dimensions' = {dimensions}. Must be less than or equal to {model.dimensions}.",
-            param="dimensions",
-            code="invalid_value",
-        )
-
-
-async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
-    """Do the work; in a thread if the inputs are so many or so long that it would hold up the streams of others."""
-    if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
-        return await asyncio.to_thread(work)
-    return work()
-
-
-def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
-    """The text of each input and its token ids. Raises ApiError for one input with too many tokens, or all together."""
-    texts, ids, together = [], [], 0
-    for place, given in enumerate(inputs, 1):
-        if isinstance(given, str) and (found := tokenizer.tokens_beyond(given, model.max_input_tokens)) is not None:
-            raise _too_long_input(model, found, "at least ")
-        ids.append(tokenizer.encode(given) if isinstance(given, str) else given)
-        if len(ids[-1]) > model.max_input_tokens:
-            raise _too_long_input(model, len(ids[-1]))
-        together += len(ids[-1])
-        if together > MOST_TOKENS_TOGETHER:
-            kind, least = "max_tokens_per_request", "" if place == len(inputs) else "at least "
-            problem = f"Requested {least}{together} tokens, max {MOST_TOKENS_TOGETHER} tokens per request"
-            raise ApiError(problem, type=kind, code=kind)
-        texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
-    return texts, ids
-
-
-def _too_long_input(model: EmbeddingModel, count: int, least: str = "") -> ApiError:
-    return ApiError(
-        f"This model's maximum context length is {model.max_input_tokens} tokens, however you requested {least}{count} "
-        f"tokens ({least}{count} in your prompt; 0 for the completion). Please reduce your prompt; or completion length.",
-        param="input",
-        code="context_length_exceeded",
-    )
-
-
-def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
-    """Ids of another vocabulary become words, so that inputs with common ids have similar vectors."""
-    unknown = [f"#{token}" for token in ids[ids >= tokenizer.vocab_size].tolist()]
-    return " ".join([tokenizer.decode(ids[ids < tokenizer.vocab_size]), *unknown])
-
-
-def vectors_of(name: str, model: EmbeddingModel, texts: Iterable[str], dimensions: int | None = None) -> Iterator[Vector]:
-    """Unit vectors, float64, shape (dimensions,) each. Vectors of different models are not related."""
-    seed = zlib.crc32(name.rpartition("/")[2].lower().encode("utf-8", "replace"))
-    for text in texts:
-        vector = embed(text, model.dimensions, seed)
-        yield vector if dimensions is None else shortened(vector, dimensions)
 
 
 def _answer(
@@ -178,12 +59,3 @@ def _answer(
         pieces += [b'%s{"object":"embedding","index":%d,"embedding":' % (begin, index), vector, b"}"]
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     return [*pieces, b'],"model":%s,"usage":%s}' % (json.dumps(request.model).encode(), usage)]
-
-
-def written(vectors: Iterator[Vector], encoding_format: str | None = None) -> Iterator[bytes]:
-    """Each vector as JSON."""
-    if encoding_format == "base64":
-        for vector in vectors:
-            yield b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"'
-    while some := list(islice(vectors, _VECTORS)):
-        yield from written_vectors(np.stack(some), DECIMALS)

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.embeddings import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
 from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
+from llmirage_server.service.embedding import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
 from llmirage_server.service.service import ServiceHandler
 from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.wire import errors, schema

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, Self
 
 from starlette.types import Message, Receive, Scope, Send
@@ -29,8 +30,7 @@ from llmirage_server.http.event_stream import (
     transport_of,
 )
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.replies.reply import Reply
-from llmirage_server.service.chunks import chunks_due
+from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.sent_times import SentTimes
@@ -90,6 +90,22 @@ class ChoiceWriter(Protocol):
     def ending(self) -> bytes:
         """What follows the last token."""
         ...
+
+
+def chunks_due(writer: ChoiceWriter, request: Request, sent: int) -> tuple[bytes, int]:
+    """What goes out now of a request's tokens from `sent` on, and how many have gone out then."""
+    if request.stream is None:
+        return writer.tokens(sent, request.produced), request.produced
+    ends = [sent, *request.stream.ends(sent, request.produced, request.output_tokens)]
+    return b"".join([writer.tokens(start, end) for start, end in pairwise(ends)]), ends[-1]
+
+
+def said_together(parts: Sequence[Part], start: int, end: int, joined: bool) -> Iterable[range]:
+    """The tokens of each event that speaks: one, or if they are joined all from `start` to `end` of one part."""
+    if not joined:
+        return [range(place, place + 1) for place in range(start, end)]
+    edges = {edge for part in parts for edge in (part.start, part.end) if start < edge < end}
+    return [range(*pair) for pair in pairwise(sorted({start, end, *edges}))]
 
 
 @dataclass(slots=True, eq=False)

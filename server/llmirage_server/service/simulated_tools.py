@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Sequence
@@ -32,3 +33,16 @@ def writes_file(code: str) -> bool:
 def mcp_output(tool: str, query: str) -> str:
     """Return what a tool of an MCP server answers."""
     return json.dumps({"simulated": True, "tool": tool, "query": query})
+
+
+def sealed(text: str) -> str:
+    """`encrypted_content` that this server can read again: not secret, but opaque to clients."""
+    return "gAAAA" + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def unsealed(content: str) -> str:
+    """The text in `sealed` content, "" for any other."""
+    try:
+        return base64.urlsafe_b64decode(content.removeprefix("gAAAA")).decode()
+    except ValueError:
+        return ""

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.responses.items import Item, check_size, listed_items
 from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.state.items import Item, check_size, listed_items
 from llmirage_server.state.state import stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError

@@ -12,10 +12,9 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.http.event_stream import STREAM_HEADERS, EventStream, Shutdown
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.responses.hosted import STAGES
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.openai.responses.writer import ResponseWriter
-from llmirage_server.service.chunks import chunks_due
-from llmirage_server.service.generation import Generation
+from llmirage_server.service.generation import Generation, chunks_due
+from llmirage_server.state.items import Item
 from llmirage_server.state.state import State
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError

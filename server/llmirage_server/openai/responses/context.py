@@ -9,8 +9,8 @@ from typing import Any
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.responses import items as item_forms
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.state.clock import Breaks
+from llmirage_server.state.items import Item, check_size, listed_items
 from llmirage_server.state.state import State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
@@ -64,7 +64,7 @@ async def read_context(
             raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
         before = found["items"]
     exchange.is_large |= len(before) > _MANY
-    item_forms.check_size(before, "input")
+    check_size(before, "input")
     brought: Sequence[Mapping[str, Any]] = []
     if isinstance(given_input, str):
         brought = [{"type": "message", "role": "user", "content": given_input}]
@@ -75,7 +75,7 @@ async def read_context(
     known |= await _stored_items(state, item_forms.references(brought) - known.keys())
 
     def whole() -> ResponseContext:
-        new = item_forms.listed_items(item_forms.resolved(brought, known.get))
+        new = listed_items(item_forms.resolved(brought, known.get))
         everything = [*before, *new]
         if strict:
             item_forms.check_outputs(everything)

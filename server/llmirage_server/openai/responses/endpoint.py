@@ -24,7 +24,6 @@ from llmirage_server.openai.responses.context import (
     without_oldest,
 )
 from llmirage_server.openai.responses.hosted import listed
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.openai.responses.output_items import CompactionOutput
 from llmirage_server.openai.responses.resource import new_response, response_usage
 from llmirage_server.openai.responses.writer import ResponseWriter
@@ -35,6 +34,7 @@ from llmirage_server.service.prompts import ContextWindow, CountedTokens, Encode
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
 from llmirage_server.state.clock import Breaks
+from llmirage_server.state.items import Item
 from llmirage_server.state.state import stored
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema

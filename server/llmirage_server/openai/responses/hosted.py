@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmirage_server.openai.responses.items import OWN_TOOLS, Item, arguments, new_item_id
+from llmirage_server.openai.responses.items import OWN_TOOLS, arguments
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_server.service.simulated_tools import code_output, mcp_output, search_urls
 from llmirage_server.state.files import SIMULATED
+from llmirage_server.state.items import Item, new_item_id
 from llmirage_shared.wire.output import new_call_id
 
 Event = tuple[str, Item]  # the end of its type, and its fields

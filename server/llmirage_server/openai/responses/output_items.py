@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from llmirage_server.openai.responses.hosted import Event, OutputItem
-from llmirage_server.openai.responses.items import Item, new_item_id, sealed
 from llmirage_server.replies.reply import Part, Reply
+from llmirage_server.service.simulated_tools import sealed
+from llmirage_server.state.items import Item, new_item_id
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import new_call_id
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.service.constraints import plain
+from llmirage_server.state.items import Item
 from llmirage_shared.wire import schema
 
 

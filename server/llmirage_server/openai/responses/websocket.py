@@ -23,7 +23,6 @@ from llmirage_server.http.byte_budget import HELD
 from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.openai.responses.resource import new_response, response_usage
 from llmirage_server.openai.responses.socket_frames import (
     FRAME,
@@ -38,6 +37,7 @@ from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOu
 from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill
+from llmirage_server.state.items import Item
 from llmirage_server.state.memory import MemoryState
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema

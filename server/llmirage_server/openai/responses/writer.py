@@ -7,11 +7,10 @@ from typing import Any
 
 from llmirage_server.openai.logprobs import ReplyLogprobs
 from llmirage_server.openai.responses.hosted import Event, HostedCall, ListedTools, OutputItem
-from llmirage_server.openai.responses.items import Item
 from llmirage_server.openai.responses.output_items import MessageOutput, output_item
 from llmirage_server.replies.reply import Part
-from llmirage_server.service.chunks import said_together
-from llmirage_server.service.generation import Choice
+from llmirage_server.service.generation import Choice, said_together
+from llmirage_server.state.items import Item
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import after_delta, delta_padded, encoded, escape, named_event
 
