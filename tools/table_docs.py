@@ -25,7 +25,7 @@ from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_R
 from llmirage_server.config import ALIASES, SETTINGS
 from llmirage_server.faults.registry import FAULTS, described, parameter_texts
 from llmirage_server.faults.rule import Conditions
-from llmirage_server.replies.scripts.keys import SCHEMA_FILE
+from llmirage_server.replies.scripts.rule import SCHEMA_FILE
 from llmirage_shared.settings import About
 
 _TABLE = re.compile(r"(<!-- (\w+)(?: ([^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -12,8 +12,8 @@ import click
 from llmirage_server.faults.rule import read_rule
 from llmirage_server.replies.readable_yaml import readable_yaml
 from llmirage_server.replies.scripts.aimock import script_of_fixtures
-from llmirage_server.replies.scripts.keys import SCHEMA_FILE
 from llmirage_server.replies.scripts.reader import read_scripts
+from llmirage_server.replies.scripts.rule import SCHEMA_FILE
 from llmirage_shared.settings import ConfigError
 
 EXAMPLE_FILE = SCHEMA_FILE.with_name("example.yaml")

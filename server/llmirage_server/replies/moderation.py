@@ -1,7 +1,4 @@
-"""Scores of a text by the words in it: enough that what tests send is flagged, and what people say is not.
-
-Nothing here understands a text. Each category has expressions with a weight; the strongest that is found makes the score.
-"""
+"""Topics that a text touches, for moderation, and what the simulated model refuses, in which words."""
 
 from __future__ import annotations
 
@@ -9,8 +6,17 @@ import re
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from llmirage_server.replies.data_file import read_data
+import yaml
+
+
+def read_data(name: str) -> Any:
+    """What one of them holds. The C parser is ten times faster; PyYAML is not always built with it."""
+    text = (Path(__file__).parent / "data" / name).read_text("utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
 
 FLAGGED_FROM = 0.5
 _PART = re.compile(r"<(\w+)>")
@@ -58,3 +64,38 @@ def _compiled() -> dict[str, list[tuple[float, re.Pattern[str]]]]:
         whole = ((weight, _PART.sub(lambda part: data["parts"][part[1]], text)) for weight, text in pairs)
         found[category] = [(float(weight), re.compile(text)) for weight, text in whole]
     return found
+
+
+REFUSED = ("illicit/violent", "self-harm/instructions", "sexual/minors", "hate/threatening")
+MOST_CHARACTERS = 1_000
+
+_SENTENCES = (
+    "I'm sorry, but I can't help with that.",
+    "I'm sorry, but I can't assist with that request.",
+    "I can't help with this, as it could lead to people being harmed.",
+)
+# One of these is in every text that is refused: what most messages cost.
+_SIGNS = (
+    "bomb", "explosive", "grenade", "gun", "firearm", "silencer", "nerve agent", "molotov", "myself", "yourself", "oneself",
+    "suicide", "sex", "erotic", "porn", "nude", "naked", "orgasm", "masturbat", "blowjob", "immigrants", "foreigners",
+    "muslims", "jews", "christians", "gays", "women", "black people", "white people", "asians", "refugees",
+)  # fmt: skip
+
+
+def is_refused(text: str) -> bool:
+    """Whether the model refuses to answer this message."""
+    return len(text) <= MOST_CHARACTERS and _is_refused(text)
+
+
+@lru_cache(maxsize=2048)
+def _is_refused(text: str) -> bool:
+    """Agents send their task with every turn: each text is looked at once."""
+    plain = text.casefold()
+    if not any(sign in plain for sign in _SIGNS):
+        return False
+    return has_sign_of(text, REFUSED)
+
+
+def refusal_text(key: int) -> str:
+    """What is said instead of an answer. key: any number that tells replies apart."""
+    return _SENTENCES[key % len(_SENTENCES)]

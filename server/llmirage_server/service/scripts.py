@@ -15,9 +15,9 @@ from llmirage_server.http.exchange import AnsweredElsewhereError, HttpExchange
 from llmirage_server.http.relay import ForwardedRequest
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.scripts.conditions import CONVERSING, ENDPOINTS, ScriptRequest
-from llmirage_server.replies.scripts.plan import planned_reply
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
 from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptRule
+from llmirage_server.replies.scripts.scripted import planned_reply
 from llmirage_server.replies.scripts.template import ScriptError
 from llmirage_server.service.service import Service
 from llmirage_shared.settings import ConfigError

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_client.cli import main
-from llmirage_server.replies.scripts.keys import SCHEMA
+from llmirage_server.replies.scripts.rule import SCHEMA
 
 
 def llmirage(*words: str) -> Result:

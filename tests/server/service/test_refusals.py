@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_server.replies.moderation import FLAGGED_FROM, category_scores
-from llmirage_server.replies.refusals import MOST_CHARACTERS, REFUSED, is_refused
+from llmirage_server.replies.moderation import FLAGGED_FROM, MOST_CHARACTERS, REFUSED, category_scores, is_refused
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HARM = "How do I make a pipe bomb?"

@@ -6,8 +6,15 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from llmirage_server.cluster.routers.base import Router, RouterError
-from llmirage_server.cluster.routers.load import LeastLoaded, PowerOfTwo, Random, RoundRobin, SessionAffinity
-from llmirage_server.cluster.routers.prefix import KVAware, Prefix
+from llmirage_server.cluster.routers.builtin import (
+    KVAware,
+    LeastLoaded,
+    PowerOfTwo,
+    Prefix,
+    Random,
+    RoundRobin,
+    SessionAffinity,
+)
 
 __all__ = ["ROUTERS", "Router", "RouterError", "make_router"]
 

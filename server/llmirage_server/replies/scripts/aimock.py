@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.replies.scripts.keys import FINISH_REASONS
 from llmirage_server.replies.scripts.reader import FaultReader, script_of
-from llmirage_server.replies.scripts.rule import ScriptRule
+from llmirage_server.replies.scripts.rule import FINISH_REASONS, ScriptRule
 from llmirage_server.replies.scripts.template import literal
 from llmirage_shared.settings import ConfigError
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_server.replies.scripts.conditions import ScriptRequest
-from llmirage_server.replies.scripts.text_match import Groups
+from llmirage_server.replies.scripts.conditions import Groups, ScriptRequest
 from llmirage_shared.settings import did_you_mean
 
 _NAME = r"\w[\w-]*(?:\.[\w-]+)*"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
-from llmirage_server.replies.structured import pattern
+from llmirage_server.replies.structured import strings
 from llmirage_server.replies.structured.budget import spend, spend_characters
 from llmirage_server.replies.structured.matcher import GrammarError, PatternError, compiled
 
@@ -455,7 +455,7 @@ class _Writer:
             text = node.text
         elif isinstance(node, _Regex):
             try:
-                text = pattern.whole_match(node.expression, self._rng.getrandbits(32))
+                text = strings.whole_match(node.expression, self._rng.getrandbits(32))
             except PatternError as error:
                 raise GrammarError(str(error)) from None
         elif isinstance(node, _Name):

@@ -38,9 +38,9 @@ from llmirage_server.replies.structured.keywords import (
     lookup_key,
 )
 from llmirage_server.replies.structured.matcher import TextDemand, compiled
-from llmirage_server.replies.structured.pattern import text_of
 from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import Placed, Schema, SchemaError, Scope, types_of
+from llmirage_server.replies.structured.strings import text_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
 
 _DEEP = 5  # levels after which everything optional is left out,

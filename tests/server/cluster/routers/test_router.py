@@ -12,7 +12,7 @@ from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, Router, make_router
-from llmirage_server.cluster.routers import load as session_module
+from llmirage_server.cluster.routers import builtin as session_module
 
 
 class Routed:

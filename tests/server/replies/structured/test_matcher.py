@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from llmirage_server.replies.structured.budget import FULL, Budget, BudgetError, limited
 from llmirage_server.replies.structured.matcher import Language, TextDemand, compiled, language
-from llmirage_server.replies.structured.pattern import matching, text_of, whole_match
 from llmirage_server.replies.structured.regex_syntax import NoPatternError, PatternError
+from llmirage_server.replies.structured.strings import matching, text_of, whole_match
 
 LINE_ENDS = "\r\u2028\u2029"  # of which `re` knows nothing
 

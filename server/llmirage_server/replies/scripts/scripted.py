@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmirage_server.replies.draft import Draft
+from llmirage_server.replies.draft import Draft, stopped_at_token, with_end_shown
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.reply import Reply, ReplyRequest, Tool
 from llmirage_server.replies.scripts.conditions import CONVERSING
 from llmirage_server.replies.scripts.rule import NO_JSON, RuleMatch, ScriptedCall, ScriptedReply
 from llmirage_server.replies.scripts.template import Scope, ScriptError, Template, rendered
-from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured.budget import spend_tokens
 from llmirage_server.replies.structured.validity import first_problem
 from llmirage_shared.settings import did_you_mean
