@@ -19,13 +19,18 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
-_TOO_LARGE = 10**300  # no float holds an integer far beyond it
+# Of numbers that have a limit at all: products and quotients of a dozen of them are floats, neither infinite nor 0.
+_LARGEST = 10**18
 
 
-def _too_large(value: float) -> str:
-    """Return the end of a sentence about a number whose digits need not be shown."""
-    shown = f"{value:g}" if isinstance(value, float) else f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
-    return f"must be {'at least -1e300' if value < 0 else 'at most 1e300'}; got {shown}"
+def _out_of_scale(value: float) -> str | None:
+    """Return the end of a sentence about a finite number too large, or too near 0; None for others."""
+    if abs(value) > _LARGEST:
+        shown = f"{value:g}" if isinstance(value, float) else f"{'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
+        return f"must be {'at least -1e18' if value < 0 else 'at most 1e18'}; got {shown}"
+    if 0 < abs(value) * _LARGEST < 1:
+        return f"must be {'at most -1e-18' if value < 0 else 'at least 1e-18'} if it is not 0; got {value:g}"
+    return None
 
 
 class ConfigError(ValueError):
@@ -194,8 +199,8 @@ class About:
             yield problem
         if not self.range or isinstance(value, bool) or not isinstance(value, int | float):
             return
-        if _TOO_LARGE <= abs(value) < math.inf:
-            yield _too_large(value)
+        if abs(value) < math.inf and (problem := _out_of_scale(value)):
+            yield problem
             return
         within = math.isfinite(value) or (self.infinite and value == math.inf)
         within &= self.least is None or value >= self.least
@@ -366,8 +371,8 @@ def convert_to(kinds: Sequence[Any], value: Any) -> Any:
     if Any in kinds or (value is None and type(None) in kinds):
         return value
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        if abs(value) >= _TOO_LARGE:
-            raise ValueError(_too_large(value))
+        if abs(value) > _LARGEST:
+            raise ValueError(_out_of_scale(value))
         return float(value)
     if type(value) not in kinds:
         expected = " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind is not type(None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from llmirage_client.load.options import RunOptions
@@ -40,7 +39,10 @@ def expected_requests(workload: Workload, options: RunOptions) -> int | None:
     elif count is None:
         expected = sum(once)
     else:
-        expected = sum(itertools.islice(itertools.cycle(by_root), options.first_root, options.first_root + count))
+        before, after = (
+            divmod(number, len(by_root)) for number in (options.first_root, options.first_root + count)
+        )  # passes over the file, and roots of the next
+        expected = (after[0] - before[0]) * sum(by_root) + sum(by_root[: after[1]]) - sum(by_root[: before[1]])
     if options.request_count is not None:
         return options.request_count if count is None or expected is None else min(options.request_count, expected)
     return expected

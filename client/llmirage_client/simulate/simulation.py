@@ -219,6 +219,11 @@ def _run(run: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | No
             result = run.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
+    if result.end_s > _LONGEST_S:
+        raise SimulationError(
+            f"the run takes {result.end_s:.3g} s of the cluster's time, beyond {_LONGEST_S:g} s (32 years), after which "
+            "times are not exact to a microsecond; --max-time ends it before"
+        )
     if window is not None:
         window.finish(run.rows)
         if result.cancel_reason == WINDOW_OVER:
@@ -226,6 +231,7 @@ def _run(run: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | No
     return result
 
 
+_LONGEST_S = 1e9
 _FIXED = "Fixed times (ttft_ms, itl_ms): no request waits for another, whatever the load."
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,9 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     "indented": {"ensure_ascii": False, "indent": 2},
     "indented ascii": {"indent": 2},
 }
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_OF_THE_SERVER = ("connection", "content-length", "keep-alive", "trailer", "transfer-encoding", "upgrade")
 _LONGEST_YAML = 500_000  # bytes of JSON that is written as YAML
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -90,11 +94,30 @@ class Recording:
             document = yaml.load(text, Loader=_LOADER)
         except (yaml.YAMLError, ValueError) as error:
             raise RecordingError(f"is not YAML: {' '.join(str(error).split())}") from None
+        except RecursionError:
+            raise RecordingError("is nested too deep") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RecordingError(f"is no recording: it has no line `format: {FORMAT}`")
+        try:
+            return cls._of(document, name)
+        except RecordingError:
+            raise
+        except RecursionError:
+            raise RecordingError("is nested too deep") from None
+        except (TypeError, ValueError) as error:  # a date, bytes or a set, which YAML has, or half of a character
+            raise RecordingError(f"has a value that JSON cannot carry: {error}") from None
+
+    @classmethod
+    def _of(cls, document: Mapping[str, Any], name: str) -> Recording:
+        """Raises RecordingError, and what json.dumps raises for values that are not JSON's."""
         request, response = _mapping(document, "request"), _mapping(document, "response")
         status = _typed(response, "status", int, "a number")
+        if not 200 <= status <= 599:
+            raise RecordingError(f"status: must be from 200 to 599, not {status}")
         headers = {str(key).lower(): str(value) for key, value in _mapping(response, "headers").items()}
+        for key, value in headers.items():
+            _check_header(key, value)
+        write_json(request.get("body")).decode()
         stream = "events" in response
         parts = _typed(response, "events", list, "a list") if stream else [response]
         ended = response.get("ended")
@@ -109,6 +132,14 @@ class Recording:
             None if ended is None else str(ended),
             name,
         )
+
+
+def _check_header(name: str, value: str) -> None:
+    """Raises RecordingError for one that cannot be sent, or that says where the response ends: the server does that."""
+    if not _HEADER_NAME.fullmatch(name) or name in _OF_THE_SERVER:
+        raise RecordingError(f"headers: {name!r} cannot be one of a response that is replayed")
+    if not _HEADER_VALUE.fullmatch(value):
+        raise RecordingError(f"headers: the value of {name} has a character that cannot be sent")
 
 
 def _mapping(document: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -173,7 +204,7 @@ def _bytes(form: Mapping[str, Any]) -> bytes:
     value = form[key]
     if key == "json":
         style = form.get("style", "compact")
-        if style not in _STYLES:
+        if style not in list(_STYLES):
             raise RecordingError(f"style: must be one of {', '.join(_STYLES)}; not {style!r}")
         return write_json(value, style, bool(form.get("newline")))
     if not isinstance(value, str):

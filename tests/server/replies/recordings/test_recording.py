@@ -73,6 +73,8 @@ def test_events_are_split_where_they_end_however_they_come(events: list[bytes], 
 
 HEAD = "format: llmirage-recording/1\n"
 REQUEST = "request: {method: POST, path: /v1/x}\n"
+WELL = "response: {status: 200, headers: {}, text: a}"
+DEEP = "[" * 5_000 + "]" * 5_000
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,25 @@ REQUEST = "request: {method: POST, path: /v1/x}\n"
         (HEAD + REQUEST + "response: {status: 200, headers: {}, json: 1, style: odd}", "style: must be one of"),
         (HEAD + REQUEST + "response: {status: 200, headers: {}, events: [{at_ms: -1, sse: a}]}", "at_ms: must be a number"),
         (HEAD + REQUEST + "response: {status: 200, headers: {}, events: [5]}", "events: each must be a mapping"),
+        (HEAD + REQUEST + "response: {status: 99999, headers: {}, text: a}", "status: must be from 200 to 599"),
+        (HEAD + REQUEST + "response: {status: 100, headers: {}, text: a}", "status: must be from 200 to 599"),
+        (HEAD + REQUEST + 'response: {status: 200, headers: {a: "b\\r\\nc: d"}, text: a}', "the value of a has a character"),
+        (HEAD + REQUEST + "response: {status: 200, headers: {'a b': c}, text: a}", "headers: 'a b' cannot be one"),
+        (HEAD + REQUEST + "response: {status: 200, headers: {Content-Length: 3}, text: a}", "headers: 'content-length'"),
+        (HEAD + REQUEST + "response: {status: 200, headers: {}, json: &a [*a]}", "an alias contains itself"),
+        (HEAD + REQUEST + f"response: {{status: 200, headers: {{}}, json: {DEEP}}}", "nested too deep"),
+        (
+            HEAD + f"request: {{method: POST, path: /, body: {DEEP}}}\nresponse: {{status: 200, headers: {{}}, text: a}}",
+            "nested too deep",
+        ),
+        (
+            HEAD + REQUEST + "response: {status: 200, headers: {}, json: 2001-01-01}",
+            "that JSON cannot carry: Object of type",
+        ),
+        (HEAD + REQUEST + "response: {status: 200, headers: {}, json: !!set {a}}", "that JSON cannot carry: Object"),
+        (HEAD + REQUEST + "response: {status: 200, headers: {}, json: {[a]: b}}", "is not YAML|that JSON cannot carry"),
+        (HEAD + REQUEST + 'response: {status: 200, headers: {}, text: "\\ud800"}', "is not YAML|that JSON cannot carry"),
+        (HEAD + REQUEST + "response: {status: 200, headers: {}, json: 1, style: []}", "style: must be one of"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(text: str, problem: str, tmp_path: Path) -> None:
