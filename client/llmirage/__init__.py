@@ -18,9 +18,51 @@ if TYPE_CHECKING:
     from llmirage._simulate import SimulationResult, simulate
     from llmirage._step import StepResult, step
     from llmirage._workload import LoadedWorkload, generate, load_workload
+    from llmirage_client.simulator.extension_types import (
+        Close,
+        FaultAtToken,
+        FormatOption,
+        InjectedFault,
+        InstanceView,
+        Metric,
+        Pause,
+        Problem,
+        ReplyRequest,
+        RequestView,
+        Router,
+        Session,
+        StreamEvent,
+        Turn,
+        Workload,
+        WorkloadError,
+        WorkloadFormat,
+        fault_parameter,
+        make_router,
+    )
 
 _PLACES = {
     "_cluster": ["Cluster"],
+    "llmirage_client.simulator.extension_types": [
+        "Close",
+        "FaultAtToken",
+        "FormatOption",
+        "InjectedFault",
+        "InstanceView",
+        "Metric",
+        "Pause",
+        "Problem",
+        "ReplyRequest",
+        "RequestView",
+        "Router",
+        "Session",
+        "StreamEvent",
+        "Turn",
+        "Workload",
+        "WorkloadError",
+        "WorkloadFormat",
+        "fault_parameter",
+        "make_router",
+    ],
     "_figures": ["SummaryFigures"],
     "_plans": ["CalibrationResult", "SizeResult", "SweepResult", "calibrate", "size", "sweep"],
     "_requests": ["ClientVerdict", "ExpectationError", "JudgedRule", "ServedRequest", "ToolCall", "ToolResult"],
@@ -36,27 +78,46 @@ _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "CalibrationResult",
     "ClientVerdict",
+    "Close",
     "Cluster",
     "ConfigError",
     "ExpectationError",
+    "FaultAtToken",
     "FaultOnOrder",
+    "FormatOption",
+    "InjectedFault",
+    "InstanceView",
     "JudgedRule",
     "LoadedWorkload",
+    "Metric",
+    "Pause",
+    "Problem",
+    "ReplyRequest",
+    "RequestView",
     "Result",
+    "Router",
     "RunReport",
     "RunSweep",
     "ServedRequest",
     "Server",
+    "Session",
     "SimulationResult",
     "SizeResult",
     "StepResult",
+    "StreamEvent",
     "SummaryFigures",
     "SweepResult",
     "ToolCall",
     "ToolResult",
+    "Turn",
+    "Workload",
+    "WorkloadError",
+    "WorkloadFormat",
     "calibrate",
+    "fault_parameter",
     "generate",
     "load_workload",
+    "make_router",
     "run",
     "run_async",
     "run_in_virtual_time",
@@ -71,7 +132,8 @@ def __getattr__(name: str) -> Any:
     """What is used is imported then: `import llmirage` takes next to no time."""
     if name not in _PLACE_OF:
         raise AttributeError(f"module 'llmirage' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"llmirage.{_PLACE_OF[name]}"), name)
+    place = _PLACE_OF[name]
+    value = getattr(importlib.import_module(place if "." in place else f"llmirage.{place}"), name)
     globals()[name] = value
     return value
 

@@ -22,7 +22,7 @@ from llmirage_client.choices import ArrivalPattern, EndpointName
 from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.catalogue import frame_name
-from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.measure.request_metrics import all_request_columns, request_facts
 from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.operations.run import requested_run, run_json, steps_of
@@ -79,13 +79,8 @@ class RunReport(Result):
     def _columns(self) -> Mapping[str, Any]:
         """One row a request, in the order of their start."""
         columns = self._view.columns
-        facts = {
-            "start_s": self._view.start_s,
-            "conversation": columns.conversation,
-            "turn": columns.turn_index,
-            "ok": columns.ok,
-        }
-        values = request_columns(columns, self._outcome.result.speed)
+        facts = request_facts(columns) | {"start_s": self._view.start_s}
+        values = all_request_columns(columns, self._outcome.result.speed, self._outcome.result.options)
         return facts | {frame_name(tag): one for tag, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:

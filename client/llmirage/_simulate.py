@@ -13,7 +13,7 @@ from llmirage._results import Result, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern
 from llmirage_client.measure.catalogue import frame_name
-from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.measure.request_metrics import all_request_columns, request_facts
 from llmirage_client.measure.slo import judge_failures
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
@@ -66,14 +66,8 @@ class SimulationResult(Result):
 
     def _columns(self) -> Mapping[str, Any]:
         columns = self._simulation.columns
-        facts = {
-            "start_s": columns.start_s,
-            "conversation": columns.conversation,
-            "turn": columns.turn_index,
-            "ok": columns.ok,
-            "measured": columns.measured,
-        }
-        values = request_columns(columns, 1.0)
+        facts = request_facts(columns) | {"measured": columns.measured}
+        values = all_request_columns(columns, 1.0, self._simulation.result.options)
         return facts | {frame_name(tag): one for tag, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:

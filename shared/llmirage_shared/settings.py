@@ -246,6 +246,7 @@ def under(group: str) -> Callable[..., Any]:
     """Return `setting` for one heading: `under("Load")(default, help, ...)`."""
 
     def of_group(default: Any, help: str, **about: Any) -> Any:
+        """Declare a setting of the group: a field of a dataclass. about: attributes of `About`."""
         return setting(default, group, help, **about)
 
     return of_group

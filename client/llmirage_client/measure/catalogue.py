@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from llmirage_shared.extensions import find_extension, installed
 
 
 class Figures(Protocol):
@@ -29,6 +33,17 @@ class Spec:
     def entry(self, value: float | Figures) -> dict[str, Any]:
         """Return the entry of JSON files: the unit with the statistics, or with the one value of a whole run."""
         return {"unit": self.unit, **({"avg": value} if isinstance(value, float | int) else value.as_dict())}
+
+
+@dataclass(frozen=True)
+class Metric(Spec):
+    """A metric of single requests of the user's own: an extension.
+
+    value: of the columns of a frame of the requests by name (`ttft_ms`, `osl`, `ok`, `turn`, ...; NaN where a request has
+    none), an array with one value a request, NaN for none. tag: its name, unlike those of the catalogue.
+    """
+
+    value: Callable[[Mapping[str, npt.NDArray[Any]]], npt.ArrayLike]
 
 
 def _by_tag(*specs: tuple[str, str, str]) -> dict[str, Spec]:
@@ -160,6 +175,34 @@ SHORT_NAMES: Mapping[str, str] = {
     "output_throughput": "output_token_throughput",
     "cache_hit_rate": "overall_usage_prompt_cache_read_pct",
 }
+
+
+def own_metrics(names: Iterable[str] = ()) -> list[Metric]:
+    """Return the metrics that are extensions: the installed ones and these; the catalogue has them from then on.
+
+    Raises ValueError for a name that stands for none.
+    """
+    found = []
+    for name in dict.fromkeys((*installed("metric"), *names)):
+        metric = find_extension("metric", name)
+        if not isinstance(metric, Metric):
+            raise ValueError(f"metric {name!r}: it must be an llmirage.Metric, not {metric!r}")
+        known = PER_REQUEST.get(metric.tag) or PER_CONVERSATION.get(metric.tag) or WHOLE_RUN.get(metric.tag)
+        if known is not None and not isinstance(known, Metric):
+            raise ValueError(f"metric {name!r}: there is a metric {metric.tag!r} already")
+        PER_REQUEST[metric.tag] = metric
+        found.append(metric)
+    return found
+
+
+def own_metrics_problem(names: tuple[str, ...]) -> str | None:
+    """Return why these are no metrics; None if they are."""
+    try:
+        own_metrics(names)
+    except ValueError as error:
+        return str(error)
+    return None
+
 
 _FRAME_WORDS = {long: short for short, long in reversed([*SHORT_NAMES.items()])}
 

@@ -20,7 +20,13 @@ from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
 from llmirage_client.measure.over_time import Level, levels
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
-from llmirage_client.measure.request_metrics import chunk_gaps_ms, good_requests, parse_goodput, request_columns
+from llmirage_client.measure.request_metrics import (
+    all_request_columns,
+    chunk_gaps_ms,
+    good_requests,
+    parse_goodput,
+    request_columns,
+)
 from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
 
@@ -251,7 +257,7 @@ def compute(result: RunResult) -> Metrics:
     errors = error_groups([r for r in result.records if r.phase == "profiling"])
     columns = columns_of(result.records)
     columns = columns.rows(columns.measured)
-    metrics = request_columns(columns, result.speed)
+    metrics = all_request_columns(columns, result.speed, result.options)
     scheduled = result.options.get("fixed_schedule") is True
     cost = result.client_cost or client_cost(
         result.client_cpu_s,

@@ -7,6 +7,7 @@ operations that floats and arrays do not share.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
@@ -14,10 +15,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from llmirage_client.measure.arrays import Bools, Floats, first_known, ratio
-from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES
+from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES, frame_name, own_metrics
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.record import Record
 from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
+from llmirage_shared.extensions import error_text
+
+logger = logging.getLogger("llmirage")
 
 _NAN = math.nan
 Value = TypeVar("Value", float, Floats)
@@ -204,6 +208,40 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
         found["first_turn_time_to_first_token"] = where(~later, found["time_to_first_token"])
         found["subsequent_turn_time_to_first_token"] = where(later, found["time_to_first_token"])
     return {tag: values for tag, values in found.items() if not np.isnan(values).all()}
+
+
+def all_request_columns(columns: Columns, speed: float, options: Mapping[str, Any]) -> dict[str, Floats]:
+    """Return `request_columns` with the user's own metrics, those installed and those that the options of a run name."""
+    found = request_columns(columns, speed)
+    try:
+        metrics = own_metrics(options.get("metric") or ())
+    except ValueError as error:  # files of a run that was made elsewhere
+        logger.warning("Metrics were left out: %s", error)
+        metrics = []
+    if metrics:
+        frame = {name: np.full(len(columns), np.nan) for name in map(frame_name, PER_REQUEST)}
+        frame |= {frame_name(tag): values for tag, values in found.items()} | request_facts(columns)
+    for metric in metrics:
+        try:
+            values = np.asarray(metric.value(frame), dtype=np.float64)
+            if values.shape != (len(columns),):
+                raise ValueError(f"its values have the shape {values.shape}, not ({len(columns)},)")
+        except Exception as error:
+            logger.warning("Metric %s was left out: %s", metric.tag, error_text(error))
+            continue
+        if not np.isnan(values := np.where(columns.ok, values, np.nan)).all():
+            found[metric.tag] = values
+    return found
+
+
+def request_facts(columns: Columns) -> dict[str, Any]:
+    """Return the columns of a frame that are no metrics. start_s: on the run's clock."""
+    return {
+        "start_s": columns.start_s,
+        "conversation": columns.conversation,
+        "turn": columns.turn_index,
+        "ok": columns.ok,
+    }
 
 
 def chunk_gaps_ms(columns: Columns, speed: float = 1.0) -> Floats:

@@ -15,7 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, SHORT_NAMES, WHOLE_RUN, Spec
+from llmirage_client.measure.catalogue import (
+    PER_CONVERSATION,
+    PER_REQUEST,
+    SHORT_NAMES,
+    WHOLE_RUN,
+    Spec,
+    own_metrics_problem,
+)
 from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 
@@ -186,6 +193,7 @@ def verdicts_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 def metric_named(name: str) -> Spec | None:
     """Return the metric of that tag or short name."""
     tag = SHORT_NAMES.get(name.lower(), name.lower())
+    own_metrics_problem(())  # the installed ones are in the catalogue then
     return PER_REQUEST.get(tag) or PER_CONVERSATION.get(tag) or WHOLE_RUN.get(tag)
 
 

@@ -101,6 +101,13 @@ class ReportSettings:
         needs="{} needs {slo}: it has a test case for each objective",
         flag=True,
     )
+    metric: tuple[str, ...] = _report(
+        (),
+        "Report a metric of your own, module:NAME; may be repeated. Those of installed distributions need no naming.",
+        metavar="MODULE:NAME",
+        check=at_call("llmirage_client.measure.catalogue:own_metrics_problem"),
+        unset="none",
+    )
     goodput: str | None = _report(
         None,
         'Report goodput, the requests that meet every limit, such as "ttft:200 tpot:15" in ms; names: ttft, ttst, '

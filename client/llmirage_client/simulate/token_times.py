@@ -23,7 +23,7 @@ from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
-from llmirage_client.measure.request_metrics import parse_goodput
+from llmirage_client.measure.request_metrics import all_request_columns, parse_goodput
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_shared.statistics import PERCENTILES, Summary
 
@@ -204,7 +204,9 @@ def token_metrics(rows: Sequence[TokenRow], columns: Columns, times: TokenTimes,
     limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
     failed = Counter(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
     errors = tuple(ErrorGroup(error, times) for error, times in failed.most_common())
-    metrics = compute_columns(columns, errors=errors, goodput=limits)
+    measured = columns.rows(columns.measured)
+    found_by_tag = all_request_columns(measured, 1.0, shown)
+    metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits)
     if gaps := times.gaps_ms(columns.ok & columns.measured):
         found = {**metrics.per_request, "inter_chunk_latency": gaps}
         metrics = replace(metrics, per_request={tag: found[tag] for tag in PER_REQUEST if tag in found})

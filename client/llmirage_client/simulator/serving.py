@@ -113,7 +113,9 @@ class Serving:
         """place: what messages call the list. Raises ConfigError."""
         problems: list[str] = []
         node = node_of(list(given))
-        rules = read_rules(node, place, lambda _, where, problem: problems.append(f"{where}: {problem}"), place)
+        rules = read_rules(
+            node, place, lambda _, where, problem: problems.append(f"{where}: {problem}"), place, imports=True
+        )
         if problems:
             raise ConfigError(problems)
         self._do(lambda: self.app.service.faults.add(rules))

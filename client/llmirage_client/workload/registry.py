@@ -15,8 +15,9 @@ from typing import Any
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import JsonFault, fault, parse, read_head, read_magic
-from llmirage_client.workload.format import DATASET_OFFSET, FirstKeys, Format, first_keys, never, read_options, skip
+from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, never, read_options, skip
 from llmirage_client.workload.session import Workload
+from llmirage_shared.extensions import find_extension, installed, is_extension
 
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).resolve().parents[1] / "bundled"
@@ -32,7 +33,7 @@ def find_formats() -> dict[str, Format]:
     return {declared.name: declared for declared in sorted(found, key=lambda declared: (declared.order, declared.name))}
 
 
-FORMATS: Mapping[str, Format] = find_formats()
+FORMATS: dict[str, Format] = find_formats()
 ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() for alias in declared.aliases}
 
 
@@ -47,15 +48,27 @@ def load(
     """
     name = _named(path) if format is None else ALIASES.get(format, format)
     file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
-    if name is None:
-        name = detect(file)
-    if name not in FORMATS:
-        raise fault(path, f"unknown format '{name}'; choose one of {', '.join([*FORMATS, *ALIASES])}")
-    declared = FORMATS[name].options
+    chosen = find_format(path, detect(file) if name is None else name)
+    name, declared = chosen.name, chosen.options
     itself = any(option.name == DATASET_OFFSET.name for option in declared)
     values = read_options(path, name, declared if itself else (*declared, DATASET_OFFSET), options or {}, offered or {})
     offset = 0 if itself else values.pop(DATASET_OFFSET.name)
-    return skip(replace(FORMATS[name].load(file, **values), path=path), offset)
+    return skip(replace(chosen.load(file, **values), path=path), offset)
+
+
+def find_format(path: str, name: str) -> Format:
+    """Return the format of that name, one of FORMATS or an extension. path: for the message of WorkloadError."""
+    if name in FORMATS:
+        return FORMATS[name]
+    if not is_extension("format", name):
+        raise fault(path, f"unknown format '{name}'; choose one of {', '.join([*FORMATS, *ALIASES, *installed('format')])}")
+    try:
+        found = find_extension("format", name)
+    except ValueError as error:
+        raise fault(path, str(error)) from None
+    if not isinstance(found, Format):
+        raise fault(path, f"format {name!r}: it must be an llmirage.WorkloadFormat, not {found!r}")
+    return found
 
 
 def _named(path: str) -> str | None:
@@ -73,54 +86,53 @@ def _named(path: str) -> str | None:
 
 
 def detect(path: str) -> str:
-    """Return the name of the format a file is in, judged by its content. Raises WorkloadError when none fits."""
+    """Return the name of the format a file is in, judged by its content; extensions are asked where no other format fits.
+
+    Raises WorkloadError when none does.
+    """
     if path.startswith(BUNDLED_PREFIX):
         path = resolve_bundled(path)
+    if (name := _detected(path, FORMATS)) is not None:
+        return name
+    others = {name: find_format(path, name) for name in installed("format")}
+    if others and (name := _detected(path, others)) is not None:
+        return name
+    known = FORMATS | others
     if Path(path).is_dir():
-        return _format_of_directory(Path(path))
-    magic = read_magic(path)
-    if name := next((name for name, declared in FORMATS.items() if declared.recognises_magic(magic)), None):
+        possible = ", ".join(name for name, declared in known.items() if declared.recognises_directory is not never)
+        raise fault(path, f"is a directory, and its files are not those of a format that may be one ({possible})")
+    data = read_head(path)
+    keys = first_keys(data).keys
+    number, first_line = next((number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip())
+    needs = "; ".join(f"{name} needs {declared.needs}" for name, declared in known.items())
+    raise fault(path, f"{_describe(first_line, keys)}. Known formats: {needs}", None if keys else number)
+
+
+def _detected(path: str, known: Mapping[str, Format]) -> str | None:
+    """Return the first of these formats that recognises the file."""
+
+    def first(by: str, value: object) -> str | None:
+        """Return the first format that recognises the value by this function."""
+        return next((name for name, declared in known.items() if getattr(declared, by)(value)), None)
+
+    if Path(path).is_dir():
+        return first("recognises_directory", Path(path))
+    if name := first("recognises_magic", read_magic(path)):
         return name
     data = read_head(path)
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
-    for _, line in lines[:_LINES_TO_LOOK_AT]:
-        name = _format_of(line)
-        if name is not None:
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    for line in [*lines[:_LINES_TO_LOOK_AT], data]:  # the last: a document over several lines
+        seen = first_keys(line)
+        if seen.keys and (name := first("recognises", seen.marks)):
             return name
-    seen = first_keys(data)  # a document over several lines
-    name = _format_with(seen)
-    if name is not None:
-        return name
-    number, first_line = lines[0]
-    header = first_line.decode("utf-8", "replace").strip()
-    name = next((name for name, declared in FORMATS.items() if declared.recognises_header(header)), None)
-    if name is not None:
-        return name
-    needs = "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
-    raise fault(path, f"{_describe(first_line, seen.keys)}. Known formats: {needs}", None if seen.keys else number)
-
-
-def _format_of_directory(path: Path) -> str:
-    names = [name for name, declared in FORMATS.items() if declared.recognises_directory(path)]
-    if names:
-        return names[0]
-    possible = ", ".join(name for name, declared in FORMATS.items() if declared.recognises_directory is not never)
-    raise fault(str(path), f"is a directory, and its files are not those of a format that may be one ({possible})")
-
-
-def _format_of(line: bytes) -> str | None:
-    name = _format_with(first_keys(line))
-    if name is not None or not line.lstrip().startswith(b"["):
-        return name
-    try:
-        value = parse(line)
-    except JsonFault:
-        return None
-    return next((name for name, declared in FORMATS.items() if declared.recognises_array(value)), None)
-
-
-def _format_with(seen: FirstKeys) -> str | None:
-    return next((name for name, declared in FORMATS.items() if seen.keys and declared.recognises(seen.marks)), None)
+        if line is not data and line.lstrip().startswith(b"["):
+            try:
+                value = parse(line)
+            except JsonFault:
+                continue
+            if name := first("recognises_array", value):
+                return name
+    return first("recognises_header", lines[0].decode("utf-8", "replace").strip())
 
 
 def _describe(first_line: bytes, keys: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from dataclasses import asdict
 
 import click
 
-from llmirage_server.faults.registry import FAULTS, FaultDescription, described, parameter_texts
+from llmirage_server.faults.registry import FAULTS, FaultDescription, described, find_fault, parameter_texts
 from llmirage_server.faults.rule import Conditions
+from llmirage_shared.extensions import installed
 from llmirage_shared.settings import ConfigError, did_you_mean
 
 _WIDTH = 100
@@ -19,9 +20,14 @@ _INDENT = 20
 
 def faults(kind: str | None, json: bool) -> None:
     """Raises ConfigError for a fault that does not exist."""
-    if kind is not None and kind not in FAULTS:
-        raise ConfigError([f"there is no fault {kind!r}{did_you_mean(kind, FAULTS)}; there are {', '.join(FAULTS)}"])
-    chosen = [described(FAULTS[kind])] if kind is not None else list(map(described, FAULTS.values()))
+    known = [*FAULTS, *installed("fault")]
+    try:
+        found = {name: find_fault(name, imports=True) for name in (known if kind is None else [kind])}
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if kind is not None and found[kind] is None:
+        raise ConfigError([f"there is no fault {kind!r}{did_you_mean(kind, known)}; there are {', '.join(known)}"])
+    chosen = [described(fault) for fault in found.values() if fault is not None]
     if json:
         click.echo(json_module.dumps([asdict(fault) for fault in chosen], indent=2))
     elif kind is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from json import dumps
 from pathlib import Path
 
@@ -21,7 +22,7 @@ EXAMPLE_FILE = SCHEMA_FILE.with_name("example.yaml")
 
 def check(files: tuple[str, ...], json: bool) -> None:
     try:
-        script = read_scripts(files, read_rule)
+        script = read_scripts(files, partial(read_rule, imports=True))
     except ConfigError as error:
         if json:
             click.echo(dumps({"files": files, "valid": False, "problems": error.problems}))

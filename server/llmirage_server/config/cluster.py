@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
+from llmirage_shared.extensions import is_extension
 from llmirage_shared.settings import About, at_call, did_you_mean, make_plain, settings_of, under
 
 AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]
 DialectChoice = Literal["openai", "vllm", "sglang", "trtllm"]
-ReplyKind = Literal["prose", "echo"]
 ReplayTiming = Literal["recorded", "cluster", "none"]
 OnMiss = Literal["error", "generated", "record"]
 Role = Literal["both", "prefill", "decode"]
@@ -30,9 +30,18 @@ _transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster 
 
 
 def _router_problem(name: str) -> str | None:
-    if name in ROUTERS or ":" in name:
+    if name in ROUTERS or is_extension("router", name):
         return None
     return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
+
+
+_REPLIES = ("prose", "echo")
+
+
+def _replies_problem(name: str) -> str | None:
+    if name in _REPLIES or is_extension("reply source", name):
+        return None
+    return f"must be one of {', '.join(_REPLIES)}, or module:function; not {name!r}{did_you_mean(name, _REPLIES)}"
 
 
 def read_speed(value: Any) -> float:
@@ -189,7 +198,13 @@ class ClusterConfig(InstanceSettings):
     tokenizer: str | None = _replies(
         None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one", flag="serve"
     )
-    replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.", flag="serve")
+    replies: str = _replies(
+        "prose",
+        "What is said: prose, echo (the user's own words), or your own module:function.",
+        flag="serve",
+        check=_replies_problem,
+        names=lambda: _REPLIES,
+    )
     script: tuple[str, ...] = _replies(
         (),
         "Scripted replies, in YAML or JSON; may be repeated (docs/scripts.md).",

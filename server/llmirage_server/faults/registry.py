@@ -28,6 +28,7 @@ from llmirage_server.faults.streams import (
     StallFault,
     TornUtf8Fault,
 )
+from llmirage_shared.extensions import find_extension, installed
 from llmirage_shared.settings import About, settings_of
 
 FAULTS: Mapping[str, type[InjectedFault]] = {
@@ -38,6 +39,26 @@ FAULTS: Mapping[str, type[InjectedFault]] = {
         *(EmptyBody, WrongContentType, CrashFault),
     )
 }
+
+
+def find_fault(kind: str, *, imports: bool) -> type[InjectedFault] | None:
+    """Return the class of a kind, one of FAULTS or an extension; None if there is none.
+
+    imports: whether `module:NAME` may be imported, which no request may ask for. Raises ValueError for a module that cannot
+    be imported, or something that is no fault.
+    """
+    if kind in FAULTS:
+        return FAULTS[kind]
+    if kind not in installed("fault") and not (imports and ":" in kind):
+        return None
+    found = find_extension("fault", kind)
+    if not (isinstance(found, type) and issubclass(found, InjectedFault)):
+        raise ValueError(f"fault {kind!r}: it must be a subclass of llmirage.InjectedFault, not {found!r}")
+    if not hasattr(found, "kind"):
+        found.kind = kind
+    if not hasattr(found, "example"):
+        found.example = kind
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from llmirage_server.faults.fault import InjectedFault
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.registry import FAULTS, find_fault
+from llmirage_shared.extensions import installed
 from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of, under
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
@@ -189,22 +190,22 @@ def read_faults_file(path: str) -> list[FaultRule]:
         if entry.key != "faults":
             report(entry.line, entry.key, f"unknown key{did_you_mean(entry.key, ['faults'])}; known: faults")
             continue
-        rules += read_rules(entry.node, "faults", report, path)
+        rules += read_rules(entry.node, "faults", report, path, imports=True)
     if problems:
         raise ConfigError(problems)
     return rules
 
 
-def read_rules(node: YamlNode, place: str, report: Report, source: str = "") -> list[FaultRule]:
-    """A list of faults. source: where it stands, for the lists of faults in force."""
+def read_rules(node: YamlNode, place: str, report: Report, source: str = "", *, imports: bool = False) -> list[FaultRule]:
+    """A list of faults. source: where it stands, for the lists of faults in force. imports: as `find_fault` has it."""
     if node.items is None:
         report(node.line, place, "must be a list of faults, each such as {kind: status, status: 503}")
         return []
-    read = [read_rule(item, f"{place}[{index}]", report, source) for index, item in enumerate(node.items)]
+    read = [read_rule(item, f"{place}[{index}]", report, source, imports=imports) for index, item in enumerate(node.items)]
     return [rule for rule in read if rule is not None]
 
 
-def read_rule(node: YamlNode, place: str, report: Report, source: str = "") -> FaultRule | None:
+def read_rule(node: YamlNode, place: str, report: Report, source: str = "", *, imports: bool = False) -> FaultRule | None:
     """One fault with its conditions: `{kind: NAME, ...}`, or in one line `NAME; parameter=value; ...`.
 
     None if something is wrong with it, which `report` has been told.
@@ -218,11 +219,16 @@ def read_rule(node: YamlNode, place: str, report: Report, source: str = "") -> F
     if not kinds:
         report(node.line, place, f"kind is missing: one of {', '.join(FAULTS)}")
         return None
-    kind = FAULTS.get(str(kinds[0].node.value))
+    said = kinds[0].node.value
+    try:
+        kind = find_fault(str(said), imports=imports)
+    except ValueError as error:
+        report(kinds[0].line, f"{place}.kind", str(error))
+        return None
     if kind is None:
-        said = kinds[0].node.value
+        known = [*FAULTS, *installed("fault")]
         report(
-            kinds[0].line, f"{place}.kind", f"there is no fault {said!r}{did_you_mean(said, FAULTS)}; see `llmirage faults`"
+            kinds[0].line, f"{place}.kind", f"there is no fault {said!r}{did_you_mean(said, known)}; see `llmirage faults`"
         )
         return None
     reader = _RuleReader(kind, place, report)

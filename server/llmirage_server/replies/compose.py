@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
 from llmirage_server.replies.draft import Draft, stopped_at_token, with_end_shown
-from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
+from llmirage_server.replies.lengths import thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import editor_input, patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
-from llmirage_server.replies.prose import EchoReplies, ProseReplies, conversation_key
+from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.reply import (
     ANY_OBJECT,
     AUTO,
@@ -32,7 +32,7 @@ from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.tokens import Tokenizer
 
 _MOST_QUOTED = 500  # characters of a tool's result
 _MOST_KEPT = 2_000  # characters of the files that a summary keeps
@@ -224,28 +224,3 @@ def grammar_text(shape: Grammar, seed: int) -> str:
     if shape.syntax == "lark":
         return grammar.text_for(shape.definition, seed)
     return strings.whole_match(shape.definition, seed)
-
-
-ReplyKind = Literal["prose", "echo"]
-REPLY_KINDS: tuple[ReplyKind, ...] = ("prose", "echo")
-
-
-def make_reply_source(
-    kind: ReplyKind,
-    tokenizer: Tokenizer,
-    seed: int = 0,
-    *,
-    exact_length: bool = False,
-    lengths: ReplyLengths | None = None,
-    remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
-) -> ReplySource:
-    """The source of that name. Raises ValueError listing the choices for any other.
-
-    exact_length is theirs; lengths and remember are those of prose.
-    """
-    if kind == "prose":
-        prose = ProseReplies(tokenizer, seed, exact_length=exact_length, lengths=lengths, remember=remember)
-        return ComposedReplies(tokenizer, prose, seed)
-    if kind == "echo":
-        return ComposedReplies(tokenizer, EchoReplies(tokenizer, exact_length=exact_length), seed, converses=False)
-    raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llmirage_server.faults.rule import read_rule
@@ -144,7 +145,7 @@ class LoadedScripts:
         return ScriptedAnswer(matches, found.reply.usage)
 
     def _of_files(self) -> Script:
-        return self._prepared(read_scripts(self.paths, read_rule))
+        return self._prepared(read_scripts(self.paths, partial(read_rule, imports=True)))
 
     def _of_data(self, data: Mapping[str, Any]) -> Script:
         name = f"script {self._scripts + 1}" if self._scripts else "script"

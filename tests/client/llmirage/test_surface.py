@@ -26,16 +26,20 @@ from llmirage_client.simulator.pools import ClusterConfig, StepSettings
 ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
-    "CalibrationResult", "ClientVerdict", "Cluster", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
-    "LoadedWorkload", "Result", "RunReport", "RunSweep", "ServedRequest", "Server", "SimulationResult", "SizeResult",
-    "StepResult",
-    "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload",
-    "run", "run_async", "run_in_virtual_time", "simulate", "size", "step", "sweep",
+    "CalibrationResult", "ClientVerdict", "Close", "Cluster", "ConfigError", "ExpectationError", "FaultAtToken",
+    "FaultOnOrder", "FormatOption", "InjectedFault", "InstanceView", "JudgedRule", "LoadedWorkload", "Metric",
+    "Pause", "Problem", "ReplyRequest", "RequestView", "Result", "Router", "RunReport", "RunSweep",
+    "ServedRequest", "Server", "Session", "SimulationResult", "SizeResult", "StepResult", "StreamEvent",
+    "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "Turn", "Workload", "WorkloadError",
+    "WorkloadFormat", "calibrate", "fault_parameter", "generate", "load_workload", "make_router", "run",
+    "run_async", "run_in_virtual_time", "simulate", "size", "step", "sweep",
 ]  # fmt: skip
 FUNCTIONS = {
     "calibrate": "*runs, engine_log",
     "generate": "preset='agent-chain', *, set",
+    "fault_parameter": "default, help, **about",
     "load_workload": "file, *, format",
+    "make_router": "name, seed=0",
     "run": "workload=None, *, progress=None, url",
     "run_async": "workload=None, *, progress=None, url",
     "run_in_virtual_time": "main",

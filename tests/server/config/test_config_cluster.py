@@ -174,7 +174,7 @@ def test_every_setting_is_a_flag_and_every_alias_means_one() -> None:
     ("arguments", "part"),
     [
         (["--router", "round_robbin"], "or module:function; not 'round_robbin' (did you mean 'round_robin'?)"),
-        (["--replies", "rhyme"], "must be one of prose, echo; not 'rhyme'"),
+        (["--replies", "rhyme"], "must be one of prose, echo, or module:function; not 'rhyme'"),
         (["--speed", "fast"], "must be above 0, or max, not 'fast'"),
         (["--speed", "-1"], "must be above 0, or max, not -1"),
         (["--instances", "two"], "must be a whole number, not 'two'"),

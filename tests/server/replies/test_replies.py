@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.replies.compose import make_reply_source
+from llmirage_server.replies.choose import make_reply_source
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.prose import EchoReplies, ProseReplies, conversation_key
 from llmirage_server.replies.reply import Reply, ReplyRequest
@@ -205,7 +205,7 @@ def test_one_changed_token_changes_the_conversation() -> None:
 def test_another_process_replies_the_same() -> None:
     program = (
         "from llmirage_shared.tokenizer_loader import embedded;"
-        "from llmirage_server.replies.compose import make_reply_source;"
+        "from llmirage_server.replies.choose import make_reply_source;"
         "from llmirage_server.replies.reply import ReplyRequest; t = embedded();"
         "print(make_reply_source('prose', t, 1).reply(ReplyRequest(t.encode('Hi'), 'Hi', 50, 1000, seed=3)).text)"
     )
@@ -304,8 +304,8 @@ def test_impossible_lengths_are_refused(fields: dict[str, float], said: str) -> 
 def test_sources_are_chosen_by_name() -> None:
     assert isinstance(make_reply_source("prose", TOKENIZER, 1)._texts, ProseReplies)  # type: ignore[attr-defined]
     assert isinstance(make_reply_source("echo", TOKENIZER, 1)._texts, EchoReplies)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="unknown reply source 'poem'; choose from prose, echo"):
-        make_reply_source("poem", TOKENIZER, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reply source 'poem': write it as module:name"):
+        make_reply_source("poem", TOKENIZER, 1)
 
 
 def test_long_prose_is_more_than_the_event_loop_has_time_for() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from llmirage_server.cluster.routers.base import Router, RouterError
 from llmirage_server.cluster.routers.builtin import (
@@ -15,6 +14,8 @@ from llmirage_server.cluster.routers.builtin import (
     RoundRobin,
     SessionAffinity,
 )
+from llmirage_shared.extensions import is_extension
+from llmirage_shared.settings import did_you_mean
 
 __all__ = ["ROUTERS", "Router", "RouterError", "make_router"]
 
@@ -30,13 +31,12 @@ ROUTERS: dict[str, Callable[[int], Router]] = {
 
 
 def make_router(name: str, seed: int = 0) -> Router:
-    """Return a router by its name, or a user's own by `module:name` (see `routers/custom.py`). Raises ValueError."""
-    if ":" in name:
+    """Return a router by its name, or an extension (see `routers/custom.py`). Raises ValueError."""
+    if name in ROUTERS:
+        return ROUTERS[name](seed)
+    if is_extension("router", name):
         from llmirage_server.cluster.routers.custom import custom_router
 
         return custom_router(name, seed)
-    if name not in ROUTERS:
-        near = get_close_matches(name, ROUTERS, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown router {name!r}{hint}: choose one of {', '.join(ROUTERS)}, or module:name of your own")
-    return ROUTERS[name](seed)
+    hint = did_you_mean(name, ROUTERS)
+    raise ValueError(f"unknown router {name!r}{hint}: choose one of {', '.join(ROUTERS)}, or module:name of your own")

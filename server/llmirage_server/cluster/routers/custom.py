@@ -1,4 +1,4 @@
-"""Routers of the user's own, named `module:name`; the module is found as Python finds it, or in the working directory.
+"""Routers of the user's own: extensions, named `module:name` or by an entry point.
 
 The name is one of these two:
 
@@ -13,19 +13,16 @@ The name is one of these two:
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request, TokenIds
 from llmirage_server.cluster.routers.base import Router, RouterError, key_of
+from llmirage_shared.extensions import error_text, find_extension
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class CustomRouter(Router):
         try:
             position = self._choose(request, instances)
         except Exception as error:
-            raise RouterError(f"router {self._name!r} raised {_error_text(error)}") from error
+            raise RouterError(f"router {self._name!r} raised {error_text(error)}") from error
         if isinstance(position, bool) or not hasattr(position, "__index__"):
             raise RouterError(
                 f"router {self._name!r} returned {position!r} of type {type(position).__name__}: it must return an int, the "
@@ -119,22 +116,24 @@ class CustomRouter(Router):
         try:
             self._forget(index)
         except Exception as error:
-            raise RouterError(f"router {self._name!r} raised {_error_text(error)} in forget") from error
+            raise RouterError(f"router {self._name!r} raised {error_text(error)} in forget") from error
 
 
 def custom_router(name: str, seed: int) -> Router:
     """Return the router named `module:name`. Raises ValueError, in one line, if it cannot be imported or does not fit."""
-    found = _find(name)
+    found = find_extension("router", name)
+    if not callable(found):
+        raise ValueError(f"router {name!r}: it is {_article(type(found).__name__)}, not something that can be called")
     match _required_arguments(name, found):
         case 1:
             try:
                 router = found(seed)
             except Exception as error:
-                raise ValueError(f"router {name!r}: making it with the seed failed: {_error_text(error)}") from error
+                raise ValueError(f"router {name!r}: making it with the seed failed: {error_text(error)}") from error
             if not isinstance(router, Router):
                 raise ValueError(
-                    f"router {name!r}: a factory of one argument, the seed, must return a Router of "
-                    f"llmirage_server.cluster.routers, not {_article(type(router).__name__)}; a function that chooses takes "
+                    f"router {name!r}: a factory of one argument, the seed, must return an "
+                    f"llmirage.Router, not {_article(type(router).__name__)}; a function that chooses takes "
                     "two, the request and the instances"
                 )
             return CustomRouter(name, router.choose, router.forget)
@@ -151,43 +150,14 @@ def custom_router(name: str, seed: int) -> Router:
             )
 
 
-def _find(name: str) -> Callable[..., Any]:
-    module_name, _, path = name.partition(":")
-    if not module_name or not path:
-        raise ValueError(f"router {name!r}: write it as module:name, like my_routers:pick")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # at the end: a file here must not hide an installed package
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        moved = isinstance(error, ModuleNotFoundError) and error.name == "llmirage_server.cluster.router"
-        hint = " (Router and make_router are in llmirage_server.cluster.routers now)" if moved else ""
-        raise ValueError(f"router {name!r}: cannot import {module_name!r}: {_error_text(error)}{hint}") from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), 1)
-            hint = f": did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"router {name!r}: {module_name!r} has no {path!r}{hint}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"router {name!r}: it is {_article(type(found).__name__)}, not something that can be called")
-    function: Callable[..., Any] = found
-    return function
-
-
 def _required_arguments(name: str, function: Callable[..., Any]) -> int:
     """Return the number of arguments that must be given by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"router {name!r}: its arguments are not known: {_error_text(error)}") from error
+        raise ValueError(f"router {name!r}: its arguments are not known: {error_text(error)}") from error
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in by_position and p.default is p.empty for p in parameters)
-
-
-def _error_text(error: Exception) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _article(noun: str) -> str:

@@ -82,8 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "needy_router.py").write_text("import not_there_at_all\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", __import__("sys").path.copy())
-    (tmp_path / "old_router.py").write_text("from llmirage_server.cluster.router import Router\n", encoding="utf-8")
-    for name in ("own_routers", "broken_router", "needy_router", "old_router"):
+    for name in ("own_routers", "broken_router", "needy_router"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     return tmp_path
 
@@ -187,8 +186,8 @@ def test_what_goes_wrong_while_choosing_is_never_passed_over(name: str, said: st
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("own_routers:", "router 'own_routers:': write it as module:name, like my_routers:pick"),
-        (":pick", "router ':pick': write it as module:name, like my_routers:pick"),
+        ("own_routers:", "router 'own_routers:': write it as module:name, like my_routers:mine"),
+        (":pick", "router ':pick': write it as module:name, like my_routers:mine"),
         (
             "no_such_module:pick",
             "router 'no_such_module:pick': cannot import 'no_such_module': ModuleNotFoundError: "
@@ -199,13 +198,8 @@ def test_what_goes_wrong_while_choosing_is_never_passed_over(name: str, said: st
             "router 'needy_router:f': cannot import 'needy_router': ModuleNotFoundError: No module named 'not_there_at_all'",
         ),
         (
-            "old_router:f",
-            "router 'old_router:f': cannot import 'old_router': ModuleNotFoundError: No module named "
-            "'llmirage_server.cluster.router' (Router and make_router are in llmirage_server.cluster.routers now)",
-        ),
-        (
             "own_routers:most_cahced",
-            "router 'own_routers:most_cahced': 'own_routers' has no 'most_cahced': did you mean 'most_cached'?",
+            "router 'own_routers:most_cahced': 'own_routers' has no 'most_cahced' (did you mean 'most_cached'?)",
         ),
         ("own_routers:zzzzzz", "router 'own_routers:zzzzzz': 'own_routers' has no 'zzzzzz'"),
         ("own_routers:number", "router 'own_routers:number': it is an int, not something that can be called"),
@@ -225,8 +219,8 @@ def test_what_goes_wrong_while_choosing_is_never_passed_over(name: str, said: st
         ),
         (
             "own_routers:wrong_factory",
-            "router 'own_routers:wrong_factory': a factory of one argument, the seed, must return a Router of "
-            "llmirage_server.cluster.routers, not a dict; a function that chooses takes two, the request and the instances",
+            "router 'own_routers:wrong_factory': a factory of one argument, the seed, must return an "
+            "llmirage.Router, not a dict; a function that chooses takes two, the request and the instances",
         ),
     ],
 )
