@@ -20,7 +20,7 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
-from pages import BEFORE, ELSEWHERE, PAGES, ROOT, blocks, commands, give_files
+from pages import ELSEWHERE, PAGES, ROOT, blocks, commands, give_files
 from terminal import Terminal
 
 MOST_S = 60.0  # from the wheel to the example's result
@@ -73,7 +73,7 @@ class Stranger:
         folder.mkdir()
         give_files(folder, README)
         lines = [line for block in blocks(README) for line in commands(block)]
-        typed = [*(f"llmirage {line} --url localhost:8000" for line in BEFORE[README.name]), *lines, *OWN_TOKENIZER]
+        typed = [*lines, *OWN_TOKENIZER]
         with Terminal(folder, SERVERS, self.binaries, {"KEY": "secret"}) as terminal:
             terminal.type(_here("llmirage serve"))
             for line in typed:

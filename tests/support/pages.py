@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "from").glob("*.md"))]
 TYPED_PAGES = sorted([*(DOCS / "start").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
 """Those for newcomers: tests/test_typed_pages.py types them in a shell, tests/test_pages.py all others in one process."""
 
@@ -17,9 +17,10 @@ ELSEWHERE = {
     "ray start ": "a cluster of Ray",
     " --executor ray ": "a cluster of Ray: tests/client/workers",
     "pip install ": "a package index: tools/wheel_tests.py",
-    "uvx llmirage": "uv and a package index",
-    "pipx run llmirage": "pipx and a package index",
+    "uvx ": "uv and a package index",
+    "pipx run ": "pipx and a package index",
     "docker ": "docker: tests/deploy reads what it is given",
+    "npx ": "node and packages: tests/clients/test_node_helper.py",
     "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
 }
 """Parts of commands that no page's test runs, and what they need."""
@@ -34,23 +35,24 @@ NEEDS_A_PORT = {
 """Parts of commands that cannot run in one process without a port."""
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {
-    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER, "recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
+    "README.md": {"recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
     "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
     "docs/faults.md": {"faults.yaml": "yaml"},
-    "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"}
-    | {
+    "docs/from/aimock.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
+    "docs/from/aiperf.md": {"dag.jsonl": WORKLOAD},
+    "docs/from/evalscope.md": {"conversations.jsonl": "json"},
+    "docs/from/vcr.md": {
         name: f"tests/data/recordings/{Path(name).name}"
         for name in ("cassettes/test_agent.yaml", "pairs.jsonl", "batch_input.jsonl", "batch_output.jsonl")
     },
+    "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"},
     "docs/routers.md": {"my_routers.py": "python"},
-    "docs/scripts.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
     "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
     "docs/studies.md": {"study.yaml": "yaml"},
 }
 """By page and name: a file of the repository, or a language: the page's first block of YAML, all of Python."""
 _RUN = "run bundled:dag-example --artifact-dir"
 BEFORE = {
-    "README.md": ["run bundled:chat --concurrency 8 --artifact-dir artifacts/RUN"],
     "docs/calibrate.md": ["serve --model llama-3.1-8b --gpu h100_sxm --instances 1 --weights bf16"],
     "docs/report.md": [f"{_RUN} {folder}" for folder in ("artifacts/RUN", "artifacts/SWEEP/1", "runs/a", "runs/b", "runs/c")]
     + ["run bundled:dag-example"],

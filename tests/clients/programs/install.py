@@ -42,7 +42,7 @@ NEWER = {"inference-perf": "3.12"}  # what needs a newer Python than llmirage
 NODE = {
     "codex": ["@openai/codex"],
     "claude-code": ["@anthropic-ai/claude-code"],
-    "node-sdks": ["ai", "@ai-sdk/openai", "openai", "zod"],
+    "node-sdks": ["ai", "@ai-sdk/openai", "jest", "openai", "vitest", "zod"],
     "opencode": ["opencode-ai"],
     "promptfoo": ["promptfoo"],
     "qwen-code": ["@qwen-code/qwen-code"],
