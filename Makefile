@@ -97,8 +97,9 @@ docs: .venv/.dev  ## rewrite the reference pages of docs/ from the commands, the
 	@$(BIN)/python tools/table_docs.py $(TABLES)
 	@$(BIN)/python tools/python_docs.py docs/python-api.md
 
-docs-site: .venv/.site  ## build the documentation site into build/site, offline; a dead link or anchor fails
+docs-site: .venv/.site  ## build the documentation site into build/site, offline; a dead link, or a search that misses, fails
 	@$(BIN)/zensical build --clean --strict
+	@$(BIN)/python tools/llms_txt.py build/site
 	@$(BIN)/python tools/check_site.py build/site
 
 pictures: .venv/.dev  ## the pictures of README.md and docs/ anew (chromium, chromedriver; a minute on a quiet machine); ARGS=demo

@@ -1,4 +1,4 @@
-"""Judge the built documentation site: exit 1 with a line for each dead link, dead anchor, and thing fetched from elsewhere.
+"""Judge the built documentation site: exit 1 with a line for each dead link or anchor, thing fetched from elsewhere, search that misses.
 
 Usage: python tools/check_site.py build/site     (make docs-site)
 
@@ -8,6 +8,8 @@ written as HTML, and entries of the navigation; all of these are in the built pa
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +17,17 @@ from urllib.parse import unquote, urlsplit
 
 _FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 _FETCHED_RELATIONS = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch"}
+
+
+SEARCHES = {
+    "inject timeout": "faults.html",
+    "inject error": "faults.html",
+    "install": "deploy.html",
+    "vitest": "node.html",
+    "cassette": "from/vcr.html",
+    "accuracy": "accuracy.html",
+}
+"""What people type into the search, and the page among whose sections it must be found, in a heading or the text below it."""
 
 
 class _Page(HTMLParser):
@@ -68,6 +81,24 @@ def problems_of(site: Path) -> list[str]:
     return problems + [f"{path.relative_to(site)}: no page leads here" for path in lost]
 
 
+def missed_searches(site: Path) -> list[str]:
+    """Return a sentence for each search of SEARCHES whose words no section of its page has all of."""
+    sections = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
+
+    def has(section: dict[str, str], word: str) -> bool:
+        return re.search(rf"\b{word}", f"{section['title']} {section['text']}", re.IGNORECASE) is not None
+
+    return [
+        f"the search for {query!r} finds nothing in {page}"
+        for query, page in SEARCHES.items()
+        if not any(
+            section["location"].partition("#")[0] == page and all(has(section, word) for word in query.split())
+            for section in sections
+        )
+    ]
+
+
 if __name__ == "__main__":
-    found = problems_of(Path(sys.argv[1]).resolve())
+    place = Path(sys.argv[1]).resolve()
+    found = [*problems_of(place), *missed_searches(place)]
     sys.exit("\n".join(found) if found else 0)

@@ -27,6 +27,7 @@ ELSEWHERE = {
 
 NEEDS_A_PORT = {
     "curl http://localhost": "curl and a port: tests/test_readme.py, tests/test_typed_pages.py",
+    "curl -s 'http://localhost": "curl and a port: tests/test_typed_pages.py",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
     "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py, tests/test_typed_pages.py",
     "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",

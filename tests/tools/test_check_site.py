@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,17 @@ def test_a_page_that_no_other_page_leads_to_is_told(tmp_path: Path) -> None:
 def test_a_folder_without_pages_is_no_site(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         check_site.problems_of(tmp_path)
+
+
+def test_a_search_is_found_where_one_section_of_its_page_has_all_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = [
+        {"location": "faults.html#a", "title": "Inject a fault", "text": "<p>Errors</p>"},
+        {"location": "faults.html#b", "title": "Others", "text": "<p>A timeout</p>"},
+        {"location": "load.html", "title": "Load", "text": "inject timeouts"},
+    ]
+    (tmp_path / "search.json").write_text(json.dumps({"items": sections}), encoding="utf-8")
+    searches = {"inject error": "faults.html", "inject timeout": "faults.html", "inject  TIMEOUT": "load.html"}
+    monkeypatch.setattr(check_site, "SEARCHES", searches)
+    assert check_site.missed_searches(tmp_path) == ["the search for 'inject timeout' finds nothing in faults.html"]

@@ -1,0 +1,40 @@
+"""llms.txt: every page of the navigation, once, with what it is about."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from pages import DOCS, ROOT
+
+_spec = importlib.util.spec_from_file_location("llms_txt", ROOT / "tools/llms_txt.py")
+assert _spec is not None
+assert _spec.loader is not None
+llms_txt = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(llms_txt)
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("# Title\n\nOne [sentence](x.md) of\n`two` lines. Another.\n", "One sentence of two lines. Another."),
+        (f"# Title\n\nShort. {'long ' * 12}enough. The rest.\n", f"Short. {'long ' * 12}enough."),
+        ("# Title\n\n| a |\n|---|\n\n- a list\n\nUse 1.5 of it:\n", "Use 1.5 of it"),
+        ("# Title\n\n<!-- x -->\n", ""),
+    ],
+)
+def test_how_a_page_begins(page: str, said: str) -> None:
+    assert llms_txt.beginning(page) == said
+
+
+def test_every_page_is_listed_once_under_its_heading_with_a_sentence() -> None:
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    text = llms_txt.text(settings, DOCS)
+    listed = re.findall(r"^- \[.+\]\((\S+\.md)\): .{10,}$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == ["First five minutes", "How to", "Reference", "Explanation"]
+    assert text.startswith("# llmirage\n\n> ")
