@@ -25,6 +25,7 @@ from llmirage_client.simulator.cluster_settings import (
     effect_notes,
 )
 from llmirage_client.simulator.deployments import (
+    OF_SPLIT,
     InstanceShape,
     Refused,
     assumed,
@@ -96,7 +97,8 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
             runners_up=settings.runners_up,
             progress=progress.begin,
         )
-    return SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
+    considered = [*shapes, *(one.shape for one in refused)]
+    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered), sizing)
 
 
 _OF_THE_RATE = (
@@ -144,7 +146,8 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     prices, price_source = _prices(gpus, settings)
     with progress:
         found = max_rates(base, shapes, refused, trials, settings.instances or base.instances, progress.begin)
-    return MaxRateReport(Question(base, traffic, objectives, price_source, notes), found, prices)
+    considered = [*shapes, *(one.shape for one in refused)]
+    return MaxRateReport(Question(base, traffic, objectives, price_source, notes, considered), found, prices)
 
 
 def _asked(
@@ -188,11 +191,13 @@ def _asked(
     looked_at = [*asked, *(shape.config(base, several) for shape in possible), *([] if possible else plans)]
     check_effect(looked_at)
     notes += effect_notes(looked_at)
-    varied = () if base.pools else ("tensor_parallel_size", *([] if settings.max_rate else ["instances"]))
+    number_given = not settings.max_rate or settings.instances is not None
+    of_answer = () if base.pools else OF_SPLIT  # told with each
+    varied = () if base.pools else ("tensor_parallel_size", *(["instances"] if number_given else []))
     given = [
         name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if getattr(settings, flag)
     ]
-    notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
+    notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given, *of_answer)]
     return objectives, base, possible, refused, notes
 
 

@@ -79,12 +79,23 @@ class SizingSettings:
         usual=True,
     )
     pps: tuple[int, ...] | None = _sizes(
-        "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits", flag=True
+        "Pipeline-parallel sizes.",
+        aliases=("pp", "pipeline_parallel_size"),
+        unset="1; 2 or 4 if nothing else fits",
+        flag=True,
     )
     dps: tuple[int, ...] | None = _sizes(
-        "Attention data-parallel sizes, for mixture-of-experts models.", aliases=("dp", "data_parallel_size"), flag=True
+        "Attention data-parallel sizes, for mixture-of-experts models.",
+        aliases=("dp", "data_parallel_size"),
+        unset="those that suit the other sizes",
+        flag=True,
     )
-    eps: tuple[int, ...] | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"), flag=True)
+    eps: tuple[int, ...] | None = _sizes(
+        "Expert-parallel sizes.",
+        aliases=("ep", "expert_parallel_size"),
+        unset="1, and all GPUs of an instance",
+        flag=True,
+    )
     instances: int | None = _shapes(
         None,
         "Number of instances, with --max-rate.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
@@ -118,9 +119,10 @@ def shapes(
 ) -> tuple[list[InstanceShape], list[Refused]]:
     """Every shape worth a try, and those that cannot be.
 
-    Sizes that are given are all tried with each other. Without any: tensor parallelism over 1 to 8 GPUs that the fast link
-    joins; for a mixture of experts also with its experts spread whole over them, and with attention data parallelism; and
-    pipelines of two stages where nothing else fits on a GPU. Raises ConfigError for unknown names.
+    Sizes that are given are all tried with each other; a size that is not given is searched as far as it can matter:
+    tensor parallelism over 1 to 8 GPUs that the fast link joins; for a mixture of experts also with its experts spread
+    whole over them, and with attention data parallelism; and pipelines of two or four stages where nothing else fits on a
+    GPU. Raises ConfigError for unknown names.
     """
     problems: list[str] = []
     look_up(find_model, "model", base.model, problems)
@@ -132,40 +134,47 @@ def shapes(
         raise ConfigError(problems)
     possible: list[InstanceShape] = []
     refused: list[Refused] = []
-    asked = bool(tps or pps or dps or eps)
     published = find_model(base.model).native_weights
     formats = dict.fromkeys(published if name == "auto" else name for name in weights)
     for gpu in dict.fromkeys(find_gpu(name).key if not name.endswith((".yaml", ".yml")) else name for name in gpus):
-        for engine in dict.fromkeys(engines):
-            for dtype in formats:
-                splits = list(_asked(tps, pps, dps, eps) if asked else _usual(base.model, gpu))
-                tried = [InstanceShape(gpu, engine, dtype, *split) for split in splits]
-                fit = [shape for shape in tried if not _refusal(base, shape, refused)]
-                if not fit and not asked:
-                    most = max(tp for tp, *_ in splits)
-                    deep = InstanceShape(gpu, engine, dtype, most, 2, 1, most if _experts(base.model) else 1)
-                    fit = [deep] if not _refusal(base, deep, refused) else []
+        stages = _stages(gpu, find_model(base.model).experts > 1, tps, dps, eps)
+        widest = max(tp * dp for tp, dp, _ in stages)
+        deep = [stage for stage in stages if stage[0] * stage[1] == widest]
+        for engine, dtype in product(dict.fromkeys(engines), formats):
+            for place, depths in enumerate([pps] if pps else _DEPTHS):
+                splits = product(depths, deep if place else stages)
+                tried = [InstanceShape(gpu, engine, dtype, tp, pp, dp, ep) for pp, (tp, dp, ep) in splits]
+                fit = [shape for shape in tried if not _refusal(base, shape, [] if place else refused)]
                 possible += fit
+                if fit:
+                    break
     return possible, refused
 
 
-def _experts(model: str) -> int:
-    return find_model(model).experts
+_Stage = tuple[int, int, int]  # tensor, attention data and expert parallelism
+_DEPTHS: tuple[tuple[int, ...], ...] = ((1,), (2,), (4,))  # the next where nothing fits
 
 
-def _asked(
-    tps: Sequence[int], pps: Sequence[int], dps: Sequence[int], eps: Sequence[int]
-) -> Iterator[tuple[int, int, int, int]]:
-    yield from ((tp, pp, dp, ep) for tp in tps or (1,) for pp in pps or (1,) for dp in dps or (1,) for ep in eps or (1,))
+def _stages(gpu: str, moe: bool, tps: Sequence[int], dps: Sequence[int], eps: Sequence[int]) -> list[_Stage]:
+    """Return the splits of a pipeline stage, the smallest first.
 
-
-def _usual(model: str, gpu: str) -> Iterator[tuple[int, int, int, int]]:
-    sizes = [size for size in _TENSOR_SIZES if size <= find_gpu(gpu).link_gpus]
-    for size in sizes:
-        yield size, 1, 1, 1
-        if size > 1 and _experts(model):
-            yield size, 1, 1, size
-            yield 1, 1, size, size
+    Of the sizes that are not given, those that suit the given ones: within the fast link, experts whole on a GPU or
+    sliced over all of them.
+    """
+    link = find_gpu(gpu).link_gpus
+    sizes = [size for size in _TENSOR_SIZES if size <= link]
+    most = max([link, *eps])
+    found = []
+    for tp, dp in product(tps or sizes, dps or (sorted({*sizes, *eps}) if moe else (1,))):
+        gpus = tp * dp
+        mixed = tp > 1 and dp > 1 and not (tps or dps)
+        if mixed or (gpus > most and not (tps and dps)):
+            continue
+        sliced = dp == 1 or bool(dps)
+        spread = eps or ([*([1] if sliced or gpus == 1 else []), *([gpus] if gpus > 1 else [])] if moe else [1])
+        found += [(tp, dp, ep) for ep in spread if gpus % ep == 0 and (sliced or ep > 1 or gpus == 1)]
+    given = product(tps or (1,), dps or (1,), eps or (1,))  # which says what is wrong with them
+    return sorted(set(found) or given, key=lambda stage: (stage[0] * stage[1], stage[2], -stage[0]))
 
 
 def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) -> bool:
@@ -233,11 +242,14 @@ def summary_line(config: ClusterConfig) -> str:
     return "; ".join(f"{pool.config.instances} x {pool.deployment.describe()}" for pool in plan_of(config))
 
 
-def assumed(config: ClusterConfig, *left_out: str) -> list[str]:
-    """What counts for the main settings that were not given, in words; left_out: names of settings. Raises ConfigError."""
+OF_SPLIT = ("experts", "peer_to_peer")  # assumptions that differ by how an instance is split
+
+
+def assumed(config: ClusterConfig, *left_out: str, only: Sequence[str] = ()) -> list[str]:
+    """What counts for the main settings that were not given, in words; left_out, only: names. Raises ConfigError."""
     found = []
     for pool in plan_of(config):
-        parts = [text for name, text in pool.assumptions.items() if name not in left_out]
+        parts = [text for name, text in pool.assumptions.items() if name not in left_out and (not only or name in only)]
         if parts:
             found.append((f"pool {pool.config.name}: " if config.pools else "") + "; ".join(parts))
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.report.screen import Block, bold, plain_table
-from llmirage_client.simulator.deployments import hourly_usd, models_of, summary_line
+from llmirage_client.simulator.deployments import OF_SPLIT, assumed, hourly_usd, models_of, summary_line
 from llmirage_client.size.error_margin import least_confident, margins_of
 from llmirage_client.size.max_rate import MaxRate, MaxRates
 from llmirage_client.size.report import (
@@ -87,7 +87,7 @@ class MaxRateReport:
     def blocks(self) -> Iterator[Block]:
         question, carried = self.question, self.carried
         yield f"{models_of(question.base)}: {question.traffic.source.text}"
-        yield f"Objectives: {question.slo}"
+        yield from question.head_lines("the load")
         yield ""
         if not carried:
             yield bold("No deployment meets the objectives at any load.", bad=True)
@@ -97,6 +97,8 @@ class MaxRateReport:
                 low, high = one.between
                 yield f"  {low:,.4g} to {high:,.4g}: the noise of the simulations cannot tell these apart"
             yield from (f"  {line}" for line in rates_of(trial))
+            if one.shape is not None:
+                yield from (f"  assumed of it: {text}" for text in assumed(one.config, only=OF_SPLIT))
             if one.beyond is not None:
                 yield f"  at {one.beyond.traffic}: {one.beyond.reason}"
             else:

@@ -16,8 +16,8 @@ from llmirage_client.size.report import (
     about_lines,
     answer_line,
     effort_text,
+    missed_lines,
     name_of,
-    nearest,
     notes_of,
     refused_rows,
     shape_name,
@@ -46,9 +46,7 @@ def _size_page(report: SizeReport) -> str:
     sections: list[Section] = []
     cards: list[Card] = []
     if answer is None:
-        near = nearest(sizing)
-        reasons = [] if near is None else [f"Nearest: {shape_name(near[0].shape)}: {near[0].reason}"]
-        banner = Banner("bad", "No deployment meets the objectives.", reasons)
+        banner = Banner("bad", "No deployment meets the objectives.", list(missed_lines(sizing)))
     else:
         margins = margins_of_answer(answer.capacity)
         confidence = least_confident(margins)
@@ -74,7 +72,10 @@ def _size_page(report: SizeReport) -> str:
         sections.append(Section("Answer and runners-up", [table(columns, rows), lines, drawn], lead))
     left_out = [(shape_name(search.shape), search.reason) for search in sizing.given_up]
     left_out += refused_rows(sizing.refused)
-    left_out += [(shape_name(shape), f"{plural(least, 'instance')} or more: too expensive") for shape, least in sizing.left]
+    left_out += [
+        (shape_name(search.shape), f"{plural(search.least or 0, 'instance')} or more: too expensive")
+        for search in sizing.left
+    ]
     head = PageHead("Size of a deployment", facts, [banner], cards)
     return _page(head, sections, left_out, question, sizing.effort)
 

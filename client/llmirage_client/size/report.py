@@ -10,32 +10,58 @@ from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulate.rates import rates_text
-from llmirage_client.simulator.deployments import InstanceShape, Refused
+from llmirage_client.simulator.deployments import OF_SPLIT, InstanceShape, Refused, assumed
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.error_margin import ErrorMargin, least_confident, margins_of_answer
-from llmirage_client.size.sizing import SAMPLED, CapacitySearch, Priced, Sizing
+from llmirage_client.size.sizing import SAMPLED, Priced, Sizing
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import FEW_REQUESTS, Effort, Trial
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The input of a sizing. notes: which parts of the input are not used."""
+    """The input of a sizing.
+
+    notes: which parts of the input are not used.
+    shapes: all that were considered, impossible ones included.
+    """
 
     base: ClusterConfig
     traffic: Traffic
     objectives: Sequence[Objective]
     price_source: str
     notes: Sequence[str] = ()
+    shapes: Sequence[InstanceShape] = ()
 
     @property
     def slo(self) -> str:
         return ", ".join(objective.text for objective in self.objectives)
 
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """Values of each axis of the shapes, in the order of the search."""
+        return {name: list(dict.fromkeys(getattr(shape, name) for shape in self.shapes)) for name in _AXES if self.shapes}
+
+    def head_lines(self, searched_first: str) -> Iterator[str]:
+        """Yield the objectives, which axes were searched and which were not, and what was assumed."""
+        yield f"Objectives: {self.slo}"
+        yield from (note for note in self.notes if note.startswith("Assumed"))
+        if not self.shapes:
+            return
+        texts = {
+            name: f"{_AXES[name]} {', '.join(map(str, sorted(values) if len(values) > 1 else values))}"
+            for name, values in self.axes.items()
+            if values != [None]
+        }
+        searched = [searched_first, *(text for name, text in texts.items() if len(self.axes[name]) > 1)]
+        fixed = [text for name, text in texts.items() if len(self.axes[name]) == 1]
+        yield f"Searched: {'; '.join(searched)}. Held fixed: {'; '.join(fixed)}, and all else."
+
     def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
         """Return the keys that both answers end with."""
         return {
             "refused": [{**shape_json(one.shape), "reason": one.reason} for one in refused],
+            "searched": self.axes,
             "notes": list(self.notes),
             "price_source": self.price_source,
             "simulations": effort.simulations,
@@ -44,7 +70,7 @@ class Question:
         }
 
     def end_lines(self, effort: Effort) -> Iterator[str]:
-        yield from (f"Note: {note}" for note in self.notes)
+        yield from (f"Note: {note}" for note in self.notes if not note.startswith("Assumed"))
         yield effort_text(effort)
 
 
@@ -54,10 +80,12 @@ def shape_name(shape: InstanceShape) -> str:
     return f"{shape.gpu} {shape.split}{engine} {shape.weights}"
 
 
+_AXES = {"gpu": "GPU", "engine": "engine", "weights": "weights", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP"}
+
+
 def shape_json(shape: InstanceShape) -> dict[str, Any]:
     """Return the fields of a shape for JSON."""
-    names = ("gpu", "engine", "weights", "tp", "pp", "dp", "ep")
-    return {name: getattr(shape, name) for name in names}
+    return {name: getattr(shape, name) for name in _AXES}
 
 
 def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
@@ -138,19 +166,20 @@ class SizeReport:
             "goal": sizing.goal,
             "answer": None if sizing.answer is None else _priced_json(sizing.answer),
             "runners_up": [_priced_json(priced) for priced in sizing.runners_up],
+            "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
             "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
-            "not_looked_at": [{**shape_json(shape), "at_least_instances": least} for shape, least in sizing.left],
+            "not_looked_at": [{**shape_json(one.shape), "at_least_instances": one.least} for one in sizing.left],
             **self.question.end_json(sizing.refused, sizing.effort),
         }
 
     def blocks(self) -> Iterator[Block]:
         question, answer = self.question, self.sizing.answer
         yield f"{question.base.model}, {question.traffic.text}: {question.traffic.source.text}"
-        yield f"Objectives: {question.slo}"
+        yield from question.head_lines("instances")
         yield ""
         if answer is None:
             yield bold("No deployment meets the objectives.", bad=True)
-            yield from self._why_nothing()
+            yield from missed_lines(self.sizing)
         else:
             yield bold(answer_line(answer))
             yield from _between(answer)
@@ -187,17 +216,6 @@ class SizeReport:
             table.add_row(name_of(priced), str(priced.gpus), usd(priced.usd_per_h), *tightest_cells(trial), confidence)
         yield table
 
-    def _why_nothing(self) -> Iterator[str]:
-        near = nearest(self.sizing)
-        if near is not None:
-            search, verdict = near
-            missed = f": {verdict.objective.text} was {value_text(verdict)}, {verdict.load:,.1f} times its limit"
-            yield f"The closest was {shape_name(search.shape)}{missed if verdict.load < 1e6 else ''}."
-        if self.sizing.left:
-            yield "More GPUs than --max-gpus allows: " + "; ".join(
-                f"{shape_name(shape)} needs {plural(least, 'instance')} or more" for shape, least in self.sizing.left
-            )
-
     def _left_out(self) -> Iterator[str]:
         given_up = [(shape_name(search.shape), search.reason) for search in self.sizing.given_up]
         yield from _first_of(given_up, "more that meet the objectives at no number of instances")
@@ -205,7 +223,7 @@ class SizeReport:
         if self.sizing.answer is None:
             return
         if self.sizing.left:
-            names = ", ".join(f"{least} x {shape_name(shape)}" for shape, least in self.sizing.left)
+            names = ", ".join(f"{search.least} x {shape_name(search.shape)}" for search in self.sizing.left)
             yield f"Not simulated, because more expensive than the answer: {names} or more"
         yield f"Prices: {self.question.price_source}"
 
@@ -247,6 +265,7 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
         f"In-flight requests: {users:,.0f}, or {users / trial.config.instances:,.1f} per instance. "
         f"Output tokens/s: {trial.figures['output_tok_per_s']:,.0f}."
     )
+    yield from (f"Assumed of it: {text}." for text in assumed(trial.config, only=OF_SPLIT))
     yield from rates_of(trial)
     if capacity.sampled:
         instances = f"{SAMPLED} of the {capacity.instances} instances"
@@ -257,10 +276,29 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
         yield f"Only {plural(trial.counted, 'request')} counted: high percentiles are unreliable."
 
 
-def nearest(sizing: Sizing) -> tuple[CapacitySearch, Verdict] | None:
-    """Return the excluded shape that came closest to the objectives, and its verdict."""
+def missed_lines(sizing: Sizing) -> Iterator[str]:
+    """Yield by how much the best deployments miss the objectives, where none meets them."""
     known = [(search, search.nearest) for search in sizing.given_up if search.nearest is not None]
-    return min(known, key=lambda pair: pair[1].load, default=None)
+    if known:
+        search, verdict = min(known, key=lambda pair: pair[1].load)
+        yield f"The closest was {shape_name(search.shape)}: {_missed_text(verdict)}."
+    for search in sorted(sizing.left, key=lambda search: search.shape.gpus * (search.least or 0)):
+        least = search.least or 0
+        gpus = search.shape.gpus * least
+        line = (
+            f"{shape_name(search.shape)}: {plural(least, 'instance')} or more needed, {plural(gpus, 'GPU')}, "
+            f"{gpus / sizing.max_gpus:,.2g} times --max-gpus {sizing.max_gpus:,}"
+        )
+        if sizing.nearest is not None and sizing.nearest[0] == search.shape:
+            _, most, trial = sizing.nearest
+            missed = [_missed_text(verdict) for verdict in trial.verdicts if not verdict.met]
+            line += f"; with {most:,}, {', '.join(missed or [trial.reason])}"
+        yield f"{line}."
+
+
+def _missed_text(verdict: Verdict) -> str:
+    times = f", {verdict.load:,.3g} times its limit" if verdict.load < 1e6 else ""
+    return f"{verdict.objective.text} was {value_text(verdict)}{times}"
 
 
 def _priced_json(priced: Priced) -> dict[str, Any]:
@@ -272,6 +310,7 @@ def _priced_json(priced: Priced) -> dict[str, Any]:
         "gpus": capacity.gpus,
         "usd_per_h": priced.usd_per_h,
         "objectives": verdicts_json(trial, margins_of_answer(capacity)),
+        "assumed": assumed(trial.config, only=OF_SPLIT),
         "judged_at": {"instances": trial.config.instances, "amount": trial.amount},
         "figures": trial.figures,
     }

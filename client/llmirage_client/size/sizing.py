@@ -152,10 +152,18 @@ class CapacitySearch:
     def _judge(self, instances: int, amount: float) -> Trial:
         if amount < self._floor(instances):
             return self._trials.alone(self._config(instances))
+        return self._trials.run(*self._sample(instances, amount))
+
+    def _sample(self, instances: int, amount: float) -> tuple[ClusterConfig, float]:
+        """Return the instances that stand for all, and their share of the traffic."""
         if instances > SAMPLED:
             amount = amount * SAMPLED / instances
             amount = amount if self._by_rate else math.ceil(amount)
-        return self._trials.run(self._config(min(instances, SAMPLED)), amount)
+        return self._config(min(instances, SAMPLED)), amount
+
+    def run_whole(self, instances: int) -> Trial:
+        """Simulate the traffic on `instances`, and do not stop where the objectives are missed."""
+        return self._trials.run(*self._sample(instances, self._traffic.amount), to_the_end=True)
 
     def _floor(self, instances: int) -> float:
         """Return the traffic below which a user alone stands for it."""
@@ -211,17 +219,20 @@ class Priced:
 class Sizing:
     """answer: None where nothing meets the objectives. runners_up: other shapes that do, the cheapest first.
 
-    given_up: searches of shapes that meet them in no number. left: shapes that cost too much to be simulated further, with
-    the fewest instances that may suffice. refused: shapes that are not possible.
+    given_up: searches of shapes that meet them in no number. left: searches of shapes that cost too much to be simulated
+    further. nearest: where these are all that is left, the one that needs the fewest GPUs, with as many instances as may be.
+    refused: shapes that are not possible.
     """
 
     goal: Goal
     answer: Priced | None
     runners_up: tuple[Priced, ...]
     given_up: tuple[CapacitySearch, ...]
-    left: tuple[tuple[InstanceShape, int], ...]
+    left: tuple[CapacitySearch, ...]
+    nearest: tuple[InstanceShape, int, Trial] | None
     refused: tuple[Refused, ...]
     effort: Effort
+    max_gpus: int
 
 
 def size(
@@ -257,7 +268,7 @@ def size(
         wait(search)
     answer: Capacity | None = None
     sufficient: list[Capacity] = []  # before there is an answer: all of the same, lowest cost; afterwards: runners-up
-    left: list[tuple[InstanceShape, int]] = []
+    left: list[CapacitySearch] = []
     while queue or (sufficient and answer is None):
         cheapest = cost(sufficient[0].shape, sufficient[0].instances) if sufficient else None
         if cheapest is not None and answer is None and (not queue or queue[0][0] > cheapest):
@@ -270,7 +281,7 @@ def size(
         enough = lowest is not None and key > lowest
         enough = enough and (len(sufficient) >= runners_up or key[0] > _RUNNER_UP_COST * (lowest or key)[0])
         if enough or key[1] > max_gpus:
-            left.append((search.shape, search.least))
+            left.append(search)
             continue
         progress(f"{search.least} x {search.shape.gpu} {search.shape.split}")
         found = search.step()
@@ -279,6 +290,13 @@ def size(
         else:
             wait(search)
     sufficient.sort(key=lambda capacity: (cost(capacity.shape, capacity.instances), capacity.trial.load))
+
+    nearest = None
+    if answer is None and left:
+        close = min(left, key=lambda search: search.shape.gpus * (search.least or 0))
+        if most := max_gpus // close.shape.gpus:
+            progress(f"{most} x {close.shape.gpu} {close.shape.split}")
+            nearest = close.shape, most, close.run_whole(most)
 
     def priced(capacity: Capacity) -> Priced:
         known = capacity.shape.gpu in prices
@@ -290,6 +308,8 @@ def size(
         runners_up=tuple(priced(capacity) for capacity in sufficient[:runners_up]),
         given_up=tuple(search for search in searches.values() if search.least is None),
         left=tuple(left),
+        nearest=nearest,
         refused=tuple(refused),
         effort=trials.effort,
+        max_gpus=max_gpus,
     )

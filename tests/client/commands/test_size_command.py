@@ -87,6 +87,27 @@ def test_nothing_meets_what_nothing_can() -> None:
     assert re.search(r"The closest was h100_sxm TP\d bf16: ttft_p99<1ms was \d", " ".join(outcome.stdout.split()))
 
 
+def test_too_few_gpus_are_said_to_be_so_many_times_too_few() -> None:
+    words = [*LOAD, "--slo", "ttft_p99<300ms, tpot_avg<8ms", "--gpus", "h100_sxm", "--request-rate", "100"]
+    outcome = size(*words, "--tps", "1", "--max-gpus", "2", "--json")
+    assert outcome.exit_code == 1
+    tree = json.loads(outcome.stdout)
+    [left], [line] = tree["not_looked_at"], tree["missed"]
+    least = left["at_least_instances"]
+    assert least > 2
+    assert f"{least} instances or more needed, {least} GPUs, {least / 2:.2g} times --max-gpus 2" in line
+    assert re.search(r"with [12], (ttft_p99<300ms|tpot_avg<8ms) was [\d.]+ ms, [\d.]+ times its limit", line)
+
+
+def test_what_was_searched_and_what_was_held_is_a_line() -> None:
+    words = [*LOAD, *SLO, "--gpus", "h100_sxm", "--request-rate", "10", "--pps", "1"]
+    shown, told = size(*words), json.loads(size(*words, "--json").stdout)
+    assert "Searched: instances; TP 1, 2, 4, 8. Held fixed: GPU h100_sxm; weights bf16;" in shown.stdout
+    assert (told["searched"]["tp"], told["searched"]["pp"]) == ([1, 2, 4, 8], [1])
+    one = size(*LOAD, *SLO, "--instances", "2", "--max-rate", "--tps", "1")
+    assert "1 instance" not in one.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -98,9 +98,12 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
 def test_more_gpus_than_allowed_are_no_answer() -> None:
     sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), PRICES, goal="gpus", max_gpus=4)
     assert sizing.answer is None
-    assert sizing.left[0][0] == SHAPES[0]
-    assert sizing.left[0][1] > 4
-    assert sizing.effort.simulations == 0
+    assert sizing.left[0].shape == SHAPES[0]
+    assert (sizing.left[0].least or 0) > 4
+    assert sizing.effort.simulations == 1
+    assert sizing.nearest is not None
+    assert sizing.nearest[1] == 4
+    assert sizing.nearest[2].load > 1
 
 
 def test_users_at_once_need_no_rate() -> None:
@@ -172,7 +175,24 @@ def test_shapes_are_those_that_fit() -> None:
     experts, _ = shapes(ClusterConfig(model="deepseek-ai/DeepSeek-R1"), ["b200_sxm"], weights=["auto"])
     assert {shape.split for shape in experts} >= {"TP8", "TP8 EP8", "TP1 DP8 EP8"}
     deep, _ = shapes(ClusterConfig(model="deepseek-ai/DeepSeek-R1"), ["h100_sxm"], weights=["auto"])
-    assert [shape.split for shape in deep] == ["TP8 PP2 EP8"]
+    assert [shape.split for shape in deep] == ["TP8 PP2", "TP8 PP2 EP8", "TP1 PP2 DP8 EP8"]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "splits"),
+    [
+        ("meta-llama/Llama-3.1-70B", {"pps": [1]}, ["TP2", "TP4", "TP8"]),
+        ("meta-llama/Llama-3.1-70B", {"pps": [2]}, ["TP1 PP2", "TP2 PP2", "TP4 PP2", "TP8 PP2"]),
+        ("meta-llama/Llama-3.1-70B", {"tps": [1]}, ["TP1 PP2"]),
+        ("Qwen/Qwen3-30B-A3B", {"eps": [4]}, ["TP4 EP4", "TP1 DP4 EP4", "TP8 EP4", "TP1 DP8 EP4"]),
+        ("Qwen/Qwen3-30B-A3B", {"eps": [16]}, ["TP1 DP16 EP16"]),
+        ("Qwen/Qwen3-30B-A3B", {"tps": [4], "dps": [1]}, ["TP4", "TP4 EP4"]),
+        ("Qwen/Qwen3-30B-A3B", {"dps": [8]}, ["TP1 DP8", "TP1 DP8 EP8"]),
+    ],
+)
+def test_sizes_that_are_not_given_are_searched(model: str, given: dict[str, list[int]], splits: list[str]) -> None:
+    possible, _ = shapes(ClusterConfig(model=model), ["h100_sxm"], **given)
+    assert [shape.split for shape in possible] == splits
 
 
 def test_unknown_gpus_are_reported_together() -> None:
