@@ -118,6 +118,6 @@ def in_step(workload: Workload, users: int | None) -> str | None:
         return None
     return (
         f"All think times are {wait_s:g} s and all replies {replies.pop():,} tokens long: users who once waited for each "
-        "other stay in step and come as bursts; TTFT and TPOT may be several times those of users who differ (such as "
+        "other stay in step and come as bursts; TTFT, TPOT and cache hits may be far from those of others (as with "
         f'--think-time "{wait_s / 2:g}:{wait_s * 1.5:g}").'
     )

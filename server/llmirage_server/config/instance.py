@@ -442,7 +442,7 @@ class InstanceSettings:
             yield "speculative_method draft_model needs a draft_model"
 
     def _acceptance_problems(self) -> Iterator[str]:
-        given = [name for name in _ACCEPTANCE if getattr(self, name) is not None]
+        given = [name for name in ACCEPTANCE if getattr(self, name) is not None]
         if len(given) > 1:
             yield f"{' and '.join(given)} exclude each other"
         drafts = self.num_speculative_tokens
@@ -465,4 +465,4 @@ class InstanceSettings:
 
 
 DEFAULT_ENGINE = "vllm"
-_ACCEPTANCE = ("acceptance_rate", "acceptance_length", "acceptance_rates")
+ACCEPTANCE = ("acceptance_rate", "acceptance_length", "acceptance_rates")

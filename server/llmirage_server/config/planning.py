@@ -9,11 +9,14 @@ from typing import Any
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
+from llmirage_server.config.instance import ACCEPTANCE
 from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
+from llmirage_server.perf.steps.step import expert_skew
 from llmirage_server.perf.steps.step_model import StepModel
 
 PCIE_LATENCY_S = 20e-6
@@ -86,6 +89,10 @@ class ServedPool:
             found["engine_args"] = f"no effect of {', '.join(config.args_read.ignored)}"
         if config.engine is None:
             found["engine"] = f"{deployment.engine.title} with {self.kv_blocks}"
+        if deployment.speculative is not None and not any(getattr(config, name) is not None for name in ACCEPTANCE):
+            found["acceptance_rate"] = _acceptance_note(deployment.speculative)
+        if uneven := _experts_note(deployment):
+            found["experts"] = uneven
         return found
 
     @property
@@ -113,6 +120,35 @@ def described(config: ClusterConfig, pools: Iterable[ServedPool]) -> list[dict[s
         usd_per_h = None if price is None else [each * gpus * pool.config.instances for each in price]
         found.append(pool.described | {"router": config.router, "gpus_per_instance": gpus, "usd_per_h": usd_per_h})
     return found
+
+
+_LESS_ACCEPTED = 0.2  # than assumed: what another workload or drafter easily brings
+_DECODES = 64  # tokens of a step, of which the busiest rank's share is told
+
+
+def _acceptance_note(drafts: Speculative) -> str:
+    """How many drafts hold, and how much that decides."""
+    rate = drafts.acceptance_rate
+    less = replace(drafts, acceptance_rate=max(rate - _LESS_ACCEPTED, 0.0))
+    return (
+        f"{rate:.0%} of draft tokens hold, {drafts.tokens_per_step:.2f} tokens a step ("
+        f"{drafts.acceptance_source or 'a guess, as nothing is published for this model and method'}; with "
+        f"{less.acceptance_rate:.0%}, TPOT is {drafts.tokens_per_step / less.tokens_per_step:.2g} times as long)"
+    )
+
+
+def _experts_note(deployment: Deployment) -> str:
+    """How unevenly the experts are used, where they are spread over GPUs; "" elsewhere."""
+    moe, parallel = deployment.model.moe, deployment.parallel
+    if moe is None or parallel.ep == 1:
+        return ""
+    skew = expert_skew(deployment.model, parallel)
+    if not skew:
+        return "experts evenly used (EPLB)"
+    busiest = busiest_rank(moe.experts, moe.per_token, parallel.ep, skew)
+    most = busiest.pairs[busiest.tokens.index(_DECODES)] * parallel.ep / (_DECODES * moe.per_token)
+    busiest_gpu = f"of {_DECODES} tokens, the busiest GPU gets {most:.2g} times the mean"
+    return f"experts unevenly used (power law of {skew:g}): {busiest_gpu}"
 
 
 def link_note(deployment: Deployment) -> str:

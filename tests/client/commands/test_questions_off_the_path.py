@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ def notes(folder: Path, *words: Any) -> list[str]:
     exported = json.loads((folder / "profile_export_aiperf.json").read_text())
     said: list[str] = exported["llmirage"]["notes"]
     return said
+
+
+def simulated(*words: Any) -> dict[str, Any]:
+    result = invoke("simulate", *words, "--json")
+    assert result.exit_code == 0, result.output
+    figures: dict[str, Any] = json.loads(result.stdout)
+    return figures
 
 
 @pytest.mark.parametrize("command", [["simulate"], ["size", "--slo", "ttft_p99<1s"], ["run", "--url", "localhost:1"]])
@@ -124,3 +132,29 @@ def test_the_number_of_users_that_a_search_for_it_is_given_is_said_to_be_none_of
 def test_no_more_requests_are_in_flight_than_there_are_users() -> None:
     asked = ["--slo", "tpot_p50<60ms", "--isl", 200, "--osl", 40, "--tps", 1, "--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
     assert "In-flight requests: 800, or " in invoke("size", *asked, "--concurrency", 800).stdout
+
+
+def test_assumed_acceptance_of_drafts_is_said_with_how_much_it_moves(tmp_path: Path) -> None:
+    words = ["--isl", 500, "--osl", 200, "--requests", 1, "--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
+    words += ["--num-speculative-tokens", 4, "--set", "speculative_method=ngram"]
+    told = simulated(*words)
+    [line] = [line for line in told["assumed"] if "of draft tokens hold" in line]
+    found = re.search(r"(\d+)% of draft tokens hold.*with (\d+)%, TPOT is ([\d.]+) times as long", line)
+    assert found, line
+    rate, less, times = int(found[1]) / 100, int(found[2]) / 100, float(found[3])
+    given = {each: simulated(*words, "--acceptance-rate", each) for each in (rate, less)}
+    assert given[rate]["tpot_ms"] == told["tpot_ms"]
+    assert given[less]["tpot_ms"]["mean"] / told["tpot_ms"]["mean"] == pytest.approx(times, rel=0.1)
+    assert not any("of draft tokens hold" in text for text in given[rate]["assumed"])
+
+
+@pytest.mark.parametrize(("split", "said"), [(["--tp", 4], False), (["--tp", 4, "--ep", 4], True)])
+def test_experts_that_are_not_used_evenly_are_said_where_they_are_spread(split: list[Any], said: bool) -> None:
+    words = ["--isl", 500, "--osl", 20, "--requests", 1, "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "h100_sxm", *split]
+    found = simulated(*words)["assumed"]
+    lines = [line for line in found if "experts unevenly used" in line]
+    assert bool(lines) is said
+    for line in lines:
+        times = re.search(r"the busiest GPU gets ([\d.]+) times the mean", line)
+        assert times, line
+        assert 1 < float(times[1]) < 4

@@ -48,6 +48,14 @@ from llmirage_server.perf.steps.step_model import StepBatch
 # Routing of models that are trained for balance (DeepSeek and its kin); aiconfigurator-core 0.12.0 assumes the same.
 _BALANCED_SKEW = 1.01
 
+
+def expert_skew(model: ModelSpec, parallel: Parallelism) -> float:
+    """Return the exponent of the power law by which tokens favour experts; 0: every expert gets its equal share."""
+    if parallel.is_wide:
+        return 0.0  # popular experts have copies (EPLB), as in what LMSYS published of wide expert parallelism
+    return _BALANCED_SKEW if model.has_mla else DEFAULT_SKEW
+
+
 _Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
 _Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
 _Look = Callable[[Stage, RankCounts, DecodeLoad, _Group, float], list[OperationTime]]
@@ -84,10 +92,7 @@ class RooflineStep:
         def setting(
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
-            skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
-            if parallel.is_wide:
-                skew = 0.0  # popular experts have copies (EPLB), as in what LMSYS published of wide expert parallelism
-            formats = formats_of(of, weights)
+            formats, skew = formats_of(of, weights), expert_skew(of, parallel)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
         ops = _stage_ops(setting(model, self._queries), model)
