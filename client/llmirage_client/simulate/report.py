@@ -63,7 +63,7 @@ def _bands(simulation: Simulation) -> list[Block]:
             continue
         figure = simulation.summary[name]
         mean = figure["mean"] if isinstance(figure, dict) else figure
-        spans = (" to ".join(number(end) for end in intervals[name][share]) for share in ("50", "90"))
+        spans = (" to ".join(map(number, intervals[name][share] or ())) or "unknown" for share in ("50", "90"))
         table.add_row(heading, number(mean), *spans)
     return [
         "",

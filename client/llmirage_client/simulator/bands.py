@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
-from llmirage_server.perf.bands import SHARES, Band, Quantity, Share, band_of
+from llmirage_server.perf.bands import SHARES, UNKNOWN, Band, Quantity, Share, band_of
 
-__all__ = ["FIGURES", "SHARES", "Band", "Quantity", "Share", "band_of_cluster", "bands_json"]
+__all__ = ["FIGURES", "SHARES", "UNKNOWN", "Band", "Quantity", "Share", "band_of_cluster", "bands_json"]
 
 # Of the figures of `simulate --json`, the mean.
 FIGURES: dict[str, Quantity] = {
@@ -36,12 +36,12 @@ def band_of_cluster(config: ClusterConfig, concurrency: float | None = None, isl
 
 
 def bands_json(band: Band | None, summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The intervals of the means of a simulation, by figure and share."""
+    """The intervals of the means of a simulation, by figure and share; None where nothing is known of them."""
     if band is None:
         return None
     means = {name: summary[name]["mean"] if isinstance(summary[name], dict) else summary[name] for name in FIGURES}
     intervals = {
-        name: {str(share): list(band.interval(FIGURES[name], mean, share)) for share in SHARES}
+        name: {str(share): band.interval(FIGURES[name], mean, share) for share in SHARES}
         for name, mean in means.items()
         if mean
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.bands import SHARES, Band, Quantity, Share, band_of_cluster
+from llmirage_client.simulator.bands import SHARES, UNKNOWN, Band, Quantity, Share, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.sizing import Capacity
@@ -23,7 +23,6 @@ from llmirage_client.size.trial import Trial
 Confidence = Literal["safe", "marginal", "not proven"]
 _RANK: dict[Confidence, int] = {"safe": 0, "marginal": 1, "not proven": 2}
 
-_UNKNOWN = 10.0  # a factor: figures that may be ten times as high, or a tenth, are far from all that was measured
 # The measured quantity whose band applies to a metric.
 _COMPARED: dict[str, Quantity] = {
     "time_to_first_token": "ttft",
@@ -51,7 +50,7 @@ class ErrorMargin:
 
     @property
     def band_text(self) -> str:
-        return "not known" if self.most is None else f"{self.most[0]:,.4g} to {self.most[1]:,.4g}"
+        return "unknown" if self.most is None else f"{self.most[0]:,.4g} to {self.most[1]:,.4g}"
 
 
 def error_margin(
@@ -73,9 +72,12 @@ def error_margin(
     noise = noise or Interval(verdict.value, verdict.value)
     if not math.isfinite(noise.high - noise.low):
         return ErrorMargin("not proven", f"Band: too few requests to know the noise of {verdict.objective.name}.")
-    if band.factors[quantity][90] > _UNKNOWN:
-        return ErrorMargin("not proven", f"Band: not known of {verdict.objective.name}, {band.about}.", of=band.of)
     half, most = (_widened(noise, band, quantity, share) for share in SHARES)
+    if half is None or most is None:
+        return ErrorMargin("not proven", f"Band: unknown of {verdict.objective.name}, {band.about}.", of=band.of)
+    if most[1] > UNKNOWN * verdict.value or most[0] * UNKNOWN < verdict.value:
+        why = "too few requests for its noise, of which the band with the error is past a factor of ten"
+        return ErrorMargin("not proven", f"Band: unknown of {verdict.objective.name}: {why}.", of=band.of)
     confidence: Confidence = "not proven"
     if _holds(verdict, most):
         confidence = "safe"
@@ -113,9 +115,9 @@ def _holds(verdict: Verdict, interval: tuple[float, float]) -> bool:
     return verdict.objective.met_by(interval[1] if verdict.objective.comparison[0] == "<" else interval[0])
 
 
-def _widened(noise: Interval, band: Band, quantity: Quantity, share: Share) -> tuple[float, float]:
-    low, high = (band.interval(quantity, end, share) for end in (max(noise.low, 0.0), noise.high))
-    return low[0], high[1]
+def _widened(noise: Interval, band: Band, quantity: Quantity, share: Share) -> tuple[float, float] | None:
+    factor = band.factor(quantity, share)
+    return None if factor is None else (max(noise.low, 0.0) / factor, noise.high * factor)
 
 
 def _about(band: Band) -> str:

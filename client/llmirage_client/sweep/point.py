@@ -136,7 +136,8 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
     figures["usd_per_m_output_tokens"] = sum(usd) / 2 if usd else None
     figures |= {name: summary[name] for name in _LAST_FIGURES}
     if simulation.band is not None:
-        figures |= {f"{name}_factor_90": round(by_share[90], 3) for name, by_share in simulation.band.factors.items()}
+        factors = {name: simulation.band.factor(name, 90) for name in simulation.band.factors}
+        figures |= {f"{name}_factor_90": None if factor is None else round(factor, 3) for name, factor in factors.items()}
         figures["band_caution"] = simulation.band.caution
     if slo:
         verdicts = judge(parse_slo(slo), simulation.metrics)

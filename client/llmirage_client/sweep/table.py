@@ -172,10 +172,15 @@ def band_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a sentence on the distance of measured servers from the figures."""
     parts = []
     for name, heading in _FACTORS.items():
-        factors = [factor for row in rows if not np.isnan(factor := value(row, f"{name}_factor_90"))]
+        banded = [row for row in rows if f"{name}_factor_90" in row.figures]
+        factors = [factor for row in banded if not np.isnan(factor := value(row, f"{name}_factor_90"))]
         if factors:
             least, most = f"{min(factors):.2f}", f"{max(factors):.2f}"
-            parts.append(f"{heading} {least}" + (f" to {most}" if least != most else ""))
+            text = f"{heading} {least}" + (f" to {most}" if least != most else "")
+            unknown = len(banded) - len(factors)
+            parts.append(text + (f" (unknown at {plural(unknown, 'point')})" if unknown else ""))
+        elif banded:
+            parts.append(f"{heading} unknown")
     if not parts:
         return
     yield f"Error bands: 90 % of measured means lie within a factor of {', '.join(parts)} (docs/accuracy.md)."

@@ -144,7 +144,7 @@ def _band(deployment: Deployment, batch: StepBatch, step_ms: float) -> dict[str,
     """Within which the TPOT of measured servers with such steps lies; of prompts alone, their TTFT."""
     band = band_of(deployment, concurrency=len(batch.decode_contexts))
     quantity: Quantity = "tpot" if batch.decode_contexts else "ttft"
-    intervals = {str(share): list(band.interval(quantity, step_ms, share)) for share in SHARES}
+    intervals = {str(share): band.interval(quantity, step_ms, share) for share in SHARES}
     return {"of_measured": quantity.upper(), **intervals, "of": band.of, "caution": band.caution}
 
 
@@ -185,9 +185,10 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     if deployment.speculative is None:
         lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s with steps like this one")
     band = explained["band"]
-    (low, high), about = band["90"], f"{band['of']}{'; ' * bool(band['caution'])}{band['caution']}"
+    about = f"{band['of']}{'; ' * bool(band['caution'])}{band['caution']}"
+    within = "unknown" if band["90"] is None else "within {:.3g} to {:.3g} ms".format(*band["90"])
     lines += [
-        f"band: 90 % of measured {band['of_measured']} within {low:.3g} to {high:.3g} ms, of {about}",
+        f"band: 90 % of measured {band['of_measured']} {within}, of {about}",
         "ideal: the larger of FLOPs and bytes at datasheet rates, for each operation (the roofline limit)",
         "",
         "Memory of one GPU",

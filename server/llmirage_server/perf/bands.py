@@ -26,6 +26,7 @@ QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "latency", "throughput")
 Share = Literal[50, 90]
 SHARES: tuple[Share, ...] = (50, 90)  # per cent of measured runs within the interval
 
+UNKNOWN = 10.0  # a factor: figures that may be ten times as high, or a tenth, are far from all that was measured
 _DOUBLINGS = 4.0  # beyond what was measured, at most counted
 _CLASSES = {"moe": "mixtures of experts", "dense": "dense models"}
 
@@ -42,10 +43,15 @@ class Band:
     caution: str = ""
     measured: bool = True
 
-    def interval(self, quantity: Quantity, value: float, share: Share) -> tuple[float, float]:
-        """Between which values that share of measured runs lies."""
-        factor = self.factors[quantity][share]
-        return value / factor, value * factor
+    def factor(self, quantity: Quantity, share: Share) -> float | None:
+        """Return the factor within which that share of measured runs lies; None: the figure may be anything."""
+        factors = self.factors[quantity]
+        return factors[share] if factors[90] <= UNKNOWN else None
+
+    def interval(self, quantity: Quantity, value: float, share: Share) -> tuple[float, float] | None:
+        """Return the values between which that share of measured runs lies; None: not known."""
+        factor = self.factor(quantity, share)
+        return None if factor is None else (value / factor, value * factor)
 
     @property
     def about(self) -> str:

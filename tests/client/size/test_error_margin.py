@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from llmirage_client.measure.slo import Verdict, parse_slo
-from llmirage_client.simulator.bands import Quantity, band_of_cluster
+from llmirage_client.simulator.bands import Quantity, band_of_cluster, bands_json
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.error_margin import error_margin, margins_of_answer
 from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
+from llmirage_client.sweep.file import StudyPoint
+from llmirage_client.sweep.sweep import Row
+from llmirage_client.sweep.table import band_lines
 
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
 
@@ -59,7 +62,7 @@ def test_without_a_band_nothing_is_proven() -> None:
     assert error_margin(errors, LLAMA).confidence == "not proven"
     fixed = ClusterConfig(ttft_ms=10, itl_ms=1)
     margin = error_margin(Verdict(parse_slo("tpot_avg<1s")[0], 1.0), fixed)
-    assert (margin.confidence, margin.band_text) == ("not proven", "not known")
+    assert (margin.confidence, margin.band_text) == ("not proven", "unknown")
     assert margin.about == "Band: times of the user's own have no band."
 
 
@@ -71,13 +74,46 @@ def test_a_band_is_the_noise_widened_at_both_ends() -> None:
     assert margin.most == pytest.approx((80 / most, 150 * most))
     worse = Verdict(parse_slo("ttft_avg<1s")[0], 1000 / most * 0.999)
     assert error_margin(worse, LLAMA).confidence == "safe"
-    assert error_margin(worse, LLAMA, noise=Interval(80.0, 1000 / most * 1.001)).confidence == "marginal"
+    assert error_margin(worse, LLAMA, noise=Interval(900 / most, 1000 / most * 1.001)).confidence == "marginal"
 
 
 def test_a_noise_that_few_requests_leave_open_is_no_band() -> None:
     margin = error_margin(Verdict(parse_slo("ttft_p99<1s")[0], 1.0), LLAMA, noise=Interval(-math.inf, math.inf))
-    assert (margin.confidence, margin.band_text, margin.most) == ("not proven", "not known", None)
+    assert (margin.confidence, margin.band_text, margin.most) == ("not proven", "unknown", None)
     assert margin.about == "Band: too few requests to know the noise of time_to_first_token_p99."
+
+
+def test_a_band_past_a_factor_of_ten_is_unknown_whether_of_noise_or_of_errors() -> None:
+    """A thousand times the figure says nothing of it."""
+    _, most = factors("ttft")
+    verdict = Verdict(parse_slo("ttft_p99<100s")[0], 1000.0)
+    for noise in (Interval(900.0, 9.5e6), Interval(50.0, 1000.0)):
+        margin = error_margin(verdict, LLAMA, noise=noise)
+        assert (margin.confidence, margin.band_text, margin.half) == ("not proven", "unknown", None)
+    near = error_margin(verdict, LLAMA, noise=Interval(900.0, 9.9 * 1000 / most))
+    assert near.most is not None
+
+
+def test_simulations_and_sweeps_know_no_band_past_ten_either() -> None:
+    near, far = (band_of_cluster(LLAMA, concurrency) for concurrency in (8, 2000))
+    assert near is not None
+    assert far is not None
+    figures = {
+        "ttft_ms": {"mean": 100.0},
+        "tpot_ms": {"mean": 20.0},
+        "latency_ms": {"mean": 500.0},
+        "output_tok_per_s": 10.0,
+    }
+    known, unknown = bands_json(near, figures), bands_json(far, figures)
+    assert known is not None
+    assert unknown is not None
+    assert known["ttft_ms"]["90"][1] == 100.0 * near.factors["ttft"][90]
+    assert far.factors["ttft"][90] > 10
+    assert unknown["ttft_ms"] == {"50": None, "90": None}
+    point = StudyPoint(1, {}, LLAMA, {})
+    rows = [Row(point, "ok", "", {"ttft_factor_90": factor}, {}, 0.0) for factor in (2.0, None, 3.5)]
+    assert "TTFT 2.00 to 3.50 (unknown at 1 point)" in next(band_lines(rows))
+    assert "TTFT unknown" in next(band_lines(rows[1:2]))
 
 
 def test_separate_pools_say_that_none_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,5 +140,5 @@ def test_far_from_all_that_was_measured_no_band_is_known() -> None:
     objective = parse_slo("ttft_p99<2s")[0]
     near, far = (error_margin(Verdict(objective, 400.0), LLAMA, concurrency) for concurrency in (8, 2000))
     assert near.most is not None
-    assert (far.confidence, far.most, far.band_text) == ("not proven", None, "not known")
+    assert (far.confidence, far.most, far.band_text) == ("not proven", None, "unknown")
     assert "2,000 requests in flight, measured were at most" in far.about

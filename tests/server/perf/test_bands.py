@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.perf import bands
-from llmirage_server.perf.bands import QUANTITIES, Band, band_of, family_of, strata, strata_of
+from llmirage_server.perf.bands import QUANTITIES, UNKNOWN, Band, band_of, family_of, strata, strata_of
 from llmirage_server.perf.deployment import Deployment
 
 
@@ -44,9 +44,10 @@ def deployment(gpu: str = "h100_sxm", engine: str = "vllm", **settings: Any) -> 
 
 
 def half_width(band: Band) -> float:
-    low, high = band.interval("tpot", 100.0, 50)
-    assert low * high == pytest.approx(100.0**2)
-    return high / 100.0
+    factor = band.factors["tpot"][50]
+    known = band.interval("tpot", 100.0, 50)
+    assert known == (pytest.approx((100.0 / factor, 100.0 * factor)) if band.factors["tpot"][90] <= UNKNOWN else None)
+    return factor
 
 
 def test_the_narrowest_group_with_runs_counts(data: dict[str, Any]) -> None:
