@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+CacheBust = Literal["none", "first_turn_prefix"]
 ArrivalPattern = Literal["poisson", "constant", "gamma"]
 ContextModeName = Literal[
     "deltas_without_responses",

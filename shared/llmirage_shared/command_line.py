@@ -508,8 +508,8 @@ def renamed(name: str, now: str, **values: str) -> click.Option:
 def lazily(place: str) -> Callable[..., Any]:
     """Return the function `module:function` of a command, imported when called so that help and refusals do not need it.
 
-    It gets the given parameters by name. A ConfigError becomes a usage error, InputRefused its message alone; both end with
-    exit status 2.
+    It gets the given parameters by name. A ConfigError becomes a usage error, InputRefused its message alone; they end with
+    exit status 2, unless the latter has another one.
     """
     work = at_call(place)
 
@@ -518,7 +518,7 @@ def lazily(place: str) -> Callable[..., Any]:
             return work(**given)
         except InputRefused as error:
             click.secho(f"llmirage {error.command}: {error}" if error.command else str(error), fg="red", err=True)
-            raise SystemExit(2) from None
+            raise SystemExit(error.status) from None
         except ConfigError as error:
             raise click.UsageError("\n".join(error.problems)) from None
 

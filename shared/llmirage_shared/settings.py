@@ -42,7 +42,12 @@ class ConfigError(ValueError):
 
 
 class InputRefused(ConfigError):
-    """Input of a command that cannot be used, though its options are sound. command: its name, which begins the message."""
+    """Input of a command that cannot be used, though its options are sound.
+
+    command: its name, which begins the message. status: the exit status.
+    """
+
+    status = 2
 
     def __init__(self, problems: Iterable[str], command: str = "") -> None:
         super().__init__(problems)

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Literal
 
 from llmirage_client.load.conversation import Family, Identifiers
+from llmirage_client.load.lanes import Lanes
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Interpreter, Phase
 from llmirage_client.load.plan import Sampler
@@ -15,6 +16,10 @@ from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.workload.session import Workload
 
 PhaseName = Literal["warmup", "profiling"]
+
+
+class WarmUpError(Exception):
+    """A failed warm-up, after which nothing may be measured; the message is for the user."""
 
 
 class AnyRunner:
@@ -28,6 +33,7 @@ class AnyRunner:
         self._warmed_roots = 0
         self._identifiers = Identifiers(options.seed)
         self._family = Family(workload, self._identifiers, options.share)
+        self._lanes = None if options.lanes is None else Lanes(workload, options, self._sampler)
         self._phase: Phase | None = None
         self._cancel_reason: str | None = None
 
@@ -49,11 +55,13 @@ class AnyRunner:
         if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
             yield "warmup", warm_up, Random(seed if seed is None else f"warmup {seed}")
             self._warmed_roots = self._sampler.taken - self._options.first_root
+        if self._lanes is not None and self._lanes.failed_warm_up is not None:
+            raise WarmUpError(f"conversation {self._lanes.failed_warm_up!r}: {self._lanes.problem}")
         yield "profiling", self._options, Random(seed)
 
     def _begin(self, name: PhaseName, options: RunOptions, rng: Random, interpreter: Interpreter) -> Phase:
         """Return the phase that runs now; in a run that was cancelled before, it sends nothing."""
-        self._phase = Phase(name, self._workload, options, self._sampler, self._family, interpreter, rng)
+        self._phase = Phase(name, self._workload, options, self._sampler, self._family, interpreter, rng, self._lanes)
         if self._cancel_reason is not None:
             self._phase.cancel()
         return self._phase
@@ -69,6 +77,8 @@ class AnyRunner:
         """Return the result. times: when the last phase began, by the run's clock and in Unix time, and when it ended."""
         if phase.failed_fast is not None:
             self._cancel_reason = f"a request of conversation {phase.failed_fast!r} failed, and --fail-fast is set"
+        if self._lanes is not None and self._lanes.problem is not None:
+            self._cancel_reason = self._cancel_reason or self._lanes.problem
         options = self._options
         start_s, start_unix_s, end_s = times
         return RunResult(
@@ -96,7 +106,7 @@ class AnyRunner:
 
     def _warm_up_note(self) -> Iterator[str]:
         alone = self._options.share.of == 1
-        fresh = self._options.fixed_schedule or self._options.vary
+        fresh = self._options.fixed_schedule or self._options.vary or self._lanes is not None
         if alone and self._warmed_roots and self._sampler.used_up and not fresh:
             roots, warmed = len(self._workload.roots), self._warmed_roots
             yield (

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import Share
 from llmirage_client.load.rates import RateSeries
 from llmirage_client.workload.session import Session
@@ -142,7 +143,7 @@ class Arrivals:
         """Queue a turn that is ready for a tick."""
         raise NotImplementedError
 
-    def tree_done(self) -> None:
+    def tree_done(self, root: Conversation) -> None:
         self._slots.taken -= 1
         self.note_change()
 

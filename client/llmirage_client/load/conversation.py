@@ -6,11 +6,12 @@ import hashlib
 import math
 import os
 import random
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from llmirage_client.load.options import Share
+from llmirage_client.load.plays import Play
 from llmirage_client.measure.record import BranchMode
 from llmirage_client.workload.session import BranchKind, Event, Round, Session, ThinkTime, Workload
 
@@ -114,16 +115,29 @@ class Group:
             conversation.cancel()
 
 
+@dataclass(slots=True, frozen=True)
+class Resumption:
+    """A tree that is taken up in its middle: the next turn of each session, and when those that are under way go on."""
+
+    turns: Mapping[str, int]
+    due_s: Mapping[str, float]
+
+
 class RequestTree:
     """A root with its descendants: the dispatch and reply times of the requests that turns of other sessions wait for.
 
     started: the sessions that have begun.
+    play: the trace that it replays, on a lane (load.lanes). resumed: where it begins, if not at its beginning.
+    skipped_s: idle time by which its waits have been moved earlier.
     """
 
-    __slots__ = ("_happened_s", "_waiting", "started")
+    __slots__ = ("_happened_s", "_waiting", "play", "resumed", "skipped_s", "started")
 
     def __init__(self) -> None:
         self.started: set[str] = set()
+        self.play: Play | None = None
+        self.resumed: Resumption | None = None
+        self.skipped_s = 0.0
         self._happened_s: dict[tuple[str, int, Event], float] = {}
         self._waiting: dict[tuple[str, int, Event], list[Conversation]] = {}
 
@@ -139,6 +153,11 @@ class RequestTree:
                 if conversation.waits is EVENT:
                     conversation.wake()
 
+    def take_as_done(self, session: str, turns: int) -> None:
+        """Take the first turns of a session for over since long ago."""
+        for turn in range(turns):
+            self._happened_s[session, turn, "dispatch"] = self._happened_s[session, turn, "reply"] = -math.inf
+
     def wait(self, conversation: Conversation, session: str, turn: int, event: Event) -> None:
         self._waiting.setdefault((session, turn, event), []).append(conversation)
 
@@ -153,9 +172,11 @@ class Conversation:
     thread: its history, where that is text.
     started_s: when the root of its tree was due.
     tree: None where no turn waits for requests of others.
+    marker: a text before the first user message of each prompt. reply_tokens: the length of all replies, None: by the turn.
 
     The rules write what they wait for: awaited, and of a request turn_index (from then on the last turn that was sent) and
-    due_s. The sender of the request writes its outcome: failed (unless it was cancelled), and over_s, its end.
+    due_s. The sender of the request writes its outcome: failed (unless it was cancelled), overflowed (the prompt is too long
+    for the model, where that is not a failure), and over_s, its end.
     """
 
     __slots__ = (
@@ -171,11 +192,14 @@ class Conversation:
         "failed",
         "group",
         "in_flight",
+        "marker",
         "number",
         "over_s",
+        "overflowed",
         "parent",
         "place",
         "play",
+        "reply_tokens",
         "rules",
         "session",
         "started_s",
@@ -220,13 +244,16 @@ class Conversation:
         self.place = place
         self._own_id = ""
         self.waits: Wait = NOTHING
-        self.cancelled = self.failed = False
+        self.cancelled = self.failed = self.overflowed = False
         self.in_flight = self.children = self.thread = self.turn_index = self.awaited = None
         self.tree = None
         self.started_s = 0.0
+        self.marker = ""
+        self.reply_tokens: int | None = None
         if parent is not None:
             self._started_by_turn = parent.turn_index
             self.started_s, self.tree = parent.started_s, parent.tree
+            self.marker, self.reply_tokens = parent.marker, parent.reply_tokens
 
     def __str__(self) -> str:
         return self.correlation_id

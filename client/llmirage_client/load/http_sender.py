@@ -137,6 +137,8 @@ class HttpSender(Sender):
             self._progress.update(len(self.records), self._errors, self._in_flight)
 
     def _keep(self, record: Record) -> None:
+        if self.is_overflow(record.exchange.error):  # it is counted, and no request that was measured
+            return
         self.records.append(record)
         self._errors += record.exchange.error is not None and not record.cancelled
         if self._on_record is not None:

@@ -51,6 +51,39 @@ class Share:
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class LaneOptions:
+    """The load of AgentX: `RunOptions.concurrency` lanes that replay recorded trees (see load.lanes). Times in seconds.
+
+    run_id: part of the markers before prompts; another one makes all prompts new to a server.
+    start_min, start_max: shares of the recorded time between which the instants are sampled at which lanes begin.
+    marks: every play of a tree has a marker before its prompts.
+    burst: lanes do not wait for each other's first requests.
+    pressure_requests: of the warm-up, a lane; pressure_s: its time.
+    warm_up_grace_s: after which a warm-up whose requests are not over has failed.
+    system_idle_cap_s, tree_idle_cap_s: longest time without a request in flight at all, or of a tree.
+    failed_request_threshold: share of failed requests above which the run ends.
+    overflow: texts of errors that say that a prompt is too long for the model.
+    """
+
+    run_id: str
+    start_min: float = 0.25
+    start_max: float = 0.75
+    marks: bool = True
+    burst: bool = False
+    pressure_requests: int | None = None
+    pressure_s: float | None = None
+    warm_up_grace_s: float = math.inf
+    system_idle_cap_s: float | None = None
+    tree_idle_cap_s: float | None = None
+    failed_request_threshold: float | None = None
+    overflow: tuple[str, ...] = ()
+
+    @property
+    def has_pressure(self) -> bool:
+        return self.pressure_requests is not None or self.pressure_s is not None
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class RunOptions:
     """One run's settings; the defaults run every root of the file once, one after the other.
 
@@ -105,6 +138,7 @@ class RunOptions:
     cancellation_delay_s: float = 0.0
     speed: float = 1.0
     seed: int | None = None
+    lanes: LaneOptions | None = None
     first_root: int = 0
     share: Share = field(default_factory=Share)
 
@@ -131,6 +165,8 @@ class RunOptions:
 
     def of_warm_up(self) -> RunOptions | None:
         """Return the options of the warm-up phase; None if there is none."""
+        if self.lanes is not None:
+            return replace(self, request_count=None, soft_duration_s=None, benchmark_duration_s=None, cancellation_share=0.0)
         if not self.warmup_request_count and self.warmup_num_conversations is None and self.warmup_duration_s is None:
             return None
         own: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
-from llmirage_client.load.arrivals import AT_ONCE, Stop
+from llmirage_client.load.arrivals import AT_ONCE, Arrivals, Stop
 from llmirage_client.load.conversation import (
     CHILD,
     EVENT,
@@ -31,6 +31,7 @@ from llmirage_client.load.conversation import (
     Until,
     Wait,
 )
+from llmirage_client.load.lanes import LaneArrivals, Lanes
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import Sampler, arrivals, conversations, moments, own_requests, places
 from llmirage_client.load.rules import Rules
@@ -85,6 +86,7 @@ class Phase:
         family: Family,
         interpreter: Interpreter,
         rng: Random,
+        lanes: Lanes | None = None,
     ) -> None:
         self.name = name
         self.left_unfinished = 0
@@ -92,9 +94,14 @@ class Phase:
         self._family = family
         self._interpreter = interpreter
         self._stop = Stop(own_requests(options), interpreter.now)
-        with_children = name == "profiling"
-        roots = conversations(sampler, workload, options, with_children)
-        self._arrivals = arrivals(workload, options, roots, self._start_root, self._stop, rng)
+        with_children = name == "profiling" or lanes is not None
+        if lanes is not None:
+            self._arrivals: Arrivals = LaneArrivals(
+                lanes, name, options, family, self._start_on_lane, self._stop, interpreter, self.cancel
+            )
+        else:
+            roots = conversations(sampler, workload, options, with_children)
+            self._arrivals = arrivals(workload, options, roots, self._start_root, self._stop, rng)
         self._arrivals.changed = self._arrive_early
         self._stop.listen(self._wake_if_ended)
         self._steps = self._arrivals.steps()
@@ -106,6 +113,10 @@ class Phase:
         self._roots, self._unawaited = Group(), Group()
         self._timers: list[Timer] = []
         self._when_over: Callable[[], object] = _nothing
+
+    @property
+    def _primes(self) -> bool:
+        return isinstance(self._arrivals, LaneArrivals) and self._arrivals.stage == "primers"
 
     @property
     def stats(self) -> BranchStats:
@@ -181,6 +192,9 @@ class Phase:
     def _start_root(self, session: Session, due_s: float) -> None:
         self._start(self._family.root(session, self.name, next(self._places)), self._roots, due_s)
 
+    def _start_on_lane(self, root: Conversation, due_s: float) -> None:
+        self._start(root, self._roots, due_s)
+
     def _start_child(self, child: Conversation) -> None:
         group = self._unawaited
         if child.parent is not None:
@@ -193,9 +207,12 @@ class Phase:
         if conversation.parent is None:
             conversation.started_s = ready_s
         rules = self._rules
-        conversation.rules = (
-            rules.rounds(conversation) if conversation.session.rounds else rules.turns(conversation, ready_s)
-        )
+        if self._primes:
+            conversation.rules = rules.primer(conversation, ready_s)
+        elif conversation.session.rounds:
+            conversation.rules = rules.rounds(conversation)
+        else:
+            conversation.rules = rules.turns(conversation, ready_s)
         conversation.play = self._interpreter.play
         conversation.play(conversation)
 
@@ -256,7 +273,7 @@ class Phase:
         del group.running[conversation]
         conversation.play = _nothing  # the interpreter refers to the run, and finished conversations are kept for longer
         if group is self._roots:
-            self._arrivals.tree_done()
+            self._arrivals.tree_done(conversation)
         if not group.running:
             group.leaving += 1
             self._interpreter.call_soon(partial(self._left_empty, group))

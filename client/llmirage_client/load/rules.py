@@ -22,11 +22,13 @@ from llmirage_client.load.conversation import (
     Family,
     Group,
     RequestTree,
+    Resumption,
     Until,
     Wait,
     Waits,
     think_time_s,
 )
+from llmirage_client.load.lanes import LaneArrivals
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import After, Event, Turn
@@ -52,6 +54,7 @@ class Rules:
         self.stats = BranchStats()
         self.failed_fast: str | None = None
         self._options = options
+        self._lanes = arrivals if isinstance(arrivals, LaneArrivals) else None
         self._with_children = with_children
         self._stop = stop
         self._arrivals = arrivals
@@ -72,18 +75,25 @@ class Rules:
         ready_s: when the first may be sent.
         """
         session, stop, arrivals, clock = conversation.session, self._stop, self._arrivals, self._stop.clock
+        lanes = self._lanes
         whole = False
         tree = conversation.tree if self._with_children else None
-        over = 0  # turns whose children have begun
+        first = over = 0  # turns whose children have begun
         joins = False  # it waits for children, or for its turn after them
+        fresh = True
         try:
             if session.pre_session_spawns and self._with_children:
                 for place, name in enumerate(session.pre_session_spawns):
                     self._start(self._family.pre_session_child(conversation, name, place))
                 yield NEXT_ROUND  # they go out first
+            if tree is not None and tree.resumed is not None and session.id in tree.resumed.turns:
+                first = over = self._resume(conversation, tree.resumed)
+                fresh = False
+                ready_s = tree.resumed.due_s.get(session.id, ready_s)
             due_s = ready_s
             schedule_s = conversation.started_s - (session.arrival_s or 0.0) / self._speed  # time 0 of the file
-            for index, turn in enumerate(session.turns):
+            for index in range(first, len(session.turns)):
+                turn = session.turns[index]
                 awaited = None if conversation.children is None else conversation.children.open_gate(index)
                 suspended = False
                 joins = awaited is not None
@@ -93,10 +103,13 @@ class Rules:
                         ready_s = clock()
                 if self._scheduled and turn.arrival_s is not None:
                     ready_s = max(ready_s, schedule_s + turn.arrival_s / self._speed)
-                else:
+                elif lanes is None or (not lanes.unpaced and (fresh or index > first)):
                     ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
+                if lanes is not None and tree is not None:
+                    ready_s = yield from self._on_lane(tree, ready_s)
                 if turn.after and tree is not None:
-                    ready_s = yield from self._after(conversation, tree, turn.after, ready_s)
+                    ready_s, joined = yield from self._after(conversation, tree, turn.after, ready_s)
+                    suspended, joins = suspended or joined, joins or joined
                 yield from self._until(ready_s)
                 if not index or awaited is not None or conversation.depth or turn.after:
                     due_s = ready_s
@@ -109,7 +122,7 @@ class Rules:
                         arrivals.queue(conversation)
                         yield TICK
                     due_s = conversation.due_s
-                if not stop.permit():
+                if not (stop.permit() if lanes is None else lanes.permit(conversation, index)):
                     break
                 joins = False
                 if suspended:
@@ -125,6 +138,9 @@ class Rules:
                 yield REPLY
                 if known is not None:
                     known.note(session.id, index, "reply", conversation.over_s)
+                if lanes is not None and lanes.replied(conversation):
+                    whole = True
+                    break
                 if conversation.failed:
                     self._fail_fast(conversation)
                     if session.ends_on_failure:
@@ -147,19 +163,62 @@ class Rules:
 
     def _after(
         self, conversation: Conversation, tree: RequestTree, after: Sequence[After], ready_s: float
-    ) -> Generator[Wait, None, float]:
+    ) -> Generator[Wait, None, tuple[float, bool]]:
         """Wait for requests of the tree.
 
-        Returns when the turn may be sent: `ready_s`, or later if one of them requires it.
+        Returns when the turn may be sent: `ready_s`, or later if one of them requires it; and whether it waited for a join.
         """
+        joined = False
         for each in after:
             while (happened_s := tree.happened_s(each.session, each.turn, each.event)) is None:
                 if self._stop.ended:
-                    return ready_s
+                    return ready_s, joined
+                if each.join and not joined:
+                    joined = True
+                    self.stats.parents_suspended += 1
                 tree.wait(conversation, each.session, each.turn, each.event)
                 yield EVENT
             ready_s = max(ready_s, happened_s + self._paced(each.delay_s))
-        return ready_s
+        return ready_s, joined
+
+    def _resume(self, conversation: Conversation, resumed: Resumption) -> int:
+        """Start the children of a conversation that is taken up in its middle; return its next turn."""
+        session = conversation.session
+        next_turn = resumed.turns[session.id]
+        for index, turn in enumerate(session.turns[:next_turn]):
+            conversation.turn_index = index
+            for branch in turn.branches:
+                for place, name in enumerate(branch.children):
+                    if name in resumed.turns:
+                        self._start(self._family.child(conversation, name, branch.kind, branch.id, place))
+        return next_turn
+
+    def primer(self, conversation: Conversation, ready_s: float) -> Waits:
+        """Send the last turn before the one with which a conversation is taken up, and start its children for theirs."""
+        tree, lanes = conversation.tree, self._lanes
+        assert tree is not None
+        assert tree.resumed is not None
+        assert lanes is not None
+        try:
+            index = self._resume(conversation, tree.resumed) - 1
+            due_s = tree.resumed.due_s.get(conversation.session.id)
+            if due_s is None:
+                return
+            yield from self._until(due_s)
+            if not lanes.permit(conversation, index):
+                return
+            conversation.turn_index, conversation.due_s = index, due_s
+            yield REPLY
+            lanes.replied(conversation)
+        except Cancelled:
+            pass
+
+    def _on_lane(self, tree: RequestTree, ready_s: float) -> Generator[Wait, None, float]:
+        """Wait for a time that moves earlier while the lanes are idle; return it."""
+        skipped_s, clock = tree.skipped_s, self._stop.clock
+        while clock() < (due_s := ready_s - (tree.skipped_s - skipped_s)) and not self._stop.ended:
+            yield Until(due_s)
+        return due_s
 
     def _until(self, when_s: float) -> Waits:
         while self._stop.clock() < when_s and not self._stop.ended:

@@ -114,6 +114,8 @@ def repeats_in_run(
     names: of the sessions, one a row.
     endpoint_new: it cannot know prompts of an earlier run.
     """
+    if options.lanes is not None and options.lanes.marks:  # plays of a trace differ by their markers
+        return None
     closed = options.rates is None and options.user_rate_per_s is None and not options.fixed_schedule
     limited = options.open_ended or options.num_conversations is not None
     slots = options.concurrency if closed and not limited else None

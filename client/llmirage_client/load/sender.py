@@ -24,6 +24,7 @@ class Sender:
         self.cancellation_delay_s = options.cancellation_delay_s / options.speed
         self._cancellation_share = options.cancellation_share
         self._identifiers = identifiers
+        self._overflow = () if options.lanes is None else options.lanes.overflow
 
     def begin(self, phase: str) -> None:
         """Send the requests of this phase from now on."""
@@ -41,8 +42,16 @@ class Sender:
         """
         return self.cancels and Random(f"cancel {request_id}").random() < self._cancellation_share
 
+    def is_overflow(self, error: RequestError | None) -> bool:
+        """Return whether an error says that the prompt is too long for the model, where that has a rule of its own."""
+        if error is None or not self._overflow or (error.code is not None and error.code < 300):
+            return False
+        message = error.message.lower()
+        return any(text in message for text in self._overflow)
+
     def end(self, conversation: Conversation, error: RequestError | None, end_s: float) -> None:
         """Tell the conversation the outcome of its request; a cancelled one is no failure."""
         conversation.in_flight = None
-        conversation.failed = error is not None and error.type != CANCELLED
+        conversation.overflowed = self.is_overflow(error)
+        conversation.failed = error is not None and error.type != CANCELLED and not conversation.overflowed
         conversation.over_s = end_s

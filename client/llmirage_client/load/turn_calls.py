@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from llmirage_client.load.calls import Planned, TokenCalls, message_call, prompt_as_ids, thread_of, verbatim_call
 from llmirage_client.load.conversation import Conversation
@@ -38,6 +40,8 @@ class CallPlanner:
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
         session = conversation.session
         turn = session.turns[turn_index] if self._variation is None else self._variation.turn(session, turn_index)
+        if conversation.reply_tokens is not None:
+            turn = replace(turn, max_tokens=conversation.reply_tokens, min_tokens=conversation.reply_tokens)
         planned = self._planned(conversation, turn)
         planned.call.affinity_id = conversation.affinity_id
         planned.call.empty_ok = session.ends_on_failure  # evalscope's rules, which have both
@@ -64,6 +68,8 @@ class CallPlanner:
                     alone = not turn.messages and not thread_of(conversation).history
                     asked = turn.synthetic.tokens + turn.synthetic.prefix_tokens if alone else None
                     turn = self._synthetic_turns.written(turn, turn.synthetic)
+                if conversation.marker:
+                    turn = replace(turn, messages=_marked(turn.messages, conversation.marker))
                 call = message_call(conversation, turn, self._options, self._endpoint)
                 return Planned(call, output_tokens=turn.min_tokens, input_tokens_asked=asked)
 
@@ -74,6 +80,15 @@ class CallPlanner:
     @cached_property
     def _token_calls(self) -> TokenCalls:
         return TokenCalls(self._options)
+
+
+def _marked(messages: Sequence[Mapping[str, Any]], marker: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the messages with a marker before the text of the first one of the user."""
+    place = next((i for i, message in enumerate(messages) if message["role"] == "user"), None)
+    if place is None:
+        return tuple(messages)
+    marked = {**messages[place], "content": marker + messages[place]["content"]}
+    return (*messages[:place], marked, *messages[place + 1 :])
 
 
 _PREFIX_KEY = 0x7072_6566_6978
@@ -93,7 +108,14 @@ class SyntheticTurns:
 
     def written(self, turn: Turn, message: SyntheticUser) -> Turn:
         """Return the turn with its synthetic message as text. Raises TokenizerError for an unsuitable vocabulary."""
-        return replace(turn, messages=(*turn.messages, {"role": "user", "content": self._content(message)}))
+        said: list[Mapping[str, Any]] = []
+        if message.system_tokens and message.block_ids is not None:
+            ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
+            parts = ("system", ids[: message.system_tokens]), ("user", ids[message.system_tokens :])
+            said = [{"role": role, "content": self._text.text_for_ids(part)} for role, part in parts]
+        else:
+            said = [{"role": "user", "content": self._content(message)}]
+        return replace(turn, messages=(*turn.messages, *said))
 
     def _content(self, message: SyntheticUser) -> str:
         if message.block_ids is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
 from llmirage_client.load.event_loop import Heartbeat, spare_the_collector
 from llmirage_client.load.options import RunOptions
@@ -43,8 +44,9 @@ INTERRUPTED = 130  # what shells report for Ctrl-C
 class RefusedError(InputRefused):
     """The run cannot start as it was asked for; the message is for the user."""
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: str, status: int = 2) -> None:
         super().__init__([problem])
+        self.status = status
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,6 +294,8 @@ class OneRun:
                 self.roots_taken = runner.roots_taken
         except CONTENT_ERRORS as error:
             raise RefusedError(f"The run was stopped: {error}") from None
+        except WarmUpError as error:
+            raise RefusedError(f"The warm-up failed: {error}", 1) from None
         finally:
             progress.stop()
             restore_signals()

@@ -16,7 +16,7 @@ from llmirage_client.operations.execute_points import Loads, Steps, search_steps
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.operations.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.operations.spread import Spread
-from llmirage_client.operations.workload import for_api, load_of, readable
+from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.run import run_options, shown_settings, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
@@ -29,7 +29,10 @@ from llmirage_shared.settings import settings_of
 
 @dataclass(frozen=True, slots=True)
 class RequestedRun:
-    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for."""
+    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for.
+
+    violations: of the rules of its scenario.
+    """
 
     workload: Workload
     options: RunOptions
@@ -38,6 +41,7 @@ class RequestedRun:
     spread: Spread | None
     search: Search | None
     points: list[Point]
+    violations: tuple[str, ...] = ()
 
     def one_run(self, folder: Callable[[RunOptions], Path], watch: RunWatch) -> OneRun:
         """Return the run of a single load."""
@@ -48,12 +52,14 @@ class RequestedRun:
 
 def requested_run(file: str | Workload | None, settings: RunSettings) -> RequestedRun:
     """Work out the run, or the runs, that the settings ask for. Raises ConfigError."""
-    endpoint = endpoint_of(settings)
     with readable():
+        scenario = resolved_scenario(file, settings)
+        settings = scenario.settings
+        endpoint = endpoint_of(settings)
         if settings.random_seed is None and (settings.isl is not None or (isinstance(file, str) and is_preset(file))):
             settings = replace(settings, random_seed=int.from_bytes(os.urandom(6)))
         workload = load_of(file, settings, conversations_wanted(settings))
-    options = run_options(workload, settings)
+    options = run_options(workload, settings, **scenario.fields)
     workload = for_api(workload, settings)
     spread = None
     if settings.executor is not None:
@@ -67,7 +73,7 @@ def requested_run(file: str | Workload | None, settings: RunSettings) -> Request
         options = run_options(workload, settings, seed=options.seed)
     of_lengths = () if settings.isl else settings_of(LengthSettings)
     shown = {name: value for name, value in shown_settings(settings).items() if name not in of_lengths}
-    return RequestedRun(workload, options, endpoint, shown, spread, search, points)
+    return RequestedRun(workload, options, endpoint, shown, spread, search, points, scenario.violations)
 
 
 def steps_of(

@@ -9,7 +9,7 @@ from typing import Any
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import verdicts_json
 from llmirage_client.operations.run_description import expected_requests
-from llmirage_client.operations.workload import for_api, load_of, readable
+from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
 from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.output import ReportSettings
@@ -55,12 +55,17 @@ def simulate(
     if several := [name for name in SEVERAL if len(getattr(settings, name) or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
         raise ConfigError(f"{flag} has several values; use `llmirage sweep` to compare them" for flag in flags)
-    if settings.random_seed is None:
+    if settings.random_seed is None and settings.scenario is None:
         settings = replace(settings, random_seed=0)
     config = cluster_config(settings.cluster, settings.random_seed or 0, settings.tokenizer)
     with readable():
+        scenario = resolved_scenario(workload, settings)
+        settings = scenario.settings
         loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents)
-    options = with_distinct_conversations(loaded, run_options(loaded, settings))
+    options = with_distinct_conversations(loaded, run_options(loaded, settings, **scenario.fields))
+    if options.lanes is not None:  # replies have the recorded length anyway, and a simulation is to be repeatable
+        extra = {name: value for name, value in options.extra_inputs.items() if name != "ignore_eos"}
+        options = replace(options, extra_inputs=extra, lanes=replace(options.lanes, run_id=f"seed {options.seed}"))
     loaded, window = for_api(loaded, settings), None
     if settings.steady_state:
         loaded, options, window = _steady(config, loaded, options, settings)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from llmirage_client.load.history import in_context_mode
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.load import TrafficSettings
+from llmirage_client.settings.scenario import Resolved, resolved
 from llmirage_client.settings.workload import FileSettings, LengthSettings, WorkloadSettings
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
 from llmirage_client.workload.format import parse_pairs
-from llmirage_client.workload.registry import load
+from llmirage_client.workload.registry import ALIASES, detect, load
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -19,7 +21,12 @@ from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.settings import ConfigError, InputRefused, settings_of
 from llmirage_shared.tokens import TokenizerError
 
-_OF_FORMATS = [name for name in settings_of(WorkloadSettings) if name not in ("format", "format_option", "min_turns")]
+T = TypeVar("T", bound=TrafficSettings)
+_OF_FORMATS = {
+    name: about.option or name
+    for name, about in settings_of(WorkloadSettings).items()
+    if name not in ("format", "format_option", "min_turns")
+}
 
 
 @contextmanager
@@ -50,11 +57,24 @@ def load_workload(
         options = parse_pairs(settings.format_option)
     except ValueError as error:
         raise ConfigError([f"Invalid value for --format-option: {error}"]) from None
-    options |= {name: value for name in _OF_FORMATS if (value := getattr(settings, name, None)) is not None}
+    given = {option: getattr(settings, name, None) for name, option in _OF_FORMATS.items()}
+    options |= {option: value for option, value in given.items() if value is not None}
     if is_preset(file):
         return preset_workload(file, conversations, seed or 0, tokenizer, list(options.items()))
     offered = {"min_turns": settings.min_turns, "tokenizer": tokenizer, "seed": seed, "conversations": conversations}
     return load(file, settings.format, options, offered)
+
+
+def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
+    """Return the settings as their scenario completes them. Raises WorkloadError, ScenarioRefused."""
+    if settings.scenario is None:
+        return Resolved(settings)
+    file = file or settings.input_file
+    if file is None or isinstance(file, Workload):
+        format = None if file is None else file.format
+    else:
+        format = "generated" if is_preset(file) else ALIASES.get(settings.format or "", settings.format) or detect(file)
+    return resolved(settings, format)
 
 
 def load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llmirage_client.choices import ArrivalPattern, RateOf, SamplingStrategy
+from llmirage_client.choices import ArrivalPattern, CacheBust, RateOf, SamplingStrategy
 from llmirage_client.load.rates import series_text
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.settings import again, switch, under
 
-LOAD, STOP = "Load", "Stop conditions"
+LOAD, STOP, SCENARIO = "Load", "Stop conditions", "Scenario"
 WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
 _load, _stop = under(LOAD), under(STOP)
 _AT_A_RATE = "{} needs {request_rate} or {request_rate_series}"
@@ -310,8 +310,65 @@ _again = partial(again, MeasuredSettings, prefix="warmup", group=WARM_UP, needs=
 _begins = partial(_again, needs="")
 
 
+_scenario = under(SCENARIO)
+_of_scenario = partial(_scenario, None, needs="{} needs {scenario}", carried=True)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings(MeasuredSettings):
+class ScenarioSettings:
+    """Settings of a scenario; settings.scenario has what each scenario locks and which values it gives."""
+
+    scenario: str | None = _scenario(
+        None,
+        "Replay recorded agents by the rules of agentx or inferencex-agentx-mvp: lanes from sampled instants on, primers, "
+        "markers, verdict (docs/agentx.md).",
+        metavar="NAME",
+        flag=True,
+    )
+    unsafe_override: bool = switch(
+        SCENARIO,
+        "Run in spite of violated rules; the run is then no valid submission.",
+        needs="{} needs {scenario}",
+        carried=True,
+    )
+    trajectory_start_min_ratio: float | None = _of_scenario(
+        "Earliest sampled instant, as a share of the recorded time.", least=0, most=1, unset="0.25 for agentx, else 0"
+    )
+    trajectory_start_max_ratio: float | None = _of_scenario(
+        "Latest sampled instant, as a share of the recorded time.", least=0, most=1, unset="0.75 for agentx, else 1"
+    )
+    burst_phase_starts: bool = switch(
+        SCENARIO, "Begin the phases on all lanes at once.", needs="{} needs {scenario}", carried=True
+    )
+    warmup_requests_per_lane: int | None = _of_scenario(
+        "Warm up with N requests a lane after the primers, without pauses and with replies of one token.",
+        least=1,
+        unset="10 for agentx, else none",
+    )
+    agentic_cache_warmup_duration: float | None = _of_scenario("Warm up likewise for S seconds.", above=0)
+    agentic_warmup_grace_period: float | None = _of_scenario(
+        "Wait S seconds for the last replies of the warm-up.", least=0, infinite=True, unset="1800 for agentx, else all"
+    )
+    system_idle_gap_cap_seconds: float | None = _of_scenario(
+        "Longest time without a request in flight.", least=0, unset="10, which scenarios lock"
+    )
+    trace_idle_gap_cap_seconds: float | None = _of_scenario(
+        "Longest time in which no request of a tree is in flight.", least=0, unset="300 for agentx, else none"
+    )
+    failed_request_threshold: float | None = _of_scenario(
+        "Stop the run when a larger share of its requests has failed.", least=0, most=1, unset="0.10 for agentx, else none"
+    )
+    cache_bust: CacheBust | None = _of_scenario(
+        "Marker before the prompts of each play of a tree.", unset="first_turn_prefix, which scenarios lock"
+    )
+    ignore_trace_delays: bool = switch(
+        SCENARIO, "Leave out the pauses of the recording; scenarios forbid it.", needs="{} needs {scenario}", carried=True
+    )
+    synthesis_max_isl: int | None = _of_scenario("Longest prompt in tokens; scenarios forbid it.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(ScenarioSettings, MeasuredSettings):
     """Settings of a run's load, its warm-up included. load.options.RunOptions is what follows from them."""
 
     warmup_request_count: int = _begins(
@@ -321,7 +378,7 @@ class LoadSettings(MeasuredSettings):
         aliases=("warmup_requests", "num_warmup_requests"),
         least=0,
         study=True,
-        flag=True,
+        carried=True,
     )
     num_warmup_sessions: float | None = _begins(
         "num_conversations",

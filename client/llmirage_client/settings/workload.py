@@ -53,6 +53,15 @@ class FileSettings:
     )
     max_turns: int | None = _workload(None, "Use only the first N turns of a conversation.", least=1, carried=True)
     dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0, carried=True)
+    isl_block_size: int | None = _workload(
+        None, "Tokens that a hash of a prompt's block stands for.", option="block_size", least=1, carried=True
+    )
+    max_context_length: int | None = _workload(
+        None, "Leave out traces with a longer prompt and reply, in tokens.", least=1, carried=True
+    )
+    think_time_only: bool | None = _workload(
+        None, "Wait a trace's think times instead of its pauses.", aliases=("use_think_time_only",), carried=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
@@ -18,6 +20,7 @@ from llmirage_shared.tokenizer_loader import load
 
 _MARKS = ("<<0>>", "<<1>>", "<<2>>")  # stand for contents in a rendered prompt
 _TRIED_TOKENS = 64
+_ID_BYTES = np.dtype(np.int32).itemsize
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,18 +31,23 @@ class Frame:
     tail: after the last one, up to where the reply begins.
     after_reply: between a reply and the next message.
     after_message: between two messages, the first of which has no reply.
+    system: before a system message, and between it and the first message of the user.
     """
 
     head: bytes
     tail: bytes
     after_reply: bytes
     after_message: bytes
+    system: tuple[bytes, bytes]
 
 
 class BlockPrompts:
     """The prompts of turns that are hash blocks alone, in chat messages. Replies are arbitrary unique ids."""
 
-    def __init__(self, text: SyntheticText, frame: Frame, variation: Variation | None) -> None:
+    def __init__(
+        self, text: SyntheticText, frame: Frame, variation: Variation | None, encode: Callable[[str], npt.NDArray[np.int32]]
+    ) -> None:
+        self._encode = encode
         self._text = text
         self._frame = frame
         self._variation = variation
@@ -53,13 +61,22 @@ class BlockPrompts:
         message, output_tokens = turn.synthetic, turn.max_tokens
         assert message is not None
         assert output_tokens is not None
-        before, _ = self._histories.pop(conversation.number, (frame.head, b""))
-        said = before + self._content(message)
+        if conversation.reply_tokens is not None:
+            output_tokens = conversation.reply_tokens
+        before, _ = self._histories.pop(conversation.number, (b"", b""))
+        content = self._content(message)
+        if not before:
+            marker = self._encode(conversation.marker).tobytes() if conversation.marker else b""
+            before = frame.head + marker
+            if cut := message.system_tokens * _ID_BYTES:
+                before = frame.system[0] + content[:cut] + frame.system[1] + marker
+                content = content[cut:]
+        said = before + content
         prompt = said + frame.tail
         key = prompt + self._replies.fresh(output_tokens)
         if turn_index + 1 < len(session.turns) and session.mode == "accumulate":
             self._histories[conversation.number] = key + frame.after_reply, said + frame.after_message
-        return key, len(prompt) // np.dtype(np.int32).itemsize
+        return key, len(prompt) // _ID_BYTES
 
     def failed(self, conversation: Conversation) -> None:
         """Note that the last call had no reply."""
@@ -90,12 +107,17 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
                 return None
     of_tokenizer, template = load(options.tokenizer)
     text = SyntheticText(of_tokenizer)
-    frame = _frame(PromptEncoder(of_tokenizer, template), text)
-    return None if frame is None else BlockPrompts(text, frame, variation_of(workload, options))
+    encoder = PromptEncoder(of_tokenizer, template)
+    marker = f"[rid:{'0123456789ab'}]\n\n" if options.lanes is not None and options.lanes.marks else ""
+    frame = _frame(encoder, text, marker)
+    return None if frame is None else BlockPrompts(text, frame, variation_of(workload, options), encoder.encode)
 
 
-def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:
-    """Return the template's frame around contents; None where a prompt is more than its frame and its contents."""
+def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | None:
+    """Return the template's frame around contents; None where a prompt is more than its frame and its contents.
+
+    marker: a text before the first message of the user.
+    """
 
     def said(*contents: tuple[str, str]) -> list[dict[str, str]]:
         return [{"role": role, "content": content} for role, content in contents]
@@ -115,8 +137,10 @@ def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:
         head, tail = framed("user")
         _, _, after_reply, _ = framed("user", "assistant", "user")
         _, after_message, _ = framed("user", "user")
+        before_system, after_system, _ = framed("system", "user")
         whole = encoder.encode_chat(said(("user", words[0]), ("assistant", replied), ("user", words[1])))
         failed = encoder.encode_chat(said(("user", words[0]), ("user", words[1])))
+        marked = encoder.encode_chat(said(("system", words[0]), ("user", marker + words[1])))
     except ValueError:  # a template that refuses such a history
         return None
     as_composed = np.concatenate([head, one, tail, reply, after_reply, two, tail])
@@ -124,4 +148,7 @@ def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:
         return None
     if not np.array_equal(failed, np.concatenate([head, one, after_message, two, tail])):
         return None
-    return Frame(head.tobytes(), tail.tobytes(), after_reply.tobytes(), after_message.tobytes())
+    if not np.array_equal(marked, np.concatenate([before_system, one, after_system, encoder.encode(marker), two, tail])):
+        return None
+    system = before_system.tobytes(), after_system.tobytes()
+    return Frame(head.tobytes(), tail.tobytes(), after_reply.tobytes(), after_message.tobytes(), system)

@@ -134,6 +134,8 @@ class ClusterSender(Sender):
         request.tag = None  # and no cycle keeps the row when the run is forgotten
         if now == row.start_s:
             self._queue.took_no_time()
+        if conversation.overflowed:  # it is counted, and no request that was measured
+            return True
         self._rows.rows.append(row)
         if self._rows.on_row is not None and row.error is not BY_RUN:
             self._rows.on_row(row)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.saturation import repeats_in_run
 from llmirage_client.measure.columns import Columns, columns_of
@@ -217,7 +218,7 @@ def _run(run: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | No
     try:
         with few_collections():
             result = run.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
-    except (VirtualDeadlockError, StandstillError) as error:
+    except (VirtualDeadlockError, StandstillError, WarmUpError) as error:
         raise SimulationError(str(error)) from None
     if result.end_s > _LONGEST_S:
         raise SimulationError(

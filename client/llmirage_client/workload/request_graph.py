@@ -16,11 +16,12 @@ from llmirage_client.workload.session import After, Branch, ContextMode, Event, 
 
 @dataclass(slots=True, frozen=True)
 class Need:
-    """Another request of the play, and how long after its event this one may go out."""
+    """Another request of the play, and how long after its event this one may go out. join: see After."""
 
     request: str
     delay_s: float = 0.0
     event: Event = "reply"
+    join: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -188,7 +189,8 @@ class _Play:
             request.turn,
             delay_s=0.0 if before is None else before.delay_s,
             arrival_s=self._arrival_of(chain, since_origin_s),
-            after=tuple(After(*self._named(need.request), need.delay_s, need.event) for need in after),
+            after=tuple(After(*self._named(need.request), need.delay_s, need.event, need.join) for need in after),
+            recorded_s=request.start_s,
         )
         self._root_request = self._root_request or request.id
         self._places[request.id] = chain, len(chain.turns)

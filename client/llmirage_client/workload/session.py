@@ -51,12 +51,16 @@ class Branch:
 
 @dataclass(slots=True, frozen=True)
 class After:
-    """A request of the same tree of sessions, and how long after its event a turn may go out."""
+    """A request of the same tree of sessions, and how long after its event a turn may go out.
+
+    join: it is the last request of a session that the turn's session has started, and whose result the turn takes in.
+    """
 
     session: str
     turn: int
     delay_s: float = 0.0
     event: Event = "reply"
+    join: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +83,7 @@ class SyntheticUser:
 
     The same key and tokens give the same text. prefix_tokens: further tokens that come first, the same in every message with
     a prefix. Counts are of the content alone, without the chat template.
+    system_tokens: the first of them are a system message of their own.
     block_ids: what a trace knows of the content: equal ids stand for equal blocks of block_tokens tokens each, the last
     of which may be cut; what follows after them is like no other text. An empty array: all of it is like no other.
     """
@@ -88,6 +93,7 @@ class SyntheticUser:
     prefix_tokens: int = 0
     block_ids: npt.NDArray[np.int64] | None = None  # shape (blocks,)
     block_tokens: int = 0
+    system_tokens: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,6 +106,7 @@ class Turn:
     arrival_s: the turn's own time on the file's schedule, by the clock of the session's arrival_s. A run that keeps to the
     schedule sends the turn then, or with the previous reply if that comes later, and does not look at delay_s. In a session
     that another one starts it counts from the start of the tree's root.
+    recorded_s: when the request was sent in the recording, by a clock of the whole tree.
     after: other requests of the tree for which the turn waits, in every run that has children. A session that others name
     here is started once in its tree.
     model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None:
@@ -120,6 +127,7 @@ class Turn:
     arrival_s: float | None = None
     min_tokens: int | None = None
     after: tuple[After, ...] = ()
+    recorded_s: float | None = None
 
     def __post_init__(self) -> None:
         if type(self.delay_s) is not float or (self.arrival_s is not None and type(self.arrival_s) is not float):

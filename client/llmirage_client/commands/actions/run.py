@@ -77,7 +77,7 @@ def _one_run(requested: RequestedRun, settings: RunSettings, json: bool) -> tupl
         outcome = one.outcome(run_on_best_loop(one))
     except RefusedError as error:
         click.echo(error, err=True)
-        return 2, None
+        return error.status, None
     if json:
         written = str(outcome.files[0].parent) if outcome.files else None
         click.echo(dumps(run_json(outcome) | {"folder": written}))

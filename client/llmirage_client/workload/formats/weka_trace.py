@@ -95,6 +95,7 @@ class _WekaTrace:
     block_tokens: int
     entries: _Entries
     tokens: Mapping[int, int]  # of the prompts, by place
+    system_tokens: Mapping[int, int]  # with which prompts begin
     timed: frozenset[int]  # places of requests whose duration is known
     waits_s: Mapping[int, float]  # before requests, instead of the pause in the recording
 
@@ -165,7 +166,7 @@ class _WekaReader:
         if name is None or size is None or entries is None:
             return None
         body = _Body(check, lists, self._stray, size, _scope(row))
-        read = body.entries(entries, "requests.", 0.0, relative=False)
+        read = body.entries(row, entries, "", 0.0, relative=False)
         self._models |= body.models
         self._without_reply += body.without_reply
         if not body.tokens:
@@ -175,7 +176,13 @@ class _WekaReader:
             self._too_long += 1
             return None
         return _WekaTrace(
-            name, size, read, body.tokens, frozenset(body.timed), body.thought_s if self._think_time_only else {}
+            name,
+            size,
+            read,
+            body.tokens,
+            body.system_tokens,
+            frozenset(body.timed),
+            body.thought_s if self._think_time_only else {},
         )
 
     # --- what it comes to ----------------------------------------------------------------------------------------------
@@ -263,18 +270,25 @@ class _Body:
         self._scope = scope
         self._next_place = 0
         self.tokens: dict[int, int] = {}
+        self.system_tokens: dict[int, int] = {}
         self.timed: set[int] = set()
         self.thought_s: dict[int, float] = {}
         self.models: set[str] = set()
         self.without_reply = 0
         self.longest = 0
 
-    def entries(self, values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool) -> _Entries:
+    def entries(
+        self, agent: Mapping[str, Any], values: Sequence[Any], prefix: str, marker_s: float, *, relative: bool
+    ) -> _Entries:
         """Return the requests of an agent. relative: times below the marker's count from it."""
+        known = [
+            self._check.given(agent, name, self._check.integer, prefix) or 0 for name in ("tool_tokens", "system_tokens")
+        ]
+        system_tokens = -(-sum(known) // self._block_tokens) * self._block_tokens
         requests: list[Recorded] = []
         markers: list[_Marker] = []
         for i, value in enumerate(values):
-            at = f"{prefix}{i}"
+            at = f"{prefix}requests.{i}"
             entry = self._check.mapping(value, at)
             if entry is None:
                 continue
@@ -287,6 +301,8 @@ class _Body:
                 markers.append(self._marker(entry, f"{at}.", place, start_s))
             else:
                 requests.append(self._request(entry, f"{at}.", place, start_s))
+                if 0 < system_tokens < self.tokens[place]:
+                    self.system_tokens[place] = system_tokens
         return _Entries(tuple(requests), tuple(markers))
 
     def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
@@ -295,7 +311,7 @@ class _Body:
         name = check.text(check.required(entry, "agent_id", at), f"{at}agent_id", may_be_empty=False)
         duration_ms = check.given(entry, "duration_ms", check.number, at)
         values = check.items(check.required(entry, "requests", at), f"{at}requests") or []
-        entries = self.entries(values, f"{at}requests.", start_s, relative=True)
+        entries = self.entries(entry, values, at, start_s, relative=True)
         end_s = entries.end_s if duration_ms is None else start_s + duration_ms / 1e3
         return _Marker(place, name or "", start_s, start_s if end_s is None else end_s, entries)
 
@@ -364,8 +380,12 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Itera
                 key_of("weka", trace.name, request.place),
                 block_ids=request.ids,
                 block_tokens=trace.block_tokens,
+                system_tokens=trace.system_tokens.get(request.place, 0),
             )
-            waits = tuple(Need(str(place), delay_s, event) for (place, event), delay_s in needs.items())
+            waits = tuple(
+                Need(str(place), delay_s, event, join=place in joined.get(request.place, ()))
+                for (place, event), delay_s in needs.items()
+            )
             turn = recorded_turn(prompt, request.output_tokens)
             yield RecordedRequest(str(request.place), stream.name, turn, request.start_s, waits, line)
             previous = request
