@@ -1,4 +1,4 @@
-"""Judge the built documentation site: exit 1 with a line for each dead link or anchor, thing fetched from elsewhere, search that misses.
+"""Judge the built site: exit 1 with a line for each dead link or anchor, fetched resource, and search that misses.
 
 Usage: python tools/check_site.py build/site     (make docs-site)
 
@@ -27,7 +27,7 @@ SEARCHES = {
     "cassette": "from/vcr.html",
     "accuracy": "accuracy.html",
 }
-"""What people type into the search, and the page among whose sections it must be found, in a heading or the text below it."""
+"""Searches, and the page that must hold each, in a heading or the text below it."""
 
 
 class _Page(HTMLParser):
