@@ -1,4 +1,4 @@
-"""Judge the built site: exit 1 with a line for each dead link or anchor, fetched resource, and search that misses.
+"""Judge the built documentation site: exit 1 with a line for each dead link, thing from elsewhere, search that misses.
 
 Usage: python tools/check_site.py build/site     (make docs-site)
 
@@ -27,7 +27,7 @@ SEARCHES = {
     "cassette": "from/vcr.html",
     "accuracy": "accuracy.html",
 }
-"""Searches, and the page that must hold each, in a heading or the text below it."""
+"""What people type into the search, and the page of which one section must have all these words, in its heading or text."""
 
 
 class _Page(HTMLParser):

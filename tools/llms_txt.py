@@ -1,4 +1,4 @@
-"""Write llms.txt (llmstxt.org) into the built site: each page with its first sentence, and its Markdown beside the HTML.
+"""Write llms.txt (llmstxt.org) into the built site, how each page begins beside its link, and the Markdown of the pages.
 
 Usage: python tools/llms_txt.py build/site     (make docs-site)
 """
