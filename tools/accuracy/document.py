@@ -59,7 +59,6 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         write_bands(figures, [*predictions, *scripted])
     sections = [
         _text("intro"),
-        _text("not-modelled"),
         _text("fitted"),
         _text("left-out"),
         _whole_runs(runs, predictions),
