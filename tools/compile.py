@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -74,6 +75,19 @@ explicit_package_bases = True
 [mypy-{",".join(f"{name}.*" for name in _UNKNOWN.split())}]
 follow_imports = skip
 ignore_missing_imports = True
+"""
+
+
+# CPU seconds of a simulation of 2,000 requests on eight instances, the best of three, after a short one that loads modules.
+_MEASURED = """
+import time, llmirage
+def take(requests):
+    begun_s = time.process_time()
+    cluster = {"model": "llama-3.1-8b", "gpu": "h100_sxm", "instances": 8}
+    llmirage.simulate(**cluster, isl=2000, osl=500, request_rate=40, requests=requests)
+    return time.process_time() - begun_s
+take(20)
+print(min(take(2000) for _ in range(3)))
 """
 
 
@@ -233,6 +247,12 @@ def libraries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".so", ".pyd"))
 
 
+def simulation_s() -> float:
+    """Return the CPU time of a simulation with the modules as they are now."""
+    done = subprocess.run([sys.executable, "-c", _MEASURED], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
 def clean() -> int:
     """Remove what was built here, by any interpreter; return how many files."""
     compiled.MANIFEST.unlink(missing_ok=True)
@@ -267,6 +287,7 @@ def main() -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
         clean()
+        sources_s = simulation_s()
         size = 0
         for path in libraries(built):
             package = path.relative_to(built).parts[0]
@@ -280,6 +301,9 @@ def main() -> int:
         print(f"  {module}")
     took_s = time.perf_counter() - begun_s
     print(f"{len(MODULES)} modules compiled, {size / 1e6:.1f} MB, {took_s:.0f} s; make uncompile undoes it")
+    compiled_s = simulation_s()
+    gain = f"{sources_s:.2f} s of CPU from the sources, {compiled_s:.2f} s compiled: {sources_s / compiled_s:.1f} x"
+    print(f"measured here, a simulation of 2,000 requests: {gain}")
     return 0
 
 
