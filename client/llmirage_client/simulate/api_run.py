@@ -18,7 +18,7 @@ from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.measure.record import Exchange, RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.token_streams import TokenStreams
-from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.simulator.engine import ClusterConfig, QueueWait
 from llmirage_client.simulator.in_process import WholeProtocol, WholeReplies
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import TokenSpec, Workload
@@ -61,9 +61,9 @@ class ApiRun:
     interrupt = cancel
 
     @property
-    def waited_s(self) -> list[float]:
-        """Waits of finished requests, in that order: from arrival to the first step."""
-        return self._server.waited_s
+    def waits(self) -> list[QueueWait]:
+        """Waits of finished requests, in that order."""
+        return self._server.waits
 
     def run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
         """Run the workload. Raises VirtualDeadlockError and StandstillError. reason: of the cancellation at max_time_s."""

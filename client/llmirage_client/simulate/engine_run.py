@@ -15,7 +15,7 @@ from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.event_queue import EventQueue
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_streams import TokenStreams
-from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, ServedPool, new_cluster
+from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, QueueWait, ServedPool, new_cluster
 from llmirage_client.workload.session import Workload
 
 # Routers that do not ask which conversation a request is of.
@@ -42,7 +42,7 @@ class EngineRun(AnyRunner):
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
         self._queue: EventQueue | None = None
-        self.waited_s: list[float] = []  # of requests that are over, in that order: see Request.waited_s
+        self.waits: list[QueueWait] = []  # of requests that are over, in that order
 
     @property
     def requests_over(self) -> int:
@@ -58,7 +58,7 @@ class EngineRun(AnyRunner):
     def run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
         """Run the workload. Raises VirtualDeadlockError and StandstillError. reason: of the cancellation at max_time_s."""
         cluster = ClusterRun(self.cluster, observer)
-        self.waited_s = cluster.waited_s
+        self.waits = cluster.waits
         self._queue = queue = EventQueue(cluster)
         sender = ClusterSender(
             queue, self.rows, self._prompts, self._options, self._identifiers, self._named, self._by_endpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.bands import bands_json
 
 if TYPE_CHECKING:
+    from llmirage_client.simulate.saturation import InstanceQueue
     from llmirage_client.simulate.simulation import Simulation
 
 _INSTANCES_SHOWN = 16
@@ -26,13 +28,19 @@ _BANDS = {
     "latency_ms": "latency (ms)",
     "output_tok_per_s": "output tokens/s",
 }
+_STATES = {"growing": "growing", "draining": "draining", "stable": "neither growing nor draining"}
 _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "draining"}
 
 
 def cluster_blocks(simulation: Simulation) -> list[Block]:
     """Return tables of the cluster's side."""
     series, totals = simulation.series, simulation.totals
-    blocks: list[Block] = [*_bands(simulation), "", bold("Cluster, means over time"), _instances(series, totals)]
+    blocks: list[Block] = [
+        *_bands(simulation),
+        "",
+        bold("Cluster, means over time"),
+        _instances(series, totals, simulation.queues[1:]),
+    ]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
@@ -47,7 +55,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         blocks.append(rates_text(simulation.rates))
     blocks.append(_bill(simulation.bill, series.changes))
     if simulation.saturation is not None:
-        blocks.append(warning(f"Saturated: {simulation.saturation}."))
+        blocks.append(warning(f"Saturated, queues {_STATES[simulation.queues[0].state]}: {simulation.saturation}."))
     return blocks
 
 
@@ -104,12 +112,13 @@ def write_series(series: ClusterSeries, folder: Path) -> Path:
     return report_series(series).write(folder)
 
 
-def _instances(series: ClusterSeries, totals: Totals) -> Block:
+def _instances(series: ClusterSeries, totals: Totals, queues: Sequence[InstanceQueue]) -> Block:
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
+    states = {queue.instance: f": overloaded, {_STATES[queue.state]}" for queue in queues if queue.overloaded is not None}
     for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
         queried = totals.query_tokens[index]
         table.add_row(
-            f"{index} ({pool})",
+            f"{index} ({pool}){states.get(index, '')}",
             f"{totals.utilisation[index]:.0%}",
             number(totals.means[0, index]),
             count(totals.most[0, index]),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -12,10 +14,10 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.simulate.cluster_series import ClusterSeries
-from llmirage_client.simulator.engine import ServedPool
+from llmirage_client.simulator.engine import QueueWait, ServedPool
 from llmirage_client.workload.session import Workload
 
-LONG_WAIT_S = 5.0  # see Request.waited_s; the same limit as the server's own warning (drivers/saturation.py)
+LONG_WAIT_S = 5.0  # see Request.wait; the same limit as the server's own warning (drivers/saturation.py)
 _LAST_SHARE = 0.1  # of the requests: the last ones, whose waits show a queue at the end
 _START_SHARE = 0.25  # of the requests, which fill the cluster and tell nothing of a queue
 _BATCHES = 12  # of the others, in which a queue grows
@@ -23,24 +25,90 @@ _FEWEST = 5  # requests of a batch
 _GROWTH = 1.5  # times as long a wait in the last third of the batches as in the first
 _GROWTH_S = 0.1  # and so much longer
 _ORDERED = 0.7  # Kendall's tau of the batches: less than 1 in 1,000 of 12 in random order have more
+_LONG_SHARE = 0.1  # of the requests: so many long waits are no chance
+_DRAINED = 0.5  # of the worst waits
+_NAMED = 8  # instances
 _BURST = 1.25  # times the 99th percentile of the other requests
 _FEW_REQUESTS = 100
 
 
-def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
-    """Return a sentence if the last requests waited long, or if waits grow through the run.
+State = Literal["growing", "draining", "stable"]
 
-    waited_s: of requests in the order in which they were over (Request.waited_s); those that never began count until they
-        were given up.
-    users: of a closed loop, whose first requests wait for each other.
+
+@dataclass(frozen=True, slots=True)
+class InstanceQueue:
+    """The queue of an instance, or of the whole cluster.
+
+    instance: its index; None: the cluster.
+    overloaded: why it did not keep up with its load; None: it did.
+    waited_s: of its requests at first, when it was worst, and at last (medians of batches).
     """
-    waits = np.array(waited_s, dtype=np.float64)
+
+    instance: int | None
+    state: State
+    overloaded: str | None
+    requests: int
+    waited_s: tuple[float, float, float]
+
+
+def queue_of(waited_s: Iterable[float], users: int = 0, instance: int | None = None) -> InstanceQueue:
+    """Judge a queue by the waits of its requests, in the order in which they were over.
+
+    Those that never began count until they were given up. users: of a closed loop, whose first requests wait for each other.
+    """
+    waits = np.array(list(waited_s), dtype=np.float64)
     waits = waits[~np.isnan(waits)]
     if not waits.size:
-        return None
+        return InstanceQueue(instance, "stable", None, 0, (0.0, 0.0, 0.0))
+    counted = waits[users:] if waits.size >= 2 * users else waits
+    medians = [_median(batch) for batch in np.array_split(counted, min(_BATCHES, -(-counted.size // _FEWEST)))]
     last_s = _median(waits[-max(1, int(waits.size * _LAST_SHARE)) :])
+    first_s, worst_s = medians[0], max(medians)
+    grows, share = _growth(waits, users), float((counted > LONG_WAIT_S).mean())
+    why = None
     if last_s > LONG_WAIT_S:
-        return f"the last requests waited {last_s:,.0f} s in queues (median)"
+        why = f"the last requests waited {last_s:,.0f} s in queues (median)"
+    elif grows is not None:
+        why = grows
+    elif share > _LONG_SHARE and share * counted.size >= _FEWEST:
+        tail_s = float(np.sort(counted)[int(0.9 * (counted.size - 1))])
+        why = f"{share:.0%} of the requests waited more than {LONG_WAIT_S:g} s, the slowest tenth {tail_s:,.0f} s or more"
+    state: State = "stable"
+    if why is not None:
+        if grows is not None:
+            state = "growing"
+        elif last_s < _DRAINED * worst_s:
+            state = "draining"
+            why += f"; the queue drains, from {worst_s:,.0f} s at worst to {last_s:,.1f} s at last"
+        elif last_s > _GROWTH * first_s + _GROWTH_S:
+            state = "growing"
+    return InstanceQueue(instance, state, why, waits.size, (first_s, worst_s, last_s))
+
+
+def queues_of(waits: Sequence[QueueWait], users: int, pools: Sequence[ServedPool]) -> list[InstanceQueue]:
+    """Return the cluster's queue, and that of each instance, where an instance has the whole of a request."""
+    whole = queue_of([wait.seconds for wait in waits], users)
+    if any(pool.config.role != "both" for pool in pools):
+        return [whole]
+    count = sum(pool.config.instances for pool in pools)
+    by_instance: list[list[float]] = [[] for _ in range(count)]
+    for wait in waits:
+        if wait.instance >= 0:
+            by_instance[wait.instance].append(wait.seconds)
+    each = [queue_of(waited_s, -(-users // count), index) for index, waited_s in enumerate(by_instance)]
+    over = [queue for queue in each if queue.overloaded is not None]
+    states = [queue.state for queue in (whole, *over)]
+    if over and (len(over) < count or whole.overloaded is None):
+        names = ", ".join(str(queue.instance) for queue in over[:_NAMED]) + ", ..." * (len(over) > _NAMED)
+        worst = max(over, key=lambda queue: queue.waited_s[1])
+        verb = f"instance {names} of {count} is" if len(over) == 1 else f"instances {names} of {count} are"
+        whole = replace(whole, overloaded=f"{verb} overloaded: {worst.overloaded}")
+    state: State = "growing" if "growing" in states else "draining" if "draining" in states else "stable"
+    return [replace(whole, state=state), *each]
+
+
+def _growth(waits: Floats, users: int) -> str | None:
+    """Return a sentence if waits grow through the run."""
     waits = waits[max(int(waits.size * _START_SHARE), 2 * users) :]
     if waits.size < _BATCHES * _FEWEST:
         return None

@@ -27,7 +27,7 @@ from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun, engine_run
 from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
-from llmirage_client.simulate.saturation import idle_models, in_step, saturation, start_burst
+from llmirage_client.simulate.saturation import InstanceQueue, idle_models, in_step, queues_of, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
@@ -58,7 +58,7 @@ class Simulation:
     repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
     result: with the records of single requests, which are made on demand.
     verdicts: of the run's own objectives (--slo).
-    saturation: the reason for which the cluster does not keep up with the load, or None.
+    queues: of the cluster, and of each instance.
     rates: of a load with one request rate, or None.
     series: the cluster over time; totals: of its measured time; steps: of each instance, where they were to be traced.
     """
@@ -70,7 +70,7 @@ class Simulation:
         columns: Columns,
         metrics: Metrics,
         series: ClusterSeries,
-        saturated: str | None,
+        queues: Sequence[InstanceQueue],
         rates: LoadRates | None,
         steps: list[list[StepSpan]],
         rows: TokenRows | None,
@@ -85,15 +85,20 @@ class Simulation:
         end_s = start_s + metrics.whole_run.get("benchmark_duration", math.nan)
         self.totals = series.between(*((start_s, end_s) if math.isfinite(end_s) else (0.0, float(series.time_s[-1]))))
         self.bill = bill_of(plan_of(config), metrics, self.totals)
-        self.saturation = saturated
+        self.queues = queues
         self.rates = rates
-        self.summary = summary_of(metrics, self.totals, self.bill, self.saturation is not None)
+        self.summary = summary_of(metrics, self.totals, self.bill, queues)
         self.repeats = result.repeats
         self.summary |= rates_json(rates)
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
+
+    @property
+    def saturation(self) -> str | None:
+        """The reason for which the cluster does not keep up with the load, or None."""
+        return self.queues[0].overloaded
 
     @cached_property
     def band(self) -> Band | None:
@@ -174,7 +179,7 @@ def simulate(
         deployment=described(config, pools),
         client_cpu_s=time.process_time() - begun_s,
     )
-    series, waited_s, rows = sampler.series(), run.waited_s, run.rows
+    series, rows = sampler.series(), run.rows
     if rows is None:
         columns, metrics = columns_of(result.records), compute(result)
     else:
@@ -196,8 +201,8 @@ def simulate(
     rates = rates_of_run(workload, options, columns, kept_on=window is not None)
     if rates is not None and rates.shortfall is not None:
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
-    saturated = saturation(waited_s, options.concurrency or 0)
-    return Simulation(config, result, columns, metrics, series, saturated, rates, steps, rows)
+    queues = queues_of(run.waits, options.concurrency or 0, pools)
+    return Simulation(config, result, columns, metrics, series, queues, rates, steps, rows)
 
 
 def _new_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmirage_client.measure.metrics import Metrics
@@ -9,6 +10,7 @@ from llmirage_client.measure.metrics import Metrics
 if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
     from llmirage_client.simulate.cluster_series import Totals
+    from llmirage_client.simulate.saturation import InstanceQueue
 
 _TIMES = {
     "ttft_ms": "time_to_first_token",
@@ -18,16 +20,18 @@ _TIMES = {
 }
 
 
-def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) -> dict[str, Any]:
+def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[InstanceQueue]) -> dict[str, Any]:
     """Return plain figures by name, for JSON; None where there is none.
 
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
-    every single gap. saturated: see simulate.saturation. kv_loaded_tokens: by tier, where there are any.
+    every single gap. saturated, queue, queues: see simulate.saturation. kv_loaded_tokens: by tier, where there are any.
     """
     tiers = {"kv_loaded_tokens": dict(totals.kv_loaded)} if totals.kv_loaded else {}
     return figures_of_run(metrics) | {
         "preemptions": int(totals.preemptions.sum()),
-        "saturated": saturated,
+        "saturated": queues[0].overloaded is not None,
+        "queue": queues[0].state,
+        "queues": [_queue_json(queue, totals) for queue in queues[1:]],
         "utilisation": float(totals.utilisation.mean()),
         "gpus": bill.gpus,
         "instances_ready": totals.mean_ready,
@@ -38,6 +42,20 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
         "step_shares": totals.step_shares,
         **tiers,
+    }
+
+
+def _queue_json(queue: InstanceQueue, totals: Totals) -> dict[str, Any]:
+    first_s, worst_s, last_s = queue.waited_s
+    return {
+        "instance": queue.instance,
+        "state": queue.state,
+        "overloaded": queue.overloaded,
+        "requests": queue.requests,
+        "waited_first_s": first_s,
+        "waited_worst_s": worst_s,
+        "waited_last_s": last_s,
+        "waiting_most": int(totals.most[1, queue.instance]) if queue.instance is not None else 0,
     }
 
 

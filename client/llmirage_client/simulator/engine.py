@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import QueueWait, Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -26,9 +26,26 @@ if TYPE_CHECKING:
     from llmirage_server.drivers.live import Driver
 
 __all__ = [
-    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "Reading", "Request",
-    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_app", "new_cluster",
-    "plan_of", "read_mapping",
+    "Cluster",
+    "ClusterConfig",
+    "ClusterRun",
+    "ConfigError",
+    "Entry",
+    "InFlightRequest",
+    "Observer",
+    "QueueWait",
+    "Reading",
+    "Request",
+    "RouterError",
+    "ServedPool",
+    "StepShares",
+    "StepSpan",
+    "YamlNode",
+    "described",
+    "new_app",
+    "new_cluster",
+    "plan_of",
+    "read_mapping",
 ]  # fmt: skip
 
 _TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, new_app, new_cluster
+from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, QueueWait, new_app, new_cluster
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call, Target
@@ -22,12 +22,12 @@ class WholeProtocol:
         """Raises ConfigError."""
         self._app = new_app(config)
         self.cluster: Cluster = self._app.driver.cluster
-        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+        self.waits: list[QueueWait] = []  # of requests that are over, in that order
 
     def open(self, observer: Observer) -> Target:
         driver = ObservedDriver(self.cluster, observer)
         self._app.driver = self._app.service.driver = driver
-        self.waited_s = driver.waited_s
+        self.waits = driver.waits
         return _http_target(self._app)
 
 
@@ -41,11 +41,11 @@ class WholeReplies:
         """Raises ConfigError."""
         self._config = config
         self.cluster = new_cluster(config)
-        self.waited_s: list[float] = []  # as WholeProtocol's
+        self.waits: list[QueueWait] = []  # as WholeProtocol's
 
     def open(self, observer: Observer) -> Target:
         driver = WholeReplyDriver(self.cluster, observer)
-        self.waited_s = driver.waited_s
+        self.waits = driver.waits
         return _WholeReplyTarget(_http_target(new_app(self._config, driver)))
 
 

@@ -63,7 +63,7 @@ _FIRST_FIGURES = (
     "offered_per_s", "delivered_per_s", "shortfall_allowed", "output_tok_per_s", "total_tok_per_s",
     "output_tok_per_s_per_gpu",
 )  # fmt: skip
-_LAST_FIGURES = ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated")
+_LAST_FIGURES = ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated", "queue")
 _FILES = ("model", "draft_model", "gpu", "engine", "tokenizer", "workload")  # settings that may name files
 
 
@@ -107,7 +107,10 @@ def _row(task: Task) -> dict[str, Any]:
     about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, found)])
     figures = figures_of(simulation, task.load.get("slo")) | {"steady_state": window is not None}
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures}
-    short = None if simulation.rates is None else simulation.rates.shortfall or simulation.saturation
+    short = None
+    if simulation.rates is not None:
+        sustained = simulation.queues[0].state == "draining"  # a burst is over, and its waits are in the figures
+        short = simulation.rates.shortfall or (None if sustained else simulation.saturation)
     if short is not None:
         row["reason"] = " ".join(filter(None, (about, f"{short}.")))
         if "slo_met" in row["figures"]:

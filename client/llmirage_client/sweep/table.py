@@ -254,7 +254,10 @@ def note_of(row: Row) -> str:
     """Return the note on a point in the table."""
     if row.status != "ok":
         return row.status
-    return "saturated" if row.figures.get("saturated") else ""
+    if not row.figures.get("saturated"):
+        return ""
+    state = row.figures.get("queue", "stable")
+    return "saturated" if state == "stable" else f"saturated, {state}"
 
 
 def _reasons(sweep: Sweep) -> Iterator[str]:

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,13 @@ Span = tuple["array[float]", int, int]
 
 _TOKEN_BYTES = np.dtype(np.int32).itemsize
 _NOT_YET = math.nan
+
+
+class QueueWait(NamedTuple):
+    """The time that a request spent in queues, and its last instance; -1: none."""
+
+    seconds: float
+    instance: int
 
 
 class Request:
@@ -136,12 +143,12 @@ class Request:
         """Token ids of the output: read-only, shape (output_tokens,)."""
         return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
 
-    def waited_s(self, now: float) -> float:
-        """Return seconds from arrival to the first step, plus from the end of the prefill to a decode batch, until `now`."""
+    def wait(self, now: float) -> QueueWait:
+        """Return the wait until `now`: from arrival to the first step, and from the end of the prefill to a decode batch."""
         waited = (now if math.isnan(self.admitted_s) else self.admitted_s) - self.arrival_s
         if not math.isnan(self.handed_s):
             waited += (now if math.isnan(self.joined_s) else self.joined_s) - self.handed_s
-        return waited
+        return QueueWait(waited, self.instance)
 
     def note_first_token(self, now: float) -> None:
         """Set the time of the first token, if none came before `now`."""

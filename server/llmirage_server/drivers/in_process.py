@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.request import QueueWait, Request, StepEnd
 from llmirage_server.drivers.live import Driver, PacedDriver, Receiver
 from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest, Observer
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
@@ -58,9 +58,9 @@ class WholeReplyDriver(Driver):
         loop.source = self._run.run
 
     @property
-    def waited_s(self) -> list[float]:
-        """Waits of finished requests, in that order: see Request.waited_s."""
-        return self._run.waited_s
+    def waits(self) -> list[QueueWait]:
+        """Waits of finished requests, in that order."""
+        return self._run.waits
 
     def submit(self, requests: Iterable[Request], arrived_s: float = math.inf, *, last: bool = True) -> None:
         plans, now = PLANS.get(), self._sync()
@@ -95,12 +95,12 @@ class RecordedReplies:
 class ObservedDriver(PacedDriver):
     """The live driver on a loop of virtual time, with an observer that reads between two events. Create it on the loop.
 
-    waited_s: waits of finished requests, in that order: see Request.waited_s.
+    waits: of finished requests, in that order.
     """
 
     def __init__(self, cluster: Cluster, observer: Observer) -> None:
         super().__init__(cluster)
-        self.waited_s: list[float] = []
+        self.waits: list[QueueWait] = []
         self._observer = observer
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualTimeLoop):
@@ -109,11 +109,11 @@ class ObservedDriver(PacedDriver):
 
     def cancel(self, requests: Iterable[Request]) -> None:
         given = list(requests)
-        waits = [request for request in given if math.isnan(request.finished_s) and not request.failed]
-        waits = [request for request in waits if not request.cancelled]
+        open_ones = [request for request in given if math.isnan(request.finished_s) and not request.failed]
+        open_ones = [request for request in open_ones if not request.cancelled]
         super().cancel(given)
         now = self.cluster.reached_s
-        self.waited_s += [request.waited_s(now) for request in waits]
+        self.waits += [request.wait(now) for request in open_ones]
 
     def _observe(self, to: float) -> float:
         """Let the observer read until `to`, when the next timer is due: the cluster's events are among the timers."""
@@ -129,4 +129,4 @@ class ObservedDriver(PacedDriver):
         super()._deliver(events)
         reported = [(request, event.time_s) for event in events for request in event.emitted]
         over = {request: now for request, now in reported if request.finished_s <= now or request.failed}
-        self.waited_s += [request.waited_s(now) for request, now in over.items()]
+        self.waits += [request.wait(now) for request, now in over.items()]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.request import QueueWait, Request, StepEnd
 
 Times = npt.NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class ClusterRun:
     def __init__(self, cluster: Cluster, observer: Observer = _NO_OBSERVER) -> None:
         self.cluster = cluster
         self.under_way = 0
-        self.waited_s: list[float] = []  # of requests that are over, in that order: see Request.waited_s
+        self.waits: list[QueueWait] = []  # of requests that are over, in that order
         self._observer = observer
 
     def submit(self, flight: InFlightRequest, now: float) -> None:
@@ -96,7 +96,7 @@ class ClusterRun:
         if not (request.failed or request.cancelled or not math.isnan(request.finished_s)):
             self.under_way -= 1
             self.cluster.cancel(request, now)
-            self.waited_s.append(request.waited_s(now))
+            self.waits.append(request.wait(now))
 
     def run(self, to: float) -> float:
         """Run the cluster until `to`, or until the first instant at which requests finish; report all that do.
@@ -140,6 +140,6 @@ class ClusterRun:
                     any_over = True
                     request.tag = None
                     self.under_way -= 1
-                    self.waited_s.append(request.waited_s(now))
+                    self.waits.append(request.wait(now))
                     flight.over()
         return any_over

@@ -18,7 +18,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.report import cluster_blocks
-from llmirage_client.simulate.saturation import saturation
+from llmirage_client.simulate.saturation import queue_of
 from llmirage_client.simulate.simulation import SimulationError, Via, simulate
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.window import Window
@@ -115,9 +115,9 @@ def test_a_cluster_that_cannot_be_is_refused_with_the_arithmetic() -> None:
 
 
 def test_saturation_is_seen_in_the_last_requests() -> None:
-    assert saturation([]) is None
-    assert saturation([9.0] * 10 + [0.1] * 90) is None
-    assert saturation([0.1] * 90 + [9.0] * 10) == "the last requests waited 9 s in queues (median)"
+    assert queue_of([]).overloaded is None
+    assert queue_of([9.0] * 10 + [0.1] * 90).overloaded is None
+    assert queue_of([0.1] * 90 + [9.0] * 10).overloaded == "the last requests waited 9 s in queues (median)"
     overloaded = simulate(CLUSTER, synthetic_load(4000, 400, 600, seed=1), RunOptions(request_rate_per_s=60.0, seed=1))
     assert overloaded.summary["saturated"] is True
 

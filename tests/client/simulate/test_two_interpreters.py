@@ -70,7 +70,7 @@ class Replies:
     """In the place of ClusterRun."""
 
     def __init__(self, cluster: object, observer: object) -> None:
-        self.waited_s: list[float] = []
+        self.waits: list[Any] = []
         self._serial = count()
         self._due: list[tuple[float, int, TokenRow]] = []
 

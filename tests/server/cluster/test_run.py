@@ -70,7 +70,7 @@ def test_time_goes_on_to_the_next_request_that_is_over() -> None:
     assert (run.run(10.0), run.run(math.inf)) == (10.0, math.inf)
     assert short.times.tolist() == [1.0, 1.5]
     assert long.times.tolist() == long.arrivals.tolist() == [1.0, 1.5, 2.0, 2.5]
-    assert run.waited_s == [0.0, 0.0]
+    assert [wait.seconds for wait in run.waits] == [0.0, 0.0]
 
 
 def test_all_that_are_over_at_one_instant_are_so_at_once_by_instance() -> None:
@@ -102,7 +102,7 @@ def test_a_cancelled_request_is_not_told_of_and_frees_its_place() -> None:
     assert run.run(1.2) == 1.2
     run.cancel(flight.request, 1.2)
     run.cancel(flight.request, 1.3)
-    assert (run.under_way, run.waited_s, flight.times.tolist()) == (0, [0.0], [1.0])
+    assert (run.under_way, [wait.seconds for wait in run.waits], flight.times.tolist()) == (0, [0.0], [1.0])
     assert (run.run(math.inf), told) == (math.inf, [])
 
 
@@ -117,7 +117,7 @@ def test_what_can_never_be_served_is_refused_or_fails_at_once() -> None:
     flight = Noted(1, 1, told)
     gone.submit(flight, 1.0)
     assert (flight.request.failed, gone.under_way) == (True, 0)
-    assert (gone.run(2.0), told, gone.under_way, gone.waited_s) == (2.0, [], 0, [])
+    assert (gone.run(2.0), told, gone.under_way, gone.waits) == (2.0, [], 0, [])
 
 
 @pytest.mark.parametrize(("crash_s", "tokens_s"), [(1.2, [1.0]), (1.5, [1.0]), (TTFT_S, [])])
@@ -127,7 +127,7 @@ def test_a_request_that_a_crash_takes_is_over_then(crash_s: float, tokens_s: lis
     flight = Noted(1, 9, told)
     run.submit(flight, 0.0)
     assert (run.run(math.inf), told, flight.request.failed) == (crash_s, [1], True)
-    assert (run.under_way, run.waited_s, flight.times.tolist()) == (0, [0.0], tokens_s)
+    assert (run.under_way, [wait.seconds for wait in run.waits], flight.times.tolist()) == (0, [0.0], tokens_s)
 
 
 def test_an_observer_looks_at_its_times_while_something_is_to_happen() -> None:

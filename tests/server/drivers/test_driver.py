@@ -356,7 +356,7 @@ def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
         driver.submit([recorder.request])
         await asyncio.sleep(1)
         assert recorder.request.failed
-        return recorder.seen, driver.waited_s
+        return recorder.seen, [wait.seconds for wait in driver.waits]
 
     assert virtual_time.run(main()) == ([(0.5, 1)], [0.0])
 
