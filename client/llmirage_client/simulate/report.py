@@ -114,7 +114,11 @@ def write_series(series: ClusterSeries, folder: Path) -> Path:
 
 def _instances(series: ClusterSeries, totals: Totals, queues: Sequence[InstanceQueue]) -> Block:
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
-    states = {queue.instance: f": overloaded, {_STATES[queue.state]}" for queue in queues if queue.overloaded is not None}
+    states = {
+        queue.instance: f", {'full' if queue.state == 'stable' else queue.state}"
+        for queue in queues
+        if queue.overloaded is not None
+    }
     for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
         queried = totals.query_tokens[index]
         table.add_row(
