@@ -23,8 +23,7 @@ from llmirage_client.cli import main
 from llmirage_client.commands.actions import catalog
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
 from llmirage_server.config import ALIASES, SETTINGS
-from llmirage_server.faults.registry import FAULTS, described, parameter_texts
-from llmirage_server.faults.rule import Conditions
+from llmirage_server.faults.rule import FAULTS, Conditions, described, parameter_texts
 from llmirage_server.replies.scripts.rule import SCHEMA_FILE
 from llmirage_shared.settings import About
 

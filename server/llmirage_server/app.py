@@ -35,7 +35,7 @@ from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.state import State
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.telemetry.standing import CacheSettings
+from llmirage_server.telemetry.scrape import CacheSettings
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder

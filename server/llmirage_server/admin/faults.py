@@ -8,8 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.faults.registry import FAULTS, described, parameter_texts
-from llmirage_server.faults.rule import Conditions, FaultRule, read_rules
+from llmirage_server.faults.rule import FAULTS, Conditions, FaultRule, described, parameter_texts, read_rules
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import ServiceHandler
 from llmirage_shared.settings import ConfigError

@@ -11,8 +11,13 @@ import click
 import yaml
 
 from llmirage_server.config import ConfigError
-from llmirage_server.replies.recordings.converters import pairs, vcr
-from llmirage_server.replies.recordings.converters.conversion import Exchanged, ForeignFileError, recording_of
+from llmirage_server.replies.recordings.foreign import (
+    Exchanged,
+    ForeignFileError,
+    exchanges_of_cassette,
+    exchanges_of_lines,
+    recording_of,
+)
 from llmirage_server.replies.recordings.store import RecordingWriter
 from llmirage_shared.yaml_lines import check_aliases
 
@@ -28,13 +33,13 @@ def convert(files: Sequence[str], out: str, format: str, json: bool) -> None:
         try:
             kind, document = _read(Path(name), format)
             if kind == "vcr":
-                found += vcr.exchanges(document)
+                found += exchanges_of_cassette(document)
             else:
                 lines += document
         except (ForeignFileError, OSError) as error:
             problems.append(f"{name}: {getattr(error, 'strerror', None) or error}")
     try:
-        found += pairs.exchanges(lines)
+        found += exchanges_of_lines(lines)
     except ForeignFileError as error:
         problems.append(str(error))
     if problems:

@@ -9,8 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from llmirage_server.faults.registry import FAULTS, FaultDescription, described, find_fault, parameter_texts
-from llmirage_server.faults.rule import Conditions
+from llmirage_server.faults.rule import FAULTS, Conditions, FaultDescription, described, find_fault, parameter_texts
 from llmirage_shared.extensions import installed
 from llmirage_shared.settings import ConfigError, did_you_mean
 

@@ -34,7 +34,7 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
 from llmirage_server.routes import WEBSOCKETS
-from llmirage_server.telemetry.access_log import access_line
+from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
 
 if sys.platform != "win32":

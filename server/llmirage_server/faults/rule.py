@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,97 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from llmirage_server.faults.fault import InjectedFault
-from llmirage_server.faults.registry import FAULTS, find_fault
-from llmirage_shared.extensions import installed
+from llmirage_server.faults.replies import (
+    AddedTtft,
+    EmptyBody,
+    EmptyReply,
+    MissingDone,
+    MissingUsage,
+    RateLimitFault,
+    SlowBody,
+    StatusFault,
+    WrongContentType,
+    WrongFinishReason,
+)
+from llmirage_server.faults.streams import (
+    CrashFault,
+    CutFault,
+    DuplicateChunk,
+    ErrorEventFault,
+    MalformedFault,
+    OversizedFault,
+    ResetFault,
+    StallFault,
+    TornUtf8Fault,
+)
+from llmirage_shared.extensions import find_extension, installed
 from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of, under
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
+
+FAULTS: Mapping[str, type[InjectedFault]] = {
+    fault.kind: fault
+    for fault in (
+        *(StatusFault, RateLimitFault, AddedTtft, ResetFault, CutFault, StallFault, SlowBody, MalformedFault, TornUtf8Fault),
+        *(OversizedFault, DuplicateChunk, ErrorEventFault, MissingDone, MissingUsage, WrongFinishReason, EmptyReply),
+        *(EmptyBody, WrongContentType, CrashFault),
+    )
+}
+
+
+def find_fault(kind: str, *, imports: bool) -> type[InjectedFault] | None:
+    """Return the class of a kind, one of FAULTS or an extension; None if there is none.
+
+    imports: whether `module:NAME` may be imported, which no request may ask for. Raises ValueError for a module that cannot
+    be imported, or something that is no fault.
+    """
+    if kind in FAULTS:
+        return FAULTS[kind]
+    if kind not in installed("fault") and not (imports and ":" in kind):
+        return None
+    found = find_extension("fault", kind)
+    if not (isinstance(found, type) and issubclass(found, InjectedFault)):
+        raise ValueError(f"fault {kind!r}: it must be a subclass of llmirage.InjectedFault, not {found!r}")
+    if not hasattr(found, "kind"):
+        found.kind = kind
+    if not hasattr(found, "example"):
+        found.example = kind
+    return found
+
+
+@dataclass(frozen=True)
+class FaultDescription:
+    """What a list says of a fault. parameters: name and help of each."""
+
+    kind: str
+    summary: str
+    parameters: tuple[tuple[str, str], ...]
+    example: str
+    streams_only: bool
+
+
+def described(kind: type[InjectedFault]) -> FaultDescription:
+    """The description of one kind, from its class."""
+    summary = " ".join((inspect.getdoc(kind) or "").split())
+    return FaultDescription(kind.kind, summary, parameter_texts(kind), kind.example, kind.streams_only)
+
+
+def parameter_texts(kind: type[object]) -> tuple[tuple[str, str], ...]:
+    """Name and help of each parameter that a class declares, with its default and its limits."""
+    return tuple((name, about.help + _remarks(about)) for name, about in settings_of(kind).items())
+
+
+def _remarks(about: About) -> str:
+    default = about.default
+    said = about.unset or ("true" if default is True else "false" if default is False else "")
+    if not said and default is not None:
+        said = f"{default:,g}" if isinstance(default, float) else str(default)
+    told = [f"default: {said}"] if said else []
+    if about.choices:
+        told.append(f"one of {', '.join(about.choices)}")
+    elif about.range:
+        told.append(about.range)
+    return f" ({'; '.join(told)})" if told else ""
+
 
 # The endpoints that generate, by the names that conditions may use. A fault without `endpoint` meets all of them.
 ENDPOINTS: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from llmirage_server.faults.fault import (
     edited_body,
     parameter,
 )
-from llmirage_server.faults.refusals import error_of_status
+from llmirage_server.faults.replies import error_of_status
 from llmirage_shared.wire.output import event, named_event
 
 _MARK = "\N{EURO SIGN}"  # three bytes in UTF-8

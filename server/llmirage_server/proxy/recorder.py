@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from llmirage_server.http.relay import Ending, ForwardedRequest
-from llmirage_server.replies.recordings.converters.conversion import KEPT_HEADERS, redacted
+from llmirage_server.replies.recordings.foreign import KEPT_HEADERS, redacted
 from llmirage_server.replies.recordings.matching import endpoint_of
 from llmirage_server.replies.recordings.recording import Chunk, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of

@@ -33,7 +33,7 @@ from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.telemetry.sent_times import SentTimes
+from llmirage_server.telemetry.pace import SentTimes
 from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire import errors

@@ -36,8 +36,8 @@ from llmirage_server.state.files import FileStore
 from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.state import State
 from llmirage_server.telemetry.journal import Journal
-from llmirage_server.telemetry.loop_watch import LoopWatch
 from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.media import audio_tokens

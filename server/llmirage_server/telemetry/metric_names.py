@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llmirage_server.cluster.step_counts import STEP_TOKENS
-from llmirage_server.telemetry.standing import CacheSettings, Standing
+from llmirage_server.telemetry.scrape import CacheSettings, Standing
 
 Value = float | Mapping[str, float]  # one, or one for each value of a label
 
@@ -32,7 +32,7 @@ class MetricFamily:
 
 @dataclass(slots=True, frozen=True)
 class HistogramFamily:
-    """A histogram of one measure of requests (`_measured` in standing.py has them), or of `step_tokens`."""
+    """A histogram of one measure of requests (`_measured` in scrape.py has them), or of `step_tokens`."""
 
     name: str
     help: str

@@ -15,7 +15,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
 from llmirage_server.telemetry.metric_names import ENGINE_NAMES, HistogramFamily, MetricFamily
-from llmirage_server.telemetry.standing import CacheSettings, EngineMetrics, Standing
+from llmirage_server.telemetry.scrape import CacheSettings, EngineMetrics, Standing
 
 _OWN_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
-from llmirage_server.faults.registry import FAULTS
-from llmirage_server.faults.rule import read_rule
+from llmirage_server.faults.rule import FAULTS, read_rule
 from llmirage_shared.yaml_lines import parse_mapping
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.faults.registry import FAULTS
-from llmirage_server.faults.rule import read_faults_file, read_rules
+from llmirage_server.faults.rule import FAULTS, read_faults_file, read_rules
 from llmirage_shared import virtual_time
 from llmirage_shared.yaml_lines import node_of, parse_mapping
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from faulty import ASK, BODIES, CHAT, ITL_S, TTFT_S, HttpxReply, ask, met, new_app
 
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.rule import FAULTS
 from llmirage_shared import virtual_time
 
 USAGE = {"stream_options": {"include_usage": True}}

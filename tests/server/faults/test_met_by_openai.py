@@ -13,7 +13,7 @@ import pytest
 from faulty import ITL_S, MODEL, TTFT_S, new_app
 
 from llmirage_client.simulator.memory import MemoryTransport
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.rule import FAULTS
 from llmirage_shared import virtual_time
 
 httpx2 = pytest.importorskip("httpx2")

@@ -16,7 +16,7 @@ from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.faults.connection import FaultyConnection, Message
 from llmirage_server.faults.events import read_event
 from llmirage_server.faults.fault import InjectedFault, SoFar
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.rule import FAULTS
 from llmirage_server.faults.streams import CutFault
 from llmirage_shared import virtual_time
 

@@ -12,7 +12,7 @@ import pytest
 from faulty import CHAT, HttpxReply, ask, new_app
 
 from llmirage_client.simulator.memory import MemoryTransport
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.rule import FAULTS
 from llmirage_shared import virtual_time
 
 Requests = Iterable[dict[str, Any]]

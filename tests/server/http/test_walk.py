@@ -48,7 +48,7 @@ NO_STEPS = (
     "server/http/byte_budget.py",
     "shared/virtual_time.py",
     "server/telemetry/journal.py",
-    "server/telemetry/sent_times.py",
+    "server/telemetry/pace.py",
     "shared/log_histogram.py",
 )
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from llmirage_server.telemetry.loop_watch import BLOCK_S, LoopWatch
+from llmirage_server.telemetry.pace import BLOCK_S, LoopWatch
 
 
 def test_only_late_wake_ups_count() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from llmirage_server.telemetry.metric_names import one_two_five
-from llmirage_server.telemetry.standing import PrometheusHistogram
+from llmirage_server.telemetry.scrape import PrometheusHistogram
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 OF_THE_CLUSTER = ("llmirage:instances", "vllm:cache_config_info")

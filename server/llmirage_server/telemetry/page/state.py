@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any, Protocol
 
 from llmirage_server.cluster.request import Request
@@ -14,6 +16,19 @@ from llmirage_server.faults.active import ActiveFaults
 from llmirage_server.perf.steps.operations import StepShares
 from llmirage_server.telemetry.journal import Journal, JournalEntry
 from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_shared import pages
+
+
+@cache
+def live_page() -> bytes:
+    """The page, UTF-8. It calls this server and nothing else."""
+    body = _read("page.html").replace("@THEME@", pages.THEME_BUTTON)
+    return pages.document("llmirage", body, _read("page.css"), _read("page.js"), connect="'self'").encode()
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
 
 SHOWN_REQUESTS = 100
 

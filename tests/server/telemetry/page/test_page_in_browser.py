@@ -12,7 +12,7 @@ import pytest
 from served import serving
 from webdriver import Tab, find_driver
 
-from llmirage_server.faults.registry import FAULTS
+from llmirage_server.faults.rule import FAULTS
 
 DRIVER = find_driver()
 pytestmark = pytest.mark.skipif(DRIVER is None, reason="no chromedriver and browser on the path")

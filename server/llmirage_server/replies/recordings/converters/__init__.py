@@ -1,1 +1,0 @@
-"""What other tools recorded, as recordings: one module for each kind of file."""
