@@ -22,7 +22,7 @@ HTTP_LIBRARIES = ("starlette", "sse_starlette", "uvicorn", "httpx", "httpx2", "a
 FAMILIES = ("openai", "anthropic", "engines", "stored", "admin")  # of HTTP endpoints
 HTTP_ROOMS = ("http", "service", "state", "batches", "proxy", *FAMILIES)
 SERVER_ROOMS = (
-    "commands", "config", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app", "routes", *HTTP_ROOMS,
+    "commands", "config", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app", *HTTP_ROOMS,
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def server_rooms_but(*known: str) -> tuple[str, ...]:
 WALLS = [
     ("llmirage_shared", "", ("server", "client")),
     ("llmirage_server", "", ("client",)),
-    *[("llmirage_server", room, ("server.perf", "server.app", "server.routes", "server.commands")) for room in HTTP_ROOMS],
+    *[("llmirage_server", room, ("server.perf", "server.app", "server.commands")) for room in HTTP_ROOMS],
     *[("llmirage_server", name, rooms_of(*(other for other in FAMILIES if other != name))) for name in FAMILIES],
     *[("llmirage_server", name, rooms_of("proxy", *FAMILIES)) for name in ("http", "service", "state", "batches")],
     ("llmirage_server", "http", rooms_of("service", "state", "batches")),
@@ -139,16 +139,14 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
     "llmirage_client.simulate.engine_run": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
     "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
-    "llmirage_client.simulator.engine": "the API in process brings the server's app, which the cluster alone does not need",
     "llmirage_client.workers.ray_connection": "Ray is optional",
     "llmirage_server.admin.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
-    "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
+    "llmirage_server.app": "the families of endpoints take 70 ms to import, and replies' expressions 40 ms to compile",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
     "llmirage_server.engines.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
     "llmirage_server.perf.catalogue.lookup": "few models come from a config.json, and its families take 4 ms to import",
     "llmirage_server.perf.deployment": "the module of measured tables brings logging, and few deployments ask for it",
     "llmirage_server.replies.structured.regex_syntax": "regex takes 8 ms to import, and few patterns name properties",
-    "llmirage_server.routes": "the modules of the endpoints take 70 ms to import, for the first request",
     "llmirage_shared.command_line": "only a shell that completes a word needs click.shell_completion",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",

@@ -67,7 +67,7 @@ NAMES = (
 _UNKNOWN = """anyio click httptools httpx jinja2 jsonschema pydantic ray rich sse_starlette starlette tokenizers transformers
 uvicorn uvloop yaml llmirage_server.admin llmirage_server.anthropic llmirage_server.app llmirage_server.batches
 llmirage_server.engines llmirage_server.http llmirage_server.openai llmirage_server.proxy llmirage_server.replies
-llmirage_server.routes llmirage_server.service llmirage_server.state llmirage_server.stored"""
+llmirage_server.service llmirage_server.state llmirage_server.stored"""
 _MYPY_SETTINGS = f"""\
 [mypy]
 mypy_path = shared:server:client

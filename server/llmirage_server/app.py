@@ -7,34 +7,44 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
-from llmirage_server.http.absent import in_callers_form
+from llmirage_server.http.absent import absent_at, in_callers_form
 from llmirage_server.http.access import ApiKeys, RateLimits
 from llmirage_server.http.application import LazyRoutes
+from llmirage_server.http.byte_budget import ByteBudget
 from llmirage_server.http.dialect import DIALECTS, Dialect
-from llmirage_server.http.exchange import EndpointApp
+from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, Methods, unknown_url
+from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.http.relay import Upstream
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.routes import UNKNOWN, routes
+from llmirage_server.service.generation import ResponsesInProgress
 from llmirage_server.service.models import ServedModel, ServedModels
-from llmirage_server.service.service import Service, new_scripts
+from llmirage_server.service.service import Service
 from llmirage_server.service.text import TextLoader, TextTools, warm_up
-from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB
+from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB, FileStore
 from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.state import State
-from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_server.telemetry.journal import Journal
+from llmirage_server.telemetry.metrics import PrometheusMetrics, pacing_exposition
+from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_server.telemetry.scrape import CacheSettings
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
@@ -44,7 +54,9 @@ from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import reported
 
 if TYPE_CHECKING:
+    from llmirage_server.batches.runner import BatchRunner
     from llmirage_server.faults.rule import FaultRule
+    from llmirage_server.service.scripts import LoadedScripts
 
 # What few servers have takes 60 ms to import.
 fail_interrupted = at_call("llmirage_server.openai.responses.background:fail_interrupted")
@@ -52,67 +64,173 @@ make_live = at_call("llmirage_server.admin.live:LiveHandler")
 make_live_cluster = at_call("llmirage_server.telemetry.page.state:LiveCluster")
 make_replay = at_call("llmirage_server.proxy.replay:make_replay")
 make_state_file: Callable[..., State] = at_call("llmirage_server.state.sqlite:SqliteState")
+make_scripts: Callable[..., LoadedScripts] = at_call("llmirage_server.service.scripts:LoadedScripts")
 make_upstream = at_call("llmirage_server.proxy.upstream:HttpUpstream")
 read_faults_file: Callable[[str], Iterable[FaultRule]] = at_call("llmirage_server.faults.rule:read_faults_file")
 
+Family = Literal["openai", "stored", "anthropic", "engines", "admin"]
+FAMILIES: Collection[Family] = get_args(Family)
+WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 _TTL_S = 30 * 86400.0  # OpenAI keeps responses for 30 days
 
 
 class LlmirageApp(LazyRoutes):
-    """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
+    """The ASGI application of a server, and the parts that it is made of."""
 
-    def __init__(self, config: ClusterConfig, *, page: bool = False, script: Mapping[str, Any] | None = None) -> None:
-        """page: whether there is a live page at `/`. script: scripted replies, as a script's file has them.
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        page: bool = False,
+        script: Mapping[str, Any] | None = None,
+        driver: Driver | None = None,
+        text: TextLoader | None = None,
+    ) -> None:
+        """Build the parts.
 
-        Raises ConfigError for a configuration that cannot work; the message shows the arithmetic.
+        Args:
+            config: The configuration of the cluster and the server.
+            page: Whether there is a live page at `/`.
+            script: Scripted replies, as a script's file has them.
+            driver: The driver of a cluster; None: a driver of wall clock time for a cluster that is built.
+            text: The tokenizer and the source of replies; None: those of the configuration.
+
+        Raises:
+            ConfigError: The configuration cannot work; the message shows the arithmetic.
         """
         self.config = config
         self.pools = plan(config)
         self.kv_link = kv_link(config, self.pools)
-        cluster = build(config, self.pools, self.kv_link)
-        self.driver: Driver = FreeDriver(cluster) if config.speed == math.inf else PacedDriver(cluster, config.speed)
+        self.driver = driver or _driver(config, build(config, self.pools, self.kv_link))
+        self.dialect = dialect = _dialect(config, self.pools)
         served = served_models(self.pools)
         self.model_names = tuple(served)
-        models = ServedModels(served, config.accept_models, model_names, int(time.time()))
-        text = TextLoader(lambda: load_text_tools(config))
-        fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
-        self.service = Service(self.driver, text, models, fingerprint, _state(config))
+        models = ServedModels(served, config.accept_models, model_names, int(time.time()), dialect)
+        text = text or TextLoader(lambda: load_text_tools(config))
+        self.store = _state(config)
+        self.files = FileStore(self.store.contents)
         files_mib = MEMORY_FILES_MIB if config.state is None else FILE_FILES_MIB
-        self.service.files.most_bytes = (config.files_mib or files_mib) << 20
-        self.service.dialect = models.dialect = dialect = _dialect(config, self.pools)
-        self.service.shown_usage = partial(reported, reasoning=dialect.reasoning_in_usage, cached=config.enable_cache_report)
-        self.service.documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
+        self.files.most_bytes = (config.files_mib or files_mib) << 20
         caches = {pool.config.name: _cache_settings(pool) for pool in self.pools}
-        self.service.metrics = PrometheusMetrics(lambda: models.served, dialect.name, caches)
-        self.service.engine_version = None if dialect.name == "openai" else find_engine(dialect.name).version
-        if (config.rate_limit, config.token_limit) != (None, None):
-            self.service.limits = RateLimits(config.rate_limit, config.token_limit)
-        self.service.faults = InjectedFaults(self.service, config.seed, config.allow_fault_header)
-        if config.faults is not None:
-            self.service.faults.add(read_faults_file(config.faults))
-        self.service.most_body_bytes = config.max_body_mib << 20
-        self.service.unread.most = config.unread_mib << 20
-        self.service.websocket_limit_s = config.websocket_limit_s
-        self.service.open_admin = config.open_admin
-        keys = (*config.api_key, *_keys_of(config.api_key_file))
-        guard = ApiKeys(keys) if keys else None
-        self.page = page
-        live = make_live(self.service, make_live_cluster(config, self.pools, self.service)) if page else None
-        if config.upstream is not None:
-            self.service.upstream = make_upstream(config.upstream, config.upstream_key)
-        if config.script or script is not None:
-            self.service.scripts = new_scripts(self.service, config.script, script)
-        self.replay = None if config.replay is None else make_replay(self.service, config)
-        before = () if self.replay is None else (self.replay.before,)
-        unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults, dialect=dialect)
-        super().__init__(
-            lambda: routes(self.service, guard, live, *before),
-            unknown,
-            lambda: _life(self),
-            self.service.unread,
-            origins=config.cors,
-            has_key=guard is not None or config.open_admin,
+        responses = ResponsesInProgress(
+            self.driver,
+            PrometheusMetrics(lambda: models.served, dialect.name, caches),
+            partial(reported, reasoning=dialect.reasoning_in_usage, cached=config.enable_cache_report),
         )
+        documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
+        self.service = Service(self.driver, text, models, self.files, responses, documented_only)
+        self.journal = Journal()
+        self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
+        self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)
+        if config.faults is not None:
+            self.faults.add(read_faults_file(config.faults))
+        self.upstream: Upstream | None = None  # answers in this server's place, where that is wanted
+        if config.upstream is not None:
+            self.upstream = make_upstream(config.upstream, config.upstream_key)
+        if config.script or script is not None:
+            self.service.scripts = self.new_scripts(config.script, script)
+        self.replay = None if config.replay is None else make_replay(self.service, config, self.upstream)
+        self.page = page
+        self._live = (
+            make_live(self.service, make_live_cluster(config, self.pools, self.journal, self.faults, responses))
+            if page
+            else None
+        )
+        keys = (*config.api_key, *_keys_of(config.api_key_file))
+        limited = (config.rate_limit, config.token_limit) != (None, None)
+        self.face = HttpFace(
+            dialect=dialect,
+            guard=ApiKeys(keys) if keys else None,
+            limits=RateLimits(config.rate_limit, config.token_limit) if limited else None,
+            journal=self.journal,
+            faults=self.faults,
+            on_error=responses.metrics.count_error,
+            most_bytes=config.max_body_mib << 20,
+            open_admin=config.open_admin,
+            in_thread=text.in_thread,
+            before=(lambda handler: handler) if self.replay is None else self.replay.before,
+        )
+        self.batches: BatchRunner | None = None  # made with the endpoints, which answer their lines
+        self.unread = ByteBudget(config.unread_mib << 20)
+        super().__init__(
+            self.family_routes,
+            self.face.app(HttpEndpoint("", _UNKNOWN)),
+            lambda: _life(self),
+            self.unread,
+            origins=config.cors,
+            has_key=bool(keys) or config.open_admin,
+        )
+
+    def new_scripts(self, paths: Sequence[str] = (), inline: Mapping[str, Any] | None = None) -> LoadedScripts:
+        """Return scripts for `service.scripts`. Raises ConfigError with all problems of the files and the inline script."""
+        text, under_way = self.service.text, self.service.responses.open
+        return make_scripts(self.driver, text.plan_in_thread, self.faults, self.upstream, under_way, paths, inline)
+
+    def family_routes(self, families: Collection[Family] = FAMILIES) -> list[BaseRoute]:
+        """Return the routes of these families of endpoints, the busiest first."""
+        from llmirage_server.batches.runner import BatchRunner
+
+        service, state, face, config = self.service, self.store, self.face, self.config
+        lines: dict[str, ASGIApp] = {}
+        self.batches = runner = BatchRunner(service, state, lines)
+        found: list[HttpEndpoint | BaseRoute] = []
+        if "openai" in families:
+            from llmirage_server.openai.endpoints import endpoints as openai
+
+            fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
+            found += openai(service, state, face, fingerprint=fingerprint, websocket_limit_s=config.websocket_limit_s)
+        if "stored" in families:
+            from llmirage_server.stored.endpoints import endpoints as stored
+
+            found += stored(service, state, runner)
+        if "anthropic" in families:
+            from llmirage_server.anthropic.endpoints import endpoints as anthropic
+
+            found += anthropic(service, state, face, runner, _UNKNOWN)
+        if "engines" in families:
+            from llmirage_server.engines.endpoints import endpoints as engines
+
+            version = None if self.dialect.name == "openai" else find_engine(self.dialect.name).version
+            found += engines(service, version, self.exposition)
+        if "admin" in families:
+            from llmirage_server.admin.endpoints import endpoints as admin
+
+            found += admin(service, self.journal, self.faults, self.new_scripts, self._live)
+        lines |= face.lines(found)
+        return face.routes(found)
+
+    def exposition(self) -> str:
+        """Return the metrics in Prometheus's text format."""
+        driver, responses = self.driver, self.service.responses
+        text = responses.metrics.exposition(driver.snapshot(), responses.requests(), self.held_bytes(), driver.now_s)
+        text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
+        return text if self.batches is None else text + self.batches.exposition()
+
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes of memory, or of files, that are held beyond the requests in progress, by holder."""
+        tools = self.service.text.tools
+        return {
+            "state": self.store.bytes_kept(),
+            "tokenized": 0 if tools is None else tools.encoder.cache.bytes_kept(),
+            "files": self.files.bytes_kept(),
+            "unread": self.unread.taken,
+        }
+
+    def close(self) -> None:
+        """End every response in progress with an error that the client understands, and refuse new ones."""
+        self.service.responses.close()
+        if self.batches is not None:
+            self.batches.close()
+        self.service.text.close()
+        self.loop_watch.stop()
+        self.store.close()
+
+    async def closed(self) -> None:
+        """Close what has nothing to do any more once the responses have ended."""
+        if self.replay is not None:
+            self.replay.close()
+        if self.upstream is not None:
+            await self.upstream.close()
 
     @property
     def deployment(self) -> Deployment:
@@ -133,8 +251,8 @@ class LlmirageApp(LazyRoutes):
         """Batches go on that the server before this one left in its file."""
         if self.config.state is not None:
             self.make_routes()
-            assert self.service.batches is not None
-            self.service.batches.resume()
+            assert self.batches is not None
+            self.batches.resume()
 
 
 @contextlib.asynccontextmanager
@@ -143,23 +261,34 @@ async def _life(app: LlmirageApp) -> AsyncIterator[None]:
     app.resume()
     asyncio.get_running_loop().call_soon(app.make_routes)
     yield
-    app.service.close()
-    if app.replay is not None:
-        app.replay.close()
-    if app.service.upstream is not None:
-        await app.service.upstream.close()
+    app.close()
+    await app.closed()
 
 
-def create_app(
-    config: ClusterConfig | None = None, *, page: bool = False, script: Mapping[str, Any] | None = None
-) -> LlmirageApp:
-    """Return the application for a configuration, by default the default cluster; with a live page, if asked for.
-
-    script: scripted replies, as a script's file has them; they come before those of `config.script`.
+def create_app(config: ClusterConfig | None = None, **parts: Any) -> LlmirageApp:
+    """Return the application for a configuration, by default the default cluster. parts: see LlmirageApp.
 
     Raises ConfigError.
     """
-    return LlmirageApp(config or ClusterConfig(), page=page, script=script)
+    return LlmirageApp(config or ClusterConfig(), **parts)
+
+
+async def _unknown_url(exchange: HttpExchange) -> Response:
+    """Answer on every path that is not an endpoint."""
+    error, absent = unknown_url(exchange), absent_at(exchange.scope["path"])
+    body = exchange.error_body(error)
+    if absent is not None and absent.api in ("Anthropic", "OpenAI") and exchange.header(b"anthropic-version") is not None:
+        from llmirage_server.anthropic.messages import messages_error
+
+        body = {**messages_error(error), "request_id": exchange.request_id.decode()}
+    return exchange.refusal(error, body)
+
+
+_UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)
+
+
+def _driver(config: ClusterConfig, cluster: Cluster) -> Driver:
+    return FreeDriver(cluster) if config.speed == math.inf else PacedDriver(cluster, config.speed)
 
 
 def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:

@@ -30,13 +30,13 @@ class Listening:
     ) -> None:
         self.limits = limits
         self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
-        self.app.service.unread = limits.unread
+        self.app.unread = limits.unread
         self._bound = bind("127.0.0.1", 0)
         if small_buffers:
             self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.address: tuple[str, int] = self._bound.getsockname()
         self.server = LiveServer(
-            self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s, tls=tls
+            self.app, self.app.close, limits=limits, busy=self.app.service.responses.busy, drain_s=drain_s, tls=tls
         )
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self._bound])))
 

@@ -109,7 +109,7 @@ def _wrong(*told: Any) -> None:
 
 
 def order(*faults: Any) -> Callable[[LlmirageApp], None]:
-    return lambda app: app.service.faults.add(read_rules(node_of(list(faults)), "faults", _wrong))
+    return lambda app: app.faults.add(read_rules(node_of(list(faults)), "faults", _wrong))
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:

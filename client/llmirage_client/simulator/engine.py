@@ -6,9 +6,7 @@ it virtual time (`ClusterRun`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import QueueWait, Request
@@ -21,34 +19,11 @@ from llmirage_server.drivers.virtual import ClusterRun, InFlightRequest, Observe
 from llmirage_server.perf.steps.operations import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
-if TYPE_CHECKING:
-    from llmirage_server.app import LlmirageApp
-    from llmirage_server.drivers.live import Driver
-
 __all__ = [
-    "Cluster",
-    "ClusterConfig",
-    "ClusterRun",
-    "ConfigError",
-    "Entry",
-    "InFlightRequest",
-    "Observer",
-    "QueueWait",
-    "Reading",
-    "Request",
-    "RouterError",
-    "ServedPool",
-    "StepShares",
-    "StepSpan",
-    "YamlNode",
-    "described",
-    "new_app",
-    "new_cluster",
-    "plan_of",
-    "read_mapping",
+    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait", "Reading", "Request",
+    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_cluster",
+    "plan_of", "read_mapping",
 ]  # fmt: skip
-
-_TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them
 
 
 @lru_cache(maxsize=64)
@@ -57,24 +32,10 @@ def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
     return tuple(plan(config))
 
 
-def new_cluster(config: ClusterConfig) -> Cluster:
-    """A cluster that tells of finished requests, not of single tokens, where its rules allow it. Raises ConfigError."""
+def new_cluster(config: ClusterConfig, fast_forward: bool = True) -> Cluster:
+    """Return a cluster. Raises ConfigError.
+
+    fast_forward: it tells of finished requests, not of single tokens, where its rules allow it.
+    """
     pools = plan_of(config)
-    return build(config, pools, kv_link(config, pools), fast_forward=True)
-
-
-def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
-    """The server's app; with a driver its requests go there. Raises ConfigError."""
-    from llmirage_server.app import create_app, load_text_tools
-    from llmirage_server.drivers.in_process import RecordedReplies
-    from llmirage_server.service.text import TextLoader, TextTools
-
-    key = config.tokenizer, config.replies, config.seed, config.exact_length, config.reply_tokens
-    if key not in _TEXT:
-        tools = load_text_tools(config)
-        _TEXT[key] = TextTools(tools.encoder, RecordedReplies(tools.replies))
-    app = create_app(replace(config, lenient=True))  # the load is the caller's own, for whatever server
-    app.service.text = TextLoader(lambda: _TEXT[key])
-    if driver is not None:
-        app.driver = app.service.driver = driver
-    return app
+    return build(config, pools, kv_link(config, pools), fast_forward=fast_forward)

@@ -6,13 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, QueueWait, new_app, new_cluster
+from llmirage_client.simulator.engine import ClusterConfig, Observer, QueueWait, new_cluster
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.target import Call, Target
-from llmirage_server.drivers.in_process import PLANS, ObservedDriver, Plans, WholeReplyDriver
+from llmirage_server.app import create_app, load_text_tools
+from llmirage_server.drivers.in_process import PLANS, ObservedDriver, Plans, RecordedReplies, WholeReplyDriver
+from llmirage_server.drivers.live import Driver
+from llmirage_server.service.text import TextLoader, TextTools
 
 _URL = "http://llmirage"
+_TEXT: dict[tuple[Any, ...], TextTools] = {}  # tokenizers and sources of replies, by the settings that choose them
 
 
 class WholeProtocol:
@@ -20,15 +24,14 @@ class WholeProtocol:
 
     def __init__(self, config: ClusterConfig) -> None:
         """Raises ConfigError."""
-        self._app = new_app(config)
-        self.cluster: Cluster = self._app.driver.cluster
+        self._config = config
+        self.cluster = new_cluster(config, fast_forward=False)
         self.waits: list[QueueWait] = []  # of requests that are over, in that order
 
     def open(self, observer: Observer) -> Target:
         driver = ObservedDriver(self.cluster, observer)
-        self._app.driver = self._app.service.driver = driver
         self.waits = driver.waits
-        return _http_target(self._app)
+        return _target(self._config, driver)
 
 
 class WholeReplies:
@@ -46,7 +49,7 @@ class WholeReplies:
     def open(self, observer: Observer) -> Target:
         driver = WholeReplyDriver(self.cluster, observer)
         self.waits = driver.waits
-        return _WholeReplyTarget(_http_target(new_app(self._config, driver)))
+        return _WholeReplyTarget(_target(self._config, driver))
 
 
 class _WholeReplyTarget:
@@ -74,7 +77,14 @@ class _WholeReplyTarget:
         await self._http.close()
 
 
-def _http_target(app: Any) -> HttpTarget:
+def _target(config: ClusterConfig, driver: Driver) -> HttpTarget:
+    """Return a target that is the server's app, whose requests go to the driver. Raises ConfigError."""
+    key = config.tokenizer, config.replies, config.seed, config.exact_length, config.reply_tokens
+    if key not in _TEXT:
+        tools = load_text_tools(config)
+        _TEXT[key] = TextTools(tools.encoder, RecordedReplies(tools.replies))
+    # lenient: the load is the caller's own, for whatever server
+    app = create_app(replace(config, lenient=True), driver=driver, text=TextLoader(lambda: _TEXT[key]))
     transport: Any = MemoryTransport(app)  # serves httpx and httpx2, and so has the base of neither
     return HttpTarget(_URL, transport=transport)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from llmirage_server.faults.rule import FAULTS, Conditions, FaultRule, described, parameter_texts, read_rules
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.service.service import ServiceHandler
+from llmirage_server.http.faults import InjectedFaults
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of, parse_mapping
@@ -18,13 +18,16 @@ from llmirage_shared.yaml_lines import node_of, parse_mapping
 _SOURCE = "POST /llmirage/faults"
 
 
-class FaultsHandler(ServiceHandler):
+class FaultsHandler:
     """Lists, adds and removes faults."""
+
+    def __init__(self, faults: InjectedFaults) -> None:
+        self._faults = faults
 
     async def list(self, exchange: HttpExchange) -> Response:
         """Those in force, all kinds that there are, and the conditions that go with each."""
         conditions = _texts(parameter_texts(Conditions))
-        return self._shown(exchange, self._service.faults.rules, kinds=_kinds(), conditions=conditions)
+        return self._shown(exchange, self._faults.rules, kinds=_kinds(), conditions=conditions)
 
     async def add(self, exchange: HttpExchange) -> Response:
         """Add the fault in the body, or the list under `faults`. Raises ApiError that tells of all problems."""
@@ -43,7 +46,7 @@ class FaultsHandler(ServiceHandler):
         if problems:
             raise ApiError("; ".join(problems), param="faults", code="invalid_fault")
         try:
-            self._service.faults.add(rules)
+            self._faults.add(rules)
         except ConfigError as error:
             raise ApiError("; ".join(error.problems), param="faults", code="invalid_fault") from None
         return self._shown(exchange, rules)
@@ -52,13 +55,13 @@ class FaultsHandler(ServiceHandler):
         """Remove one fault by its id. Raises ApiError (404)."""
         given = exchange.path_id()
         number = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
-        if not self._service.faults.remove(number):
+        if not self._faults.remove(number):
             raise ApiError(f"There is no fault {given!r} in force.", status=404, param="id", code="fault_not_found")
-        return self._shown(exchange, self._service.faults.rules)
+        return self._shown(exchange, self._faults.rules)
 
     async def clear(self, exchange: HttpExchange) -> Response:
         """Remove all."""
-        self._service.faults.clear()
+        self._faults.clear()
         return self._shown(exchange, ())
 
     def _shown(self, exchange: HttpExchange, rules: Iterable[FaultRule], **more: Any) -> Response:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.service.service import ServiceHandler
-from llmirage_server.telemetry.journal import FILTERS, MOST_ENTRIES
+from llmirage_server.telemetry.journal import FILTERS, MOST_ENTRIES, Journal
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.wire import errors
 
@@ -14,8 +13,11 @@ _LIMIT = 100
 _PARAMETERS = ("since", "limit", *FILTERS)
 
 
-class JournalHandler(ServiceHandler):
+class JournalHandler:
     """Lists the journal's entries, and clears it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     async def list(self, exchange: HttpExchange) -> Response:
         """Entries, oldest first: the last ones, or with `since` those after that number, from the first on."""
@@ -26,15 +28,15 @@ class JournalHandler(ServiceHandler):
         wanted = {name: value for name in FILTERS if (value := exchange.query(name)) is not None}
         since = number_in_query(exchange, "since", 2**63)
         limit = number_in_query(exchange, "limit", MOST_ENTRIES)
-        journal = self._service.journal
+        journal = self._journal
         entries = journal.found(wanted, since, _LIMIT if limit is None else limit)
         exchange.is_large = len(entries) > _LIMIT
         return await exchange.large_json({"entries": [entry.shown() for entry in entries], "last": journal.last})
 
     async def clear(self, exchange: HttpExchange) -> Response:
         """Forget all entries; numbers go on, so that `since` stays good."""
-        self._service.journal.clear()
-        return exchange.json({"last": self._service.journal.last})
+        self._journal.clear()
+        return exchange.json({"last": self._journal.last})
 
 
 def number_in_query(exchange: HttpExchange, name: str, most: int) -> int | None:

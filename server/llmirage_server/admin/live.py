@@ -39,7 +39,7 @@ class LiveHandler:
             raise ApiError(f"{MOST_READERS} readers watch this server already.", status=429, code="too_many_readers")
         headers = [*exchange.response_headers(b"text/event-stream; charset=utf-8"), *STREAM_HEADERS]
         over = anyio.Event()
-        return EventStream(self._states(over), headers, self._service.shutdown, shutdown_event=over)
+        return EventStream(self._states(over), headers, self._service.responses.shutdown, shutdown_event=over)
 
     async def speed(self, exchange: HttpExchange) -> Response:
         """Change how fast the cluster's time goes."""

@@ -20,7 +20,9 @@ class PacingHandler(ServiceHandler):
     async def show(self, exchange: HttpExchange) -> Response:
         """The speed, percentiles in ms for people, and the histograms, whose differences are those of a part of the time."""
         driver = self._service.driver
-        times = dataclasses.replace(self._service.served, front_end=driver.pacing.front_end, tokens_late=driver.pacing.lags)
+        times = dataclasses.replace(
+            self._service.responses.served, front_end=driver.pacing.front_end, tokens_late=driver.pacing.lags
+        )
         names = [one.name for one in dataclasses.fields(times)]
         return exchange.json(
             {

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from llmirage_server.admin.journal import number_in_query
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.service.service import ServiceHandler
+from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.verdict import UNUSED_S, judge
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.virtual_time import precise_clock
@@ -18,8 +18,11 @@ _PARAMETERS = ("since", "unused_s")
 _MOST_UNUSED_S = 86_400.0
 
 
-class VerdictHandler(ServiceHandler):
+class VerdictHandler:
     """Judges the clients of the requests in the journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     async def judge(self, exchange: HttpExchange) -> Response:
         """One verdict for each rule; with `since` from the requests after that number."""
@@ -27,7 +30,7 @@ class VerdictHandler(ServiceHandler):
             if name not in _PARAMETERS:
                 hint = did_you_mean(name, _PARAMETERS) or f"; known: {', '.join(_PARAMETERS)}"
                 raise errors.invalid_value(name, f"the verdict has no such parameter{hint}.")
-        journal = self._service.journal
+        journal = self._journal
         since = max(number_in_query(exchange, "since", 2**63) or 0, journal.cleared)
         entries = [entry for entry in journal.entries if entry.number > since]
         oldest = journal.entries[0].number if journal.entries else journal.last + 1

@@ -20,6 +20,7 @@ from llmirage_server.batches.runner import BatchRunner, LineExchange
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.clock import Breaks
+from llmirage_server.state.state import State
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
@@ -39,13 +40,15 @@ class MessagesLineExchange(MessagesExchange):
 class MessageBatchesHandler(ServiceHandler):
     """Answers as the Anthropic API does."""
 
-    def __init__(self, service: Service, runner: BatchRunner) -> None:
+    def __init__(self, service: Service, state: State, runner: BatchRunner) -> None:
+        """Keep what answers. runner: runs the batches."""
         super().__init__(service)
+        self._state = state
         self._runner = runner
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
-        self._service.check_open()
+        self._service.responses.check_open()
         kind = schema.batches.MessageBatchRequest
         request = await exchange.apart(lambda: fitting(kind, body, ""))
         betas = exchange.header(_PASSED_ON.encode())
@@ -59,7 +62,7 @@ class MessageBatchesHandler(ServiceHandler):
             for line in lines:
                 files.append(file_id, line)
                 await breaks.maybe()
-            batch = Batch.of_messages(file_id, len(request.requests), self._service.state, files)
+            batch = Batch.of_messages(file_id, len(request.requests), self._state, files)
         except ApiError:
             await files.drop(file_id)
             raise

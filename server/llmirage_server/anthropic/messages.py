@@ -38,6 +38,7 @@ from llmirage_server.service.models import ServedModel
 from llmirage_server.service.prompts import MOST_COUNTED, ContextWindow, CountedTokens, EncodedPrompt
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
+from llmirage_server.state.state import State
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError, ContextOverflowError
@@ -95,13 +96,15 @@ class _Seen:
 class MessagesHandler(ServiceHandler):
     """Answers as the Anthropic API does, streamed or in one piece."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, state: State) -> None:
+        """Keep what answers. state: has containers and the messages that are continued."""
         super().__init__(service)
+        self._state = state
         self._written = WrittenPrompts()
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        body = continued(service.state, await exchange.json_object())
+        body = continued(self._state, await exchange.json_object())
         checked = await self._checked(exchange, schema.messages.MessagesRequest, body)
         if (checked.min_tokens or 0) > checked.max_tokens:
             raise errors.invalid_value("min_tokens", f"expected a value <= max_tokens ({checked.max_tokens}).")
@@ -132,14 +135,14 @@ class MessagesHandler(ServiceHandler):
         more: dict[str, Any] = {} if seen.edits is None else {"context_management": {"applied_edits": seen.edits}}
         if request.container is not None or runs_code(choice.reply):
             more["container"] = container = new_container(request)
-            service.state.put("container", container["id"], container)
+            self._state.put("container", container["id"], container)
         shows_thoughts = request.thinking is None or request.thinking.display != "omitted"
         usage = partial(messages_usage, kept=kept)
         message = MessageWriter(request.model, choice, generation, usage, server, more, shows_thoughts)
 
         def remembered() -> dict[str, Any]:
             whole = message.whole()
-            remember(service.state, body, whole)
+            remember(self._state, body, whole)
             return whole
 
         def closing() -> bytes:
@@ -164,7 +167,7 @@ class MessagesHandler(ServiceHandler):
                 raise ApiError("context_management: Extra inputs are not permitted")
             await exchange.apart(lambda: refuse_messages(request, betas))
             container = named_container(request)
-            if container is not None and service.state.get("container", container) is None:
+            if container is not None and self._state.get("container", container) is None:
                 raise ApiError(f"container: Container '{errors.shorten(container)}' was not found.", status=404)
             for file_id in await exchange.apart(lambda: named_files(request)):
                 try:

@@ -55,10 +55,10 @@ class Gate:
 
     def _others_wait(self) -> bool:
         """Whether the server refuses requests now, or another request waits for a place in its engine's batch."""
-        if self._service.refuses:
+        if self._service.responses.refusal is not None:
             return True
         latest_s = self._service.driver.now_s - _WAITED_S
         return any(
             math.isnan(request.admitted_s) and request.arrival_s < latest_s and request.priority < LINE_PRIORITY
-            for request in self._service.requests_under_way()
+            for request in self._service.responses.requests()
         )

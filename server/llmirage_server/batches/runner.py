@@ -21,6 +21,7 @@ from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.http.json_pieces import encode
 from llmirage_server.service.models import ServedModel
 from llmirage_server.service.service import Service
+from llmirage_server.state.state import State
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
@@ -50,11 +51,13 @@ class LineExchange(HttpExchange):
 class BatchRunner:
     """All batches, by id. Unended ones go on where a server before this one left them."""
 
-    def __init__(self, service: Service, endpoints: Mapping[str, ASGIApp]) -> None:
+    def __init__(self, service: Service, state: State, endpoints: Mapping[str, ASGIApp]) -> None:
+        """Find what is left of batches. endpoints: the applications that answer lines, by path."""
         self._service = service
+        self._state = state
         self._files = service.files
         self._endpoints = endpoints
-        kept = [Batch(each, service.state, service.files) for each in service.state.each("batch")]
+        kept = [Batch(each, state, service.files) for each in state.each("batch")]
         self._batches = {batch.id: batch for batch in kept}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gate = Gate(service)
@@ -106,7 +109,7 @@ class BatchRunner:
 
     async def forget(self, batch: Batch) -> None:
         """Delete a batch that has ended, with the files that nobody else sees. Raises ApiError."""
-        self._service.state.delete("batch", batch.id)
+        self._state.delete("batch", batch.id)
         self._batches.pop(batch.id, None)
         await batch.drop_files()
 
@@ -149,7 +152,7 @@ class BatchRunner:
             await self._fail(batch, error)
         except Exception:
             logger.exception("A batch failed inside the server; please report this")
-            self._service.metrics.count_error()
+            self._service.responses.metrics.count_error()
             await self._fail(batch, errors.internal_error())
         finally:
             expiry.cancel()
@@ -301,9 +304,9 @@ class _LinesUnderWay:
         body = json.dumps(request["body"]).encode()
         while True:
             answer = await _sent(self._endpoint, self._batch.object["endpoint"], body, request.get("headers") or {})
-            if answer is None or answer.status_code != 503 or not self._service.refuses:
+            if answer is None or answer.status_code != 503 or self._service.responses.refusal is None:
                 return answer
-            while self._service.refuses:
+            while self._service.responses.refusal is not None:
                 await asyncio.sleep(1.0)
 
 

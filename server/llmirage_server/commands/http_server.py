@@ -23,7 +23,7 @@ import click
 import uvicorn
 from starlette.types import ASGIApp
 
-from llmirage_server.app import create_app
+from llmirage_server.app import WEBSOCKETS, create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.commands.banner_json import pacing_json, served
 from llmirage_server.commands.heap import keep_large_blocks_apart
@@ -33,7 +33,6 @@ from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
-from llmirage_server.routes import WEBSOCKETS
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
 
@@ -233,7 +232,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if listening.access_log:
             logger.setLevel(logging.INFO)
-            app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
+            app.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
         keep_large_blocks_apart()
@@ -241,20 +240,20 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         url = base_url(bound, "http" if tls is None else "https")
 
         def started() -> None:
-            app.service.loop_watch.start()
+            app.loop_watch.start()
             click.echo(json.dumps(served(app, url)) if listening.json else banner(app, url, cost))
 
         server = LiveServer(
             app,
-            app.service.close,
+            app.close,
             started,
             limits=connection_limits(
                 listening.max_connections,
                 websockets=WEBSOCKETS if config.websocket_limit_s and find_spec("wsproto") is not None else (),
                 message_bytes=config.max_body_mib << 20,
-                unread=app.service.unread,
+                unread=app.unread,
             ),
-            busy=app.service.busy,
+            busy=app.service.responses.busy,
             drain_s=listening.shutdown_timeout_s,
             tls=tls,
         )

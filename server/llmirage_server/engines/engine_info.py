@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -12,32 +13,42 @@ from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config.planning import described
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
-from llmirage_server.telemetry.metrics import pacing_exposition
 from llmirage_shared.wire import errors
 
 _TEXT = b"text/plain; charset=utf-8"
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
-def exposition(service: Service) -> str:
-    """The metrics in Prometheus' text format."""
-    driver, under_way = service.driver, service.requests_under_way()
-    text = service.metrics.exposition(driver.snapshot(), under_way, service.held_bytes(), driver.now_s)
-    text += pacing_exposition(driver.pacing) + service.loop_watch.exposition()
-    return text if service.batches is None else text + service.batches.exposition()
-
-
 class EngineHandler(ServiceHandler):
     """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, version: str | None, metrics: Callable[[], str]) -> None:
+        """Begin awake. version: of the imitated engine. metrics: returns them in Prometheus's text format."""
         super().__init__(service)
+        self._engine_version = version
+        self._metrics = metrics
         self._asleep = False
+
+    async def health(self, exchange: HttpExchange) -> Response:
+        """Return an empty object, or the queues of a saturated cluster.
+
+        The status is 503 if every instance is down and none will start.
+        """
+        if all(state.state == "down" for state in self._service.driver.snapshot()):
+            return exchange.error(errors.no_instance())
+        if exchange.dialect.bare_health:
+            return exchange.content(b"", _TEXT)
+        queues = self._service.driver.saturated()
+        return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
+
+    async def livez(self, exchange: HttpExchange) -> Response:
+        """Return an empty object: the process answers, whatever its cluster does."""
+        return exchange.json({})
 
     # --- vLLM ---
 
     async def metrics(self, exchange: HttpExchange) -> Response:
-        return exchange.content(exposition(self._service).encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        return exchange.content(self._metrics().encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:
         return exchange.content(b"", _TEXT)
@@ -68,14 +79,14 @@ class EngineHandler(ServiceHandler):
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
         self._asleep = True
-        self._service.pause(errors.asleep)
+        self._service.responses.pause(errors.asleep)
         self._service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
     async def wake_up(self, exchange: HttpExchange) -> Response:
         if self._asleep:
             self._asleep = False
-            self._service.resume()
+            self._service.responses.resume()
         return exchange.content(b"", _TEXT)
 
     async def is_sleeping(self, exchange: HttpExchange) -> Response:
@@ -140,7 +151,7 @@ class EngineHandler(ServiceHandler):
         """Of the engine whose API this server speaks, else its own."""
         from importlib.metadata import version  # not at the start of the server: it loads much
 
-        return self._service.engine_version or version("llmirage")
+        return self._engine_version or version("llmirage")
 
     # --- both: load clients profile the engine while they measure; there is nothing to profile here ---
 

@@ -19,7 +19,7 @@ from llmirage_server.http import bodies, json_pieces
 from llmirage_server.http.absent import absent_at
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
-from llmirage_server.http.fault_hooks import FaultOfRequest, Faults
+from llmirage_server.http.fault_hooks import FaultOfRequest, Faults, Limits
 from llmirage_server.replies.structured.budget import (
     BRIEF,
     BRIEF_TOKENS,
@@ -88,6 +88,7 @@ class HttpExchange:
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
     with it on purpose; None: nothing. held: of the bytes that unread requests may hold; None: nobody counts them.
+    limits: the rate limits of the server.
     held_s: for how long a fault or a script kept it from the cluster. steps_left: of what planning its reply may take.
     most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
     is_large: what it brings, or refers to, takes some milliseconds each to read, check and write; see `apart`.
@@ -95,7 +96,7 @@ class HttpExchange:
 
     __slots__ = (
         "_clock", "_in_thread", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held", "held_s", "is_large",
-        "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
+        "limits", "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
@@ -125,6 +126,7 @@ class HttpExchange:
         entry.connection = state.get(CONNECTION)
         self.held: Held | None = state.get(HELD)
         self.fault: FaultOfRequest | None = None
+        self.limits: Limits | None = None
         self.held_s = 0.0
         self.steps_left = FULL
         self.is_large = False
@@ -306,6 +308,14 @@ class HttpExchange:
             if self.held is not None:
                 self.held.take(size)
 
+    def admit(self, model: str, tokens: int) -> None:
+        """Count the request where there are rate limits. Batches have none. Raises ApiError (429) for one over them."""
+        if self.priority:
+            return
+        ordered = None if self.fault is None else self.fault.limits
+        if (limits := ordered or self.limits) is not None:
+            limits.admit(self, model, tokens)
+
     def json(self, value: Any, status: int = 200) -> Response:
         response = _JSONResponse(value, status)
         response.raw_headers += self.response_headers(b"application/json")
@@ -364,6 +374,7 @@ class EndpointApp:
         most_bytes: int = MOST_BODY_BYTES,
         dialect: Dialect = OPENAI,
         in_thread: InThread | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
 
@@ -378,9 +389,11 @@ class EndpointApp:
         self._exchange = exchange
         self._dialect = dialect
         self._in_thread = in_thread
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange(scope, receive, self._most_bytes, self._dialect, self._in_thread)
+        exchange.limits = self._limits
         if self.journal is not None:
             self.journal.begin(exchange.entry)
         status: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from llmirage_server.drivers.live import Driver
@@ -28,29 +28,19 @@ make_request_fault: Callable[..., FaultOfRequest] = at_call("llmirage_server.htt
 rule_of_header: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.http.request_fault:rule_of_header")
 
 
-class DriverHost(Protocol):
-    """Who has the driver, which may be replaced by another one."""
-
-    driver: Driver
-
-
 class InjectedFaults(ActiveFaults):
     """The faults of a server. allow_header: whether a request may inject a fault into its own reply.
 
     cuts: the text of each reply that a fault has cut, and the number of its request in the journal.
     """
 
-    def __init__(self, host: DriverHost, seed: int = 0, allow_header: bool = False) -> None:
-        super().__init__(lambda: host.driver.now_s, seed)
+    def __init__(self, driver: Driver, seed: int = 0, allow_header: bool = False) -> None:
+        super().__init__(lambda: driver.now_s, seed)
         self.cuts: OrderedDict[str, int] = OrderedDict()
-        self._host = host
+        self.driver = driver
         self.allow_header = allow_header
         self._warned = False
         self._limits: WeakKeyDictionary[FaultRule, RateLimits] = WeakKeyDictionary()
-
-    @property
-    def driver(self) -> Driver:
-        return self._host.driver
 
     async def arrived(self, exchange: HttpExchange) -> None:
         """Choose a fault before the body is read. Raises ApiError for one that refuses the request."""

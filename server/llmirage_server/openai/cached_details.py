@@ -14,6 +14,6 @@ def cached_details(generation: Generation, exchange: HttpExchange) -> dict[str, 
     """The keys of the response, none in other dialects. With KV offload the cluster does not know it by prompt."""
     if not (exchange.dialect.sglext and exchange.body.get(_ASKING) is True):
         return {}
-    if any(instance.tiers for instance in generation.host.driver.snapshot()):
+    if any(instance.tiers for instance in generation.responses.driver.snapshot()):
         return {}
     return {"sglext": {"cached_tokens_details": {"device": generation.choices[0].request.cached_tokens, "host": 0}}}

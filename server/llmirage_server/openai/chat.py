@@ -17,7 +17,7 @@ from llmirage_server.openai.writers import ChatWriter
 from llmirage_server.service.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.service.prompts import ContextWindow, EncodedPrompt
-from llmirage_server.service.service import ServiceHandler
+from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
 from llmirage_server.state.clock import Breaks
 from llmirage_server.state.state import State, stored
@@ -41,6 +41,12 @@ from llmirage_shared.wire.paging import page
 
 class ChatHandler(ServiceHandler):
     """Answers as the OpenAI API does, streamed or in one piece."""
+
+    def __init__(self, service: Service, state: State, fingerprint: str) -> None:
+        """Keep what answers. state: has the completions that are stored. fingerprint: stands in each answer."""
+        super().__init__(service)
+        self._state = state
+        self._fingerprint = fingerprint
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
@@ -66,8 +72,8 @@ class ChatHandler(ServiceHandler):
             tokens = sum(len(choice.reply.ids) for choice in generation.choices)
             exchange.expect_logprobs(tokens * (1 + sampling.logprobs), at_once=True)
         tier = "default" if body.service_tier in (None, "auto") else body.service_tier
-        head = ResponseHead(new_id("chatcmpl-"), int(time.time()), body.model, service.system_fingerprint, tier)
-        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state, exchange.dialect)
+        head = ResponseHead(new_id("chatcmpl-"), int(time.time()), body.model, self._fingerprint, tier)
+        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, self._state, exchange.dialect)
         if sampling.stream:
             return answer.stream(exchange)
         await finish(generation, exchange)

@@ -19,7 +19,7 @@ from llmirage_server.openai.writers import TextWriter
 from llmirage_server.service.constraints import completion_constraints
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
-from llmirage_server.service.service import ServiceHandler, check_choices
+from llmirage_server.service.service import Service, ServiceHandler, check_choices
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
@@ -31,6 +31,11 @@ _MANY_ECHOED = 8_000  # characters or token ids
 
 class CompletionsHandler(ServiceHandler):
     """Answers as the OpenAI API and vLLM do, streamed or in one piece."""
+
+    def __init__(self, service: Service, fingerprint: str) -> None:
+        """Keep what answers. fingerprint: stands in each answer."""
+        super().__init__(service)
+        self._fingerprint = fingerprint
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
@@ -44,7 +49,7 @@ class CompletionsHandler(ServiceHandler):
         prompts = await self._prompts(request, tokenizer, window, exchange)
         constraints = completion_constraints(request)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
-        head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, service.system_fingerprint)
+        head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, self._fingerprint)
         answer = _TextAnswer(request, generation, head, tokenizer, exchange.dialect)
         if sampling.stream:
             writers = await exchange.apart(lambda: list(map(answer.writer, range(len(answer.generation.choices)))))

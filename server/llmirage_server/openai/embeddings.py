@@ -34,7 +34,7 @@ class EmbeddingsHandler(ServiceHandler):
         inputs = await read_inputs(service, exchange, request)
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
-        service.admit(exchange, request.model, _estimated_tokens(inputs))
+        exchange.admit(request.model, _estimated_tokens(inputs))
         tokenizer = await service.tokenizer()
         texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         _, body = await asyncio.gather(

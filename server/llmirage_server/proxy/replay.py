@@ -66,7 +66,7 @@ class Replay:
         return replayed
 
     async def _answer(self, exchange: HttpExchange, handler: Handler) -> Response:
-        self._service.check_open()
+        self._service.responses.check_open()
         written, value = await _kept_json(exchange)
         request = ForwardedRequest.of(exchange, written)
         try:
@@ -85,7 +85,7 @@ class Replay:
         if self._on_miss == "record":
             assert self._upstream is not None
             assert self._recorder is not None
-            return await self._upstream.answer(request, self._recorder.tap(request), self._service.open_responses)
+            return await self._upstream.answer(request, self._recorder.tap(request), self._service.responses.open)
         raise errors.no_recording(self._hint(request.target, body))
 
     def _secrets(self) -> Sequence[str]:
@@ -104,7 +104,7 @@ class Replay:
         if self._timing == "cluster" and recording.status == 200 and recording.ended is None:
             return await cluster_timed(self._service, exchange, recording, body, headers)
         speed = self._speed if self._timing == "recorded" else math.inf
-        return _Replayed(recording, headers, exchange.arrived_s, speed, self._service.open_responses)
+        return _Replayed(recording, headers, exchange.arrived_s, speed, self._service.responses.open)
 
 
 class _Replayed(RelayedResponse):
@@ -142,8 +142,8 @@ def replay_headers(exchange: HttpExchange, recording: Recording) -> list[Header]
     return [*exchange.response_headers(kind), *[header for header in more if header[0] != b"content-type"]]
 
 
-def make_replay(service: Service, settings: ClusterConfig) -> Replay:
-    """Raises ConfigError for a folder that cannot be used."""
+def make_replay(service: Service, settings: ClusterConfig, upstream: Upstream | None) -> Replay:
+    """Return what replays, with the recordings of the folder. Raises ConfigError for a folder that cannot be used."""
     assert settings.replay is not None
     folder = Path(settings.replay)
     recordings: list[Recording] = []
@@ -164,9 +164,9 @@ def make_replay(service: Service, settings: ClusterConfig) -> Replay:
             writer = RecordingWriter(folder, matcher)
         except OSError as error:
             raise ConfigError([f"replay: {settings.replay}: {error.strerror or error}"]) from None
-        secrets = () if service.upstream is None or service.upstream.key is None else (service.upstream.key,)
+        secrets = () if upstream is None or upstream.key is None else (upstream.key,)
         recorder = ExchangeRecorder(writer, secrets, library.add)
-    return Replay(service, library, settings.replay_timing, settings.on_miss, settings.speed, service.upstream, recorder)
+    return Replay(service, library, settings.replay_timing, settings.on_miss, settings.speed, upstream, recorder)
 
 
 async def _kept_json(exchange: HttpExchange) -> tuple[bytes, dict[str, Any]]:

@@ -20,6 +20,7 @@ from llmirage_server.replies.reply import Reply
 from llmirage_server.service.generation import Choice, Generation, TokenStream
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import finish, prefill
+from llmirage_server.state.memory import MemoryState
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import parse_chat
@@ -54,7 +55,7 @@ async def cluster_timed(
     prompt = prompt[: max(1, served.max_model_len - len(reply.ids))]
     request = service.new_request(prompt, reply.ids, served.model, max_tokens=len(reply.ids))
     exchange.entry.served = served.model
-    generation = Generation(service, [Choice(reply, request, "")], 1, exchange.arrived_s, exchange.entry)
+    generation = Generation(service.responses, [Choice(reply, request, "")], 1, exchange.arrived_s, exchange.entry)
     if not recording.stream:
         await finish(generation, exchange)
         return _whole(recording, headers)
@@ -152,7 +153,7 @@ async def _responses_prompt(service: Service, exchange: HttpExchange, body: Mapp
     """Of the items that the request brings: those before it were recorded, and are not stored here."""
     own = {name: value for name, value in body.items() if name not in ("previous_response_id", "conversation")}
     request = schema.responses.ResponseRequest.check(own, False)
-    items = (await context.read_context(exchange, service.state, request)).items
+    items = (await context.read_context(exchange, MemoryState(), request)).items
     return await service.encode_chat(exchange, context.chat_form(request, items), context.chat_tools(request))
 
 

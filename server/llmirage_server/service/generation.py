@@ -68,16 +68,63 @@ class OpenResponse(Protocol):
     def abort(self, error: ApiError) -> None: ...
 
 
-class GenerationHost(Protocol):
-    """What a generation needs of the service."""
+class ResponsesInProgress:
+    """The responses of a server that have not ended, and the times and metrics of those that have.
 
-    driver: Driver
-    shown_usage: Callable[[dict[str, Any]], dict[str, Any]]  # an object of it in the dialect's form
-    metrics: PrometheusMetrics
-    served: ServedTimes
-    shutdown: Shutdown
-    under_way: set[Generation]
-    open_responses: set[OpenResponse]
+    Attributes:
+        driver: The driver of the cluster that makes their tokens.
+        metrics: The counts of requests and tokens.
+        shown_usage: Returns a usage object in the dialect's form.
+        served: The times at which tokens left.
+        shutdown: Ends streams whose client does not read.
+        under_way: The generations that the metrics have not counted yet.
+        open: The responses that can be ended from outside.
+        refusal: Returns the error that all new requests get; None: they are served.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        metrics: PrometheusMetrics,
+        shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        self.driver = driver
+        self.metrics = metrics
+        self.shown_usage = shown_usage
+        self.served = ServedTimes()
+        self.shutdown = Shutdown()
+        self.under_way: set[Generation] = set()
+        self.open: set[OpenResponse] = set()
+        self.refusal: Callable[[], ApiError] | None = None
+
+    def busy(self) -> bool:
+        """Refuse new responses, and tell whether any is in progress."""
+        self.refusal = errors.shutting_down
+        return bool(self.open)
+
+    def close(self) -> None:
+        """End every response with an error that the client understands, and refuse new ones."""
+        self.pause(errors.shutting_down)
+        self.shutdown.begin()
+
+    def pause(self, refusal: Callable[[], ApiError]) -> None:
+        """End every response with this error, and refuse new ones with it, until `resume`."""
+        self.refusal = refusal
+        for response in list(self.open):
+            response.abort(refusal())
+
+    def resume(self) -> None:
+        """Take new requests again."""
+        self.refusal = None
+
+    def check_open(self) -> None:
+        """Raise ApiError while all new requests are refused."""
+        if self.refusal is not None:
+            raise self.refusal()
+
+    def requests(self) -> list[Request]:
+        """Return the requests that the metrics have not counted yet."""
+        return [choice.request for generation in self.under_way for choice in generation.choices]
 
 
 class ChoiceWriter(Protocol):
@@ -112,7 +159,7 @@ def said_together(parts: Sequence[Part], start: int, end: int, joined: bool) -> 
 class Generation:
     """The choices of one response, prompt-major: `n` for each prompt."""
 
-    host: GenerationHost
+    responses: ResponsesInProgress
     choices: list[Choice]
     n: int
     arrived_s: float  # when their request reached the server, see HttpExchange
@@ -138,9 +185,9 @@ class Generation:
             self._submit(self.choices[first : first + SLICE], last=first + SLICE >= len(self.choices))
 
     def _submit(self, choices: Sequence[Choice], last: bool) -> None:
-        self.host.under_way.add(self)
+        self.responses.under_way.add(self)
         try:
-            self.host.driver.submit([choice.request for choice in choices], self.arrived_s, last=last)
+            self.responses.driver.submit([choice.request for choice in choices], self.arrived_s, last=last)
         except RouterError as error:
             self.stop()
             logger.error("%s", error)
@@ -158,13 +205,13 @@ class Generation:
         """Free what unfinished choices hold in the cluster. Call it at every end; calling it again does nothing."""
         unfinished = [choice.request for choice in self.choices if not choice.finished]
         if unfinished:
-            self.host.driver.cancel(unfinished)
-        if self in self.host.under_way:
-            self.host.under_way.remove(self)
+            self.responses.driver.cancel(unfinished)
+        if self in self.responses.under_way:
+            self.responses.under_way.remove(self)
             for choice in self.choices:
-                self.host.metrics.ended(choice.request, choice.reply.finish_reason)
+                self.responses.metrics.ended(choice.request, choice.reply.finish_reason)
             for first in range(0, len(self.choices), self.n):
-                self.host.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
+                self.responses.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
             self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
         for choice in self.choices:
             choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
@@ -176,7 +223,7 @@ class Generation:
 
     def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
         """Of one choice, when so many of its tokens were written."""
-        return self.host.shown_usage(self._usage([choice], [(choice, sent)]))
+        return self.responses.shown_usage(self._usage([choice], [(choice, sent)]))
 
     def _usage(
         self,
@@ -197,7 +244,7 @@ class Generation:
 
     def shown_usage(self) -> dict[str, Any]:
         """`usage` as chat and completions show it."""
-        return self.host.shown_usage(self.usage())
+        return self.responses.shown_usage(self.usage())
 
 
 class TokenStream(EventStream):
@@ -238,7 +285,7 @@ class TokenStream(EventStream):
         self._aborted = False
         self._client_left = False
         self._suspended: SuspendedSend | None = None
-        self._times = SentTimes(generation.host.driver)
+        self._times = SentTimes(generation.responses.driver)
         self._time = asyncio.get_running_loop().time
         self._wake_up: asyncio.Future[None] | None = None  # while it is sent
 
@@ -249,7 +296,7 @@ class TokenStream(EventStream):
         for choice, writer in zip(self._generation.choices, self._writers, strict=True):
             choice.request.tag = _ChoiceStream(self, choice, writer)
         self._generation.start()
-        self._generation.host.open_responses.add(self)
+        self._generation.responses.open.add(self)
         return self
 
     @property
@@ -326,16 +373,16 @@ class TokenStream(EventStream):
             if is_steppable(self._send):
                 await self._send_directly()
             if not (self._complete or self._client_left):
-                shutdown = self._generation.host.shutdown
+                shutdown = self._generation.responses.shutdown
                 super().__init__(self._rest(), self.raw_headers, shutdown, ping_s=self._ping_s, sent_s=self._sent_s)
                 await super().__call__(scope, receive, self._deliver)
         finally:
             self._direct = False
             generation, exchange = self._generation, self._exchange
-            generation.host.open_responses.discard(self)
+            generation.responses.open.discard(self)
             generation.stop()
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
-                self._times.count(generation.choices[0].request, generation.host.served)
+                self._times.count(generation.choices[0].request, generation.responses.served)
 
     async def _send_directly(self) -> None:
         """Send what is there, and let the tick send what follows, until there is something for the event source to do."""

@@ -50,9 +50,16 @@ class ServedModels:
     catalogue: returns all names of each model; called when it is needed.
     """
 
-    def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
+    def __init__(
+        self,
+        served: Mapping[str, ServedModel],
+        accept: AcceptModels,
+        catalogue: Catalogue,
+        created: int,
+        dialect: Dialect = OPENAI,
+    ) -> None:
         self.served = list(served)
-        self.dialect: Dialect = OPENAI
+        self.dialect = dialect
         self._created = created
         self._accept = accept
         self._catalogue_names = catalogue

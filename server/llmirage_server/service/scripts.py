@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from llmirage_server.drivers.live import Driver
 from llmirage_server.faults.rule import read_rule
 from llmirage_server.http.exchange import AnsweredElsewhereError, HttpExchange
-from llmirage_server.http.relay import ForwardedRequest
+from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.http.relay import ForwardedRequest, Upstream
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.scripts.conditions import CONVERSING, ENDPOINTS, ScriptRequest
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
 from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptRule
 from llmirage_server.replies.scripts.scripted import planned_reply
 from llmirage_server.replies.scripts.template import ScriptError
-from llmirage_server.service.service import Service
+from llmirage_server.replies.structured.budget import InThread
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors
@@ -54,11 +56,37 @@ class ScriptedAnswer:
 
 
 class LoadedScripts:
-    """The rules in force: those added at run time, the last first, then those of the files. A `ScriptSource`."""
+    """The rules in force: those added at run time, the last first, then those of the files."""
 
-    def __init__(self, service: Service, paths: Sequence[str] = (), inline: Mapping[str, Any] | None = None) -> None:
-        """Raises ConfigError with all problems of the files and of `inline`, a script as Python data."""
-        self._service = service
+    def __init__(
+        self,
+        driver: Driver,
+        plan_in_thread: InThread,
+        faults: InjectedFaults,
+        upstream: Upstream | None,
+        under_way: set[Any],
+        paths: Sequence[str] = (),
+        inline: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read the files.
+
+        Args:
+            driver: The driver whose speed scales delays.
+            plan_in_thread: Runs long work of planning.
+            faults: The faults that rules may order.
+            upstream: The server that may answer where no rule fits.
+            under_way: Has the upstream's responses while they pass.
+            paths: Files of scripts.
+            inline: A script as Python data.
+
+        Raises:
+            ConfigError: Names all problems of the files and of the inline script.
+        """
+        self._driver = driver
+        self._plan_in_thread = plan_in_thread
+        self._faults = faults
+        self._upstream = upstream
+        self._under_way = under_way
         self.paths = tuple(paths)
         self.misses = 0
         self._scripts = 0  # those given as data so far
@@ -122,7 +150,7 @@ class LoadedScripts:
         script = Script(self.rules, self.fallback)
         asked = [_request(exchange, endpoint, history, user) for user in users]
         part = "messages" if endpoint in CONVERSING else "prompt"
-        fitting = await exchange.planned(lambda: list(map(script.fitting, asked)), part, self._service.text.plan_in_thread)
+        fitting = await exchange.planned(lambda: list(map(script.fitting, asked)), part, self._plan_in_thread)
         matches = [script.match(request, found) for request, found in zip(asked, fitting, strict=True)]
         self.misses += script.misses
         found = next((match for match in matches if match is not None), None)
@@ -130,16 +158,16 @@ class LoadedScripts:
             exchange.entry.rule = f"fallback: {script.fallback}"
             if script.fallback == "error":
                 raise errors.no_rule(endpoint, users[0])
-            if script.fallback == "upstream" and self._service.upstream is not None:
+            if script.fallback == "upstream" and self._upstream is not None:
                 request = ForwardedRequest.of(exchange, encoded(exchange.body))
-                response = await self._service.upstream.answer(request, None, self._service.open_responses)
+                response = await self._upstream.answer(request, None, self._under_way)
                 raise AnsweredElsewhereError(response)
             return None
         exchange.entry.rule = found.rule.place
         if found.reply.fault is not None:
-            await self._service.faults.happen(found.reply.fault, exchange, streamed)
+            await self._faults.happen(found.reply.fault, exchange, streamed)
         if found.reply.delay_s:
-            held_s = found.reply.delay_s / self._service.driver.speed
+            held_s = found.reply.delay_s / self._driver.speed
             await asyncio.sleep(held_s)
             exchange.held_s += held_s
         return ScriptedAnswer(matches, found.reply.usage)
@@ -154,10 +182,10 @@ class LoadedScripts:
         return script
 
     def _prepared(self, script: Script) -> Script:
-        if script.fallback == "upstream" and self._service.upstream is None:
+        if script.fallback == "upstream" and self._upstream is None:
             raise ConfigError(["fallback: upstream needs the address of another server: --upstream URL"])
         for fault in {reply.fault for rule in script.rules for reply in rule.replies} - {None}:
-            self._service.faults.prepare(fault)
+            self._faults.prepare(fault)
         return script
 
     def _look(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What the endpoints share, and the two steps that their requests take: prompts to tokens, prompts to planned replies."""
+"""The way of a request that all endpoints share: prompts to tokens, prompts to planned replies."""
 
 from __future__ import annotations
 
@@ -7,52 +7,39 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
-from llmirage_server.http.access import RateLimits
-from llmirage_server.http.byte_budget import ByteBudget
-from llmirage_server.http.dialect import OPENAI, Dialect
-from llmirage_server.http.event_stream import Shutdown
-from llmirage_server.http.exchange import MOST_BODY_BYTES, HttpExchange
-from llmirage_server.http.faults import InjectedFaults
-from llmirage_server.http.relay import Upstream
+from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
 from llmirage_server.replies.structured.matcher import GrammarError, PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.service.constraints import TEXT, ReplyConstraints
-from llmirage_server.service.generation import Choice, Generation, OpenResponse
+from llmirage_server.service.generation import Choice, Generation, ResponsesInProgress
 from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.named_files import with_files
 from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
-from llmirage_server.service.service_parts import Batches, ScriptSource
 from llmirage_server.service.text import TextLoader, TextTools
 from llmirage_server.state.files import FileStore
-from llmirage_server.state.memory import MemoryState
-from llmirage_server.state.state import State
-from llmirage_server.telemetry.journal import Journal
-from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_shared.chat_template import Ending
-from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.media import audio_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.settings import at_call
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import ChatHistory
-from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.sampling import Sampling
+
+if TYPE_CHECKING:
+    from llmirage_server.service.scripts import LoadedScripts
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
 _SPLIT_CHARACTERS = 400_000  # of a longer text even to find out which parts are new takes too long
-WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
 _MOST_SAID = 600  # characters of what is wrong with a schema
 _SLICE = 4  # choices that are planned before others have their turn: each may take some milliseconds
 
@@ -63,101 +50,38 @@ _REQUESTED = tuple(
 )
 
 
-# What reads and plays scripts takes 20 ms to import, and most servers have none.
-new_scripts: Callable[..., ScriptSource] = at_call("llmirage_server.service.scripts:LoadedScripts")
-
-
 class Service:
-    """The cluster's driver, the tokenizer, the served models, and the responses in progress."""
+    """The way of a request that all endpoints share: its prompt's tokens, its planned replies, its place in the cluster.
+
+    Attributes:
+        driver: The cluster's driver.
+        text: The tokenizer, and the source of replies.
+        models: The served models.
+        dialect: The API imitated where APIs differ.
+        files: Uploaded files, which prompts may name.
+        responses: The responses in progress.
+        documented_only: Whether fields that neither the API nor any engine documents are refused.
+        scripts: Scripted replies, which come before generated ones; None without any.
+    """
 
     def __init__(
-        self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str, state: State | None = None
+        self,
+        driver: Driver,
+        text: TextLoader,
+        models: ServedModels,
+        files: FileStore,
+        responses: ResponsesInProgress,
+        documented_only: bool = True,
     ) -> None:
         self.driver = driver
         self.text = text
         self.models = models
-        self.system_fingerprint = system_fingerprint
-        self.state = state or MemoryState()
-        self.files = FileStore(self.state.contents)
-        self.limits: RateLimits | None = None
-        self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
-        self.dialect: Dialect = OPENAI
-        self.shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict
-        self.engine_version: str | None = None  # of the engine whose API this is; None: OpenAI's
-        self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
-        self.open_admin = False  # what changes the server is open to other machines without a key, too
-        self.most_body_bytes = MOST_BODY_BYTES
-        self.unread = ByteBudget()
-        self.websocket_limit_s = WEBSOCKET_LIMIT_S  # how long such a connection may last; 0: none is taken
-        self.metrics = PrometheusMetrics(lambda: models.served)
-        self.served = ServedTimes()
-        self.journal = Journal()
-        self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
-        self.faults = InjectedFaults(self)
-        self.scripts: ScriptSource | None = None
-        self.batches: Batches | None = None  # set with the endpoints, which answer their lines
-        self.open_responses: set[OpenResponse] = set()
-        self.shutdown = Shutdown()  # for streams whose client does not read what ends them
-        self.under_way: set[Generation] = set()
-        self._refusal: Callable[[], ApiError] | None = None  # of all new requests
+        self.dialect = models.dialect
+        self.files = files
+        self.responses = responses
+        self.documented_only = documented_only
+        self.scripts: LoadedScripts | None = None
         self._request_ids = itertools.count()
-
-    def busy(self) -> bool:
-        """Refuse new responses, and say whether there are any in progress."""
-        self._refusal = errors.shutting_down
-        return bool(self.open_responses)
-
-    def close(self) -> None:
-        """End every response in progress with an error the client understands, and refuse new ones."""
-        self.pause(errors.shutting_down)
-        self.shutdown.begin()
-        if self.batches is not None:
-            self.batches.close()
-        self.text.close()
-        self.loop_watch.stop()
-        self.state.close()
-
-    def pause(self, refusal: Callable[[], ApiError]) -> None:
-        """End every response in progress with this error, and refuse new ones with it, until `resume`."""
-        self._refusal = refusal
-        for response in list(self.open_responses):
-            response.abort(refusal())
-
-    def resume(self) -> None:
-        self._refusal = None
-
-    def check_open(self) -> None:
-        """Raise ApiError while all new requests are refused."""
-        if self._refusal is not None:
-            raise self._refusal()
-
-    @property
-    def refuses(self) -> bool:
-        """Whether all new requests are refused."""
-        return self._refusal is not None
-
-    def requests_under_way(self) -> list[Request]:
-        """Those that the metrics have not counted yet."""
-        return [choice.request for generation in self.under_way for choice in generation.choices]
-
-    def held_bytes(self) -> dict[str, int]:
-        """What holds memory (or a file) beyond the requests in progress, in bytes."""
-        tools = self.text.tools
-        tokenized = 0 if tools is None else tools.encoder.cache.bytes_kept()
-        return {
-            "state": self.state.bytes_kept(),
-            "tokenized": tokenized,
-            "files": self.files.bytes_kept(),
-            "unread": self.unread.taken,
-        }
-
-    def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
-        """Count a request where there are rate limits. Raises ApiError (429) for one over them. Batches have none."""
-        if exchange.priority:
-            return
-        ordered = None if exchange.fault is None else exchange.fault.limits
-        if (limits := ordered or self.limits) is not None:
-            limits.admit(exchange, model, tokens)
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
         """A request for the cluster with an id of its own."""
@@ -234,7 +158,8 @@ class Service:
         history = constraints.history
         user = history.last_user_text or prompts[0].user_text
         exchange.entry.asked(served.model, user, history.system, history.called, history.results, sampling.stream)
-        self.check_open()
+        if (refusal := self.responses.refusal) is not None:
+            raise refusal()
         check_choices(len(prompts), sampling.n, param)
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
@@ -246,7 +171,7 @@ class Service:
             scripted = await self.scripts.answer(
                 exchange, history, [history.last_user_text or each.user_text for each in prompts], sampling.stream
             )
-        self.admit(exchange, served.model, _tokens(prompts, sampling))
+        exchange.admit(served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         requested = _requested(sampling, constraints)
         wanted = [
@@ -298,7 +223,14 @@ class Service:
         usage = None if scripted is None else scripted.usage
         sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
         generation = Generation(
-            self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage, sounds, cached=exchange.dialect.cached
+            self.responses,
+            choices,
+            sampling.n,
+            exchange.submitted_s,
+            exchange.entry,
+            usage,
+            sounds,
+            cached=exchange.dialect.cached,
         )
         if exchange.fault is not None:
             exchange.fault.generation = generation

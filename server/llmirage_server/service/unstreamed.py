@@ -29,7 +29,7 @@ async def finish(generation: Generation, exchange: HttpExchange) -> None:
     waiter = _Waiter(generation)
     for choice in generation.choices:
         choice.request.tag = waiter
-    generation.host.open_responses.add(waiter)
+    generation.responses.open.add(waiter)
     watch = asyncio.ensure_future(exchange.client_left())
     watch.add_done_callback(waiter.client_left)
     try:
@@ -37,7 +37,7 @@ async def finish(generation: Generation, exchange: HttpExchange) -> None:
         await waiter.done
     finally:
         watch.cancel()
-        generation.host.open_responses.discard(waiter)
+        generation.responses.open.discard(waiter)
         generation.stop()
         waiter.forget()
 
@@ -84,7 +84,7 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     A prompt longer than the context window costs as much as the longest that fits. Raises ClientDisconnect if the client
     leaves first (the cluster's memory is free then), and ApiError while the server refuses requests.
     """
-    service.check_open()
+    service.responses.check_open()
     entry = exchange.entry
     entry.model = errors.shorten(model, 200)
     served = service.models.meant(model)
@@ -104,6 +104,6 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
             if len(prompt)
         ]
     if choices:
-        await finish(Generation(service, choices, 1, exchange.submitted_s, entry), exchange)
+        await finish(Generation(service.responses, choices, 1, exchange.submitted_s, entry), exchange)
         entry.output_tokens, entry.finish_reason = 0, None  # the token that ends a prefill is no output
     return [choice.request for choice in choices]

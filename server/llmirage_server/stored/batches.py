@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from llmirage_server.batches.batch import Batch
 from llmirage_server.batches.runner import BatchRunner
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
+from llmirage_server.state.state import State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.paging import page
 
@@ -18,18 +16,19 @@ from llmirage_shared.wire.paging import page
 class BatchesHandler(ServiceHandler):
     """Answers as the OpenAI API does."""
 
-    def __init__(self, service: Service, endpoints: Mapping[str, ASGIApp]) -> None:
-        """endpoints: what answers the lines of batches, by path."""
+    def __init__(self, service: Service, state: State, runner: BatchRunner) -> None:
+        """Keep what answers. runner: runs the batches."""
         super().__init__(service)
-        self.runner = self._runner = service.batches = BatchRunner(service, endpoints)
+        self._state = state
+        self._runner = runner
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
-        self._service.check_open()
+        self._service.responses.check_open()
         request = schema.batches.BatchRequest.check(body, self._service.documented_only)
         self._runner.resume()  # without the server's start, as under httpx's transport
         await self._runner.make_room()
-        batch = Batch.created(request, self._service.state, self._service.files)
+        batch = Batch.created(request, self._state, self._service.files)
         self._runner.start(batch)
         return exchange.json(batch.object)
 

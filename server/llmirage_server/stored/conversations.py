@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.items import Item, check_size, listed_items
-from llmirage_server.state.state import stored
+from llmirage_server.state.state import State, stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
@@ -22,9 +22,9 @@ from llmirage_shared.wire.refusals import refuse_items
 class ConversationsHandler(ServiceHandler):
     """Creates, changes and deletes conversations, and their items one by one."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, state: State) -> None:
         super().__init__(service)
-        self._state = service.state
+        self._state = state
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object(empty={})

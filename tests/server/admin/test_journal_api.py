@@ -142,7 +142,7 @@ class Client:
     async def run(self) -> dict[str, Any]:
         scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
         await self.app(scope, self._receive, self._send)
-        return self.app.service.journal.entries[-1].shown()
+        return self.app.journal.entries[-1].shown()
 
     async def _receive(self) -> dict[str, Any]:
         if not self._asked:
@@ -172,7 +172,7 @@ def test_a_client_that_leaves() -> None:
 def test_a_stream_that_the_server_ends() -> None:
     async def run() -> dict[str, Any]:
         client = Client()
-        asyncio.get_running_loop().call_later(0.45, client.app.service.pause, errors.shutting_down)
+        asyncio.get_running_loop().call_later(0.45, client.app.service.responses.pause, errors.shutting_down)
         return await client.run()
 
     entry = virtual_time.run(run())
@@ -184,7 +184,7 @@ def test_a_running_request_is_shown() -> None:
         client = Client()
         task = asyncio.ensure_future(client.run())
         await asyncio.sleep(0.2)
-        shown = client.app.service.journal.entries[-1].shown()
+        shown = client.app.journal.entries[-1].shown()
         client.left.set()
         await task
         return shown

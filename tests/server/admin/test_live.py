@@ -144,7 +144,7 @@ def test_readers_are_limited_and_leave_nothing_behind(app: LlmirageApp, monkeypa
 
     for _ in range(2):  # the second time the first reader has gone
         assert len(asyncio.run(states(app, 2, second_reader))) == 2
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 @pytest.mark.parametrize("speed", [0, -1, "fast", True, None, 1e300])
@@ -191,7 +191,7 @@ def test_with_keys_the_page_opens_and_its_data_needs_a_key() -> None:
 
 
 def test_a_request_comes_again_when_its_body_has_been_read_and_when_it_ends(app: LlmirageApp) -> None:
-    watch, journal = Watch(LiveCluster(app.config, app.pools, app.service)), app.service.journal
+    watch, journal = Watch(LiveCluster(app.config, app.pools, app.journal, app.faults, app.service.responses)), app.journal
     journal.begin(entry := JournalEntry("POST", "/v1/chat/completions", None, ()))
 
     def users() -> list[str]:
@@ -205,7 +205,7 @@ def test_a_request_comes_again_when_its_body_has_been_read_and_when_it_ends(app:
 
 
 def test_the_faults_in_force_are_in_each_state(app: LlmirageApp) -> None:
-    watch = Watch(LiveCluster(app.config, app.pools, app.service))
+    watch = Watch(LiveCluster(app.config, app.pools, app.journal, app.faults, app.service.responses))
     assert watch.next(0.0)["faults"] == []
     asked(app, "POST", "/llmirage/faults", json={"kind": "status", "key": "sk-secret"})
     asked(app, "POST", "/v1/models", headers={"authorization": "Bearer sk-secret"}, json={})

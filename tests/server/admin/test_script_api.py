@@ -14,7 +14,6 @@ import pytest
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.service.scripts import LoadedScripts
 from llmirage_shared import virtual_time
 
 PATH = "/llmirage/script"
@@ -117,10 +116,10 @@ def test_all_files_are_refused_at_the_start_with_all_problems(tmp_path: Path) ->
 
 def test_files_may_not_disagree_about_the_fallback(tmp_path: Path) -> None:
     paths = [written(tmp_path / "a.json", YES, fallback="error"), written(tmp_path / "b.json", fallback="upstream")]
-    service = create_app().service
+    app = create_app()
     with pytest.raises(ConfigError, match=f"{paths[1]}: fallback: upstream, but another script says error"):
-        LoadedScripts(service, paths)
-    assert LoadedScripts(service, [paths[0], written(tmp_path / "b.json", NO)]).fallback == "error"
+        app.new_scripts(paths)
+    assert app.new_scripts([paths[0], written(tmp_path / "b.json", NO)]).fallback == "error"
 
 
 def test_a_delay_takes_the_clusters_time() -> None:

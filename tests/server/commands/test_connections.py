@@ -152,8 +152,8 @@ def ended(listening: Listening) -> bool:
 def test_a_connection_from_which_nothing_is_read_ends_though_its_response_is_complete(fields: dict[str, Any]) -> None:
     with Listening(ConnectionLimits(most=9, unread_s=0.3), small_buffers=True) as listening, unread(listening, **fields):
         assert ended(listening)
-        assert not listening.app.service.open_responses
-        [entry] = listening.app.service.journal.entries
+        assert not listening.app.service.responses.open
+        [entry] = listening.app.journal.entries
         assert entry.outcome == "complete"
 
 
@@ -174,8 +174,8 @@ def test_an_event_stream_whose_client_reads_nothing_ends_without_a_word_in_the_l
     monkeypatch.setattr(event_stream, "SEND_TIMEOUT_S", 0.3)
     with Listening(ConnectionLimits(most=9), small_buffers=True, itl_ms=0.5) as listening, unread(listening):
         assert ended(listening)
-        assert not listening.app.service.open_responses
-        [entry] = listening.app.service.journal.entries
+        assert not listening.app.service.responses.open
+        [entry] = listening.app.journal.entries
         assert entry.outcome == "client_left"
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 

@@ -90,7 +90,7 @@ def test_the_metrics_tell_what_a_client_sees(slow_tokenizer: None) -> None:
         return await served("chat/completions", {"messages": MESSAGES, "max_tokens": 3, "stream": True})
 
     app, left_s = virtual_time.run(told())
-    [histograms] = [engine.histograms for engine in app.service.metrics._engines.values()]
+    [histograms] = [engine.histograms for engine in app.service.responses.metrics._engines.values()]
     assert histograms["ttft_s"].sum == pytest.approx(left_s[0] - 1.0, abs=1e-9)
     assert histograms["e2e_s"].sum == pytest.approx(left_s[-1] - 1.0, abs=1e-9)
     parts = histograms["queue_s"].sum + histograms["prefill_s"].sum

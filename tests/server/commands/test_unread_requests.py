@@ -111,7 +111,7 @@ def test_requests_that_follow_each_other_are_answered_in_order_however_they_come
         answers = replies(connection)
         assert [answer.status for answer in answers] == [200] * (len(wanted) + 1)
         assert [b"choices" in answer.body for answer in answers] == [path == b"/v1/chat" for path in wanted] + [False]
-        assert len(listening.app.service.journal.entries) >= 4
+        assert len(listening.app.journal.entries) >= 4
         assert eventually_free(listening.limits.unread)
 
 
@@ -147,7 +147,7 @@ def test_a_post_that_asks_for_an_upgrade_is_answered_as_one_without(upgrade: str
                     connection.sendall(body)
             connection.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             assert [answer.status for answer in replies(connection)] == [200, 200, 200]
-        entries = listening.app.service.journal.entries
+        entries = listening.app.journal.entries
         assert [entry.header(b"upgrade") for entry in entries] == [upgrade.encode()] * 2
 
 

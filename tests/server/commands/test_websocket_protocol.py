@@ -17,10 +17,10 @@ from listening import Listening
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
+from llmirage_server.app import WEBSOCKETS
 from llmirage_server.commands import websocket_protocol
 from llmirage_server.commands.http_protocol import ConnectionLimits
 from llmirage_server.http.byte_budget import ByteBudget
-from llmirage_server.routes import WEBSOCKETS
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 UPGRADE = {
@@ -233,12 +233,12 @@ def test_a_connection_that_is_lost_frees_the_cluster() -> None:
             client.send(CREATE | {"max_output_tokens": 5000})
             while client.said()["type"] != "response.output_text.delta":
                 pass
-            assert len(server.app.service.requests_under_way()) == 1
+            assert len(server.app.service.responses.requests()) == 1
         until_s = time.monotonic() + 5
-        while server.app.service.requests_under_way() and time.monotonic() < until_s:
+        while server.app.service.responses.requests() and time.monotonic() < until_s:
             time.sleep(0.01)
-        assert not server.app.service.requests_under_way()
-        entry = server.app.service.journal.entries[-1]
+        assert not server.app.service.responses.requests()
+        entry = server.app.journal.entries[-1]
         assert (entry.method, entry.outcome) == ("WS", "client_left")
         assert entry.connection is not None
         assert entry.connection.closed_s is not None

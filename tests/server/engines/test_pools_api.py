@@ -178,7 +178,7 @@ def test_a_lost_stream_ends_with_an_error_event_after_the_tokens_it_had() -> Non
     }
     assert not any(isinstance(event, dict) and event.get("usage") for event in answer.events)
     assert answer.times[-1] == pytest.approx(0.155)
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 def test_a_lost_request_without_a_stream_is_a_503() -> None:

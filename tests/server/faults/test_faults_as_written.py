@@ -129,7 +129,7 @@ def test_the_faults_of_a_file_are_in_force(file: Callable[[str], str]) -> None:
 
     async def main() -> list[HttpxReply]:
         app = create_app(ClusterConfig(faults=path))
-        assert [rule.source for rule in app.service.faults.rules] == [f"{path}:2", f"{path}:3"]
+        assert [rule.source for rule in app.faults.rules] == [f"{path}:2", f"{path}:3"]
         return [await ask(app) for _ in range(2)]
 
     first, second = virtual_time.run(main())

@@ -53,7 +53,7 @@ def with_sdk(
             except (openai.OpenAIError, ValueError, RuntimeError) as error:
                 reply.error = error
             reply.took_s = loop.time() - sent_s
-        reply.requests = app.service.journal.last
+        reply.requests = app.journal.last
 
     virtual_time.run(main())
     return reply

@@ -142,7 +142,7 @@ def test_a_client_that_leaves_while_it_waits() -> None:
             async with asyncio.timeout(10):
                 await ask(app, "ttft; added_s=1000")
         await asyncio.sleep(1)
-        return app.service.journal.entries[-1].shown()
+        return app.journal.entries[-1].shown()
 
     entry = virtual_time.run(main())
     assert (entry["outcome"], entry["fault"], entry["output_tokens"]) == ("client_left", "ttft", 0)
@@ -163,7 +163,7 @@ def test_the_journal_names_the_fault(given: str, outcome: str, status: int | Non
         app = new_app()
         await ask(app, given, stream=True)
         await asyncio.sleep(1)
-        return app.service.journal.entries[-1].shown()
+        return app.journal.entries[-1].shown()
 
     entry = virtual_time.run(main())
     assert (entry["fault"], entry["outcome"], entry["status"]) == (given, outcome, status)
@@ -174,7 +174,7 @@ def test_the_journal_names_the_model_of_a_request_that_was_refused_before_it_was
         app = new_app()
         for model in ("gpt-4o", 5, None):
             await ask(app, "status; status=429", model=model)
-        return [(entry.status, entry.model) for entry in app.service.journal.entries]
+        return [(entry.status, entry.model) for entry in app.journal.entries]
 
     assert virtual_time.run(main()) == [(429, "gpt-4o"), (429, ""), (429, "")]
 

@@ -98,7 +98,7 @@ def test_a_client_that_takes_nothing_for_300_seconds_is_cut(itl_s: float, full_s
     assert not connection.complete
     assert transport.cut_s == pytest.approx(first_missed_s + SEND_TIMEOUT_S)
     assert idle(app)
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 def test_a_client_that_cannot_even_take_the_head_is_cut() -> None:
@@ -140,7 +140,7 @@ def test_the_end_of_a_server_ends_streams_whose_clients_do_not_read_after_a_grac
         loop = asyncio.get_running_loop()
         blocked, other = Connection(ends), Connection(goes_on)
         loop.call_at(0.225, blocked.writable.clear)
-        loop.call_at(0.255, ends.service.close)
+        loop.call_at(0.255, ends.close)
         others = asyncio.create_task(run(other, steppable))
         await run(blocked, steppable)
         ended_s = loop.time()
@@ -170,7 +170,7 @@ def test_servers_in_threads_end_one_by_one() -> None:
         async def main() -> Connection:
             connection = Connection(app)
             if number % 2:
-                asyncio.get_running_loop().call_at(3.5, app.service.close)
+                asyncio.get_running_loop().call_at(3.5, app.close)
             await run(connection, steppable=number % 4 < 2)
             return connection
 
@@ -219,8 +219,8 @@ def test_hundreds_of_clients_leave_at_once(at_s: float) -> None:
         assert len(asyncio.all_tasks()) == 1
 
     virtual_time.run(main())
-    assert not app.service.open_responses
-    assert not app.service.shutdown._waiting
+    assert not app.service.responses.open
+    assert not app.service.responses.shutdown._waiting
 
 
 async def stored(app: LlmirageApp) -> Connection:
@@ -285,7 +285,7 @@ def test_the_live_page_s_stream_ends_with_its_server_and_is_complete() -> None:
     async def main() -> tuple[Connection, float]:
         connection = live(app)
         loop = asyncio.get_running_loop()
-        loop.call_at(20.25, app.service.close)
+        loop.call_at(20.25, app.close)
         await connection.run()
         return connection, loop.time()
 

@@ -55,7 +55,7 @@ class Sender:
     @property
     def errors(self) -> int:
         """Failures inside the server, those of streams that had begun with them."""
-        return self.app.service.metrics.errors
+        return self.app.service.responses.metrics.errors
 
 
 def bodies(number: int, seed: int) -> Iterator[tuple[str, Body | bytes]]:
@@ -125,7 +125,7 @@ def test_a_failure_inside_the_server_is_counted(runner: asyncio.Runner) -> None:
     def fail() -> None:
         raise RuntimeError("of a test")
 
-    sender.app.service.check_open = fail  # type: ignore[method-assign]
+    sender.app.service.responses.refusal = fail
     chat = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
     answer = runner.run(sender.post("/v1/chat/completions", chat))
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")

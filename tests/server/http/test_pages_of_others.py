@@ -59,7 +59,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_t
     "origin", ["http://evil.example", "null", "https://localhost.evil.example", "http://localhost.evil"]
 )
 def test_a_page_of_an_unknown_origin_calls_nothing(api: Any, origin: str) -> None:
-    before = api.app.service.journal.last
+    before = api.app.journal.last
     refused = api.post("/v1/chat/completions", CHAT, headers={"origin": origin, "content-type": "text/plain"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "foreign_origin")
     assert "access-control-allow-origin" not in refused.headers
@@ -67,7 +67,7 @@ def test_a_page_of_an_unknown_origin_calls_nothing(api: Any, origin: str) -> Non
     preflight = {"origin": origin, "access-control-request-method": "POST"}
     asked = api.request("OPTIONS", "/v1/chat/completions", headers=preflight)
     assert (asked.status_code, "access-control-allow-origin" in asked.headers) == (400, False)
-    assert api.app.service.journal.last == before
+    assert api.app.journal.last == before
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:5173"])

@@ -141,7 +141,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(stream: 
         return connection
 
     assert virtual_time.run(main()).messages == []
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its_slot() -> None:
@@ -155,7 +155,7 @@ def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its
 
     virtual_time.run(main())
     assert idle(app)
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -177,7 +177,7 @@ def test_a_client_that_leaves_frees_its_kv_and_its_slot(stream: bool, full: bool
     connection = virtual_time.run(main())
     assert not connection.complete
     assert len(texts(connection.body)) == (0 if not stream else 2 if full else 5)
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 def test_a_client_that_leaves_a_real_instance_frees_its_kv_and_its_slot() -> None:
@@ -208,7 +208,7 @@ def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_res
     async def main() -> tuple[Connection, Connection]:
         loop = asyncio.get_running_loop()
         open_one, late = Connection(app, stream=stream), Connection(app)
-        loop.call_at(0.225, app.service.close)
+        loop.call_at(0.225, app.close)
         await open_one.run()
         assert loop.time() == pytest.approx(0.225)
         await late.run()
@@ -235,7 +235,7 @@ def test_tokens_due_when_the_service_closes_leave_before_the_error(close_s: floa
         assert app.driver._alarm is not None
         app.driver._alarm.clear()  # as if the loop were too busy to hear it
         await asyncio.sleep(close_s - 0.1)
-        app.service.close()
+        app.close()
         async with asyncio.timeout(1):  # else a stream that never ends would ping for ever
             await task
         return connection
@@ -268,7 +268,7 @@ def test_an_error_of_send_ends_the_response_and_frees_the_slot(itl_ms: float, at
     with pytest.raises(OSError, match="gone"):
         virtual_time.run(connection.run(None if steppable else wrapped))
     assert idle(app)
-    assert not app.service.open_responses
+    assert not app.service.responses.open
 
 
 @pytest.mark.parametrize("leaves", [False, True])

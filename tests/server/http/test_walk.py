@@ -115,7 +115,7 @@ def file_of(code: CodeType) -> str | None:
 
 def room(file: str) -> str:
     folder = file.rpartition("/")[0]
-    return "face" if folder.startswith(FACE) or file == "server/routes.py" else folder
+    return "face" if folder.startswith(FACE) else folder
 
 
 def is_step(caller: str, file: str) -> bool:

@@ -82,7 +82,7 @@ def test_large_answers_find_room_in_the_total_of_requests(make_api: Any) -> None
     api = make_api(max_model_len=50_000, unread_mib=4)
     refused = api.post("/v1/chat/completions", asked("/v1/chat/completions", 4_000, 20))
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_busy")
-    assert api.app.service.unread.taken == 0
+    assert api.app.unread.taken == 0
     assert Held(ByteBudget()).takes(1)
 
 

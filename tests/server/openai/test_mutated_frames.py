@@ -45,8 +45,8 @@ async def send_all(number: int, seed: int) -> Counter[str]:
             assert end.get("status", 400) < 500, (event, end)
             came[end["type"]] += 1
             last = end["response"]["id"] if "response" in end else last
-        assert app.service.metrics.errors == 0
-        assert not app.service.requests_under_way()
+        assert app.service.responses.metrics.errors == 0
+        assert not app.service.responses.requests()
     return came
 
 

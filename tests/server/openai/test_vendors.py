@@ -149,7 +149,7 @@ def test_the_journal_shows_the_path_that_was_asked_and_scripts_know_the_endpoint
     scripted = make_api(script=(str(script),))
     said = scripted.post(deployed("gpt-4o"), {"messages": HELLO}).json()
     assert said["choices"][0]["message"]["content"] == "Scripted."
-    [entry] = scripted.app.service.journal.entries
+    [entry] = scripted.app.journal.entries
     assert (entry.path, entry.model) == ("/openai/deployments/gpt-4o/chat/completions", "gpt-4o")
 
 

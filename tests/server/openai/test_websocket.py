@@ -40,7 +40,7 @@ def test_a_response_continues_from_the_last_one_that_only_the_connection_knows()
             usages.append(response["usage"]["input_tokens"])
         await socket.create("Older?", previous_response_id=first)
         old = await socket.response()
-        return usages, old, list(app.service.state.each("response"))
+        return usages, old, list(app.store.each("response"))
 
     usages, [old], kept = played(talk)
     assert usages[0] < usages[1] < usages[2]
@@ -125,7 +125,7 @@ def test_at_most_sixteen_responses_are_in_flight_and_the_others_wait() -> None:
         most, ended = 0, 0
         while ended < 20:
             ended += (await socket.event())["type"] == "response.incomplete"
-            most = max(most, len(app.service.requests_under_way()))
+            most = max(most, len(app.service.responses.requests()))
         return most
 
     assert played(talk) == 16
@@ -157,7 +157,7 @@ def test_a_warm_up_costs_the_prefill_and_the_next_response_finds_its_prompt_cach
         warm = await socket.response()
         first = warm[-1]["response"]
         await socket.create("Now answer.", previous_response_id=first["id"], instructions="Be brief.", max_output_tokens=16)
-        return warm, (await socket.response())[-1]["response"], list(app.service.journal.entries)
+        return warm, (await socket.response())[-1]["response"], list(app.journal.entries)
 
     warm, response, entries = played(talk)
     assert kinds(warm) == ["response.created", "response.in_progress", "response.completed"]

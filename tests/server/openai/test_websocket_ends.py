@@ -74,10 +74,10 @@ def test_what_leaves_frees_the_cluster() -> None:
             await socket.create(max_output_tokens=2000, stream_id=lane)
         while (await socket.event())["type"] != "response.output_text.delta":
             pass
-        busy = len(app.service.requests_under_way())
+        busy = len(app.service.responses.requests())
         socket.leave()
         await asyncio.sleep(0.1)
-        return busy, len(app.service.requests_under_way()), [entry.outcome for entry in app.service.journal.entries]
+        return busy, len(app.service.responses.requests()), [entry.outcome for entry in app.journal.entries]
 
     assert played(talk) == (2, 0, ["complete", "client_left", "client_left"])
 
@@ -146,7 +146,7 @@ def test_the_journal_has_each_response_with_its_tokens() -> None:
         await socket.response()
         await socket.send("{")
         await socket.response()
-        return [entry.shown() for entry in app.service.journal.entries]
+        return [entry.shown() for entry in app.journal.entries]
 
     upgrade, response, error = played(talk)
     assert (upgrade["method"], upgrade["status"], upgrade["outcome"]) == ("GET", 101, "complete")
@@ -175,7 +175,7 @@ def test_a_server_that_ends_says_so_to_its_responses_and_refuses_others() -> Non
         await socket.create(max_output_tokens=2000, stream_id="a")
         while (await socket.event())["type"] != "response.output_text.delta":
             pass
-        app.service.close()
+        app.close()
         last = (await socket.response())[-1]
         await socket.create()
         return last, (await socket.response())[-1]
@@ -198,7 +198,7 @@ def test_faults_meet_responses_as_over_http(fault: Any, told: str) -> None:
         await socket.create(max_output_tokens=16, stream_id="a")
         last = (await socket.response())[-1]
         await socket.create(max_output_tokens=16)
-        return last, (await socket.response())[-1]["type"], [entry.fault for entry in app.service.journal.entries]
+        return last, (await socket.response())[-1]["type"], [entry.fault for entry in app.journal.entries]
 
     last, then, faults = played(talk, prepare=order(fault))
     assert (last["type"], last["stream_id"]) == (told, "a")
@@ -246,7 +246,7 @@ def test_recordings_answer_frames_too(tmp_path: Path) -> None:
         await socket.create(stream_id="a")
         replayed = await socket.response()
         await socket.create("Bye")
-        return replayed, (await socket.response())[-1]["error"]["code"], app.service.journal.entries[1].rule
+        return replayed, (await socket.response())[-1]["error"]["code"], app.journal.entries[1].rule
 
     replayed, missed, rule = played(talk, replay=str(tmp_path))
     assert [(event["type"], event["stream_id"]) for event in replayed] == [(kind, "a") for kind in kinds_of]

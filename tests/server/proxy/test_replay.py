@@ -84,7 +84,7 @@ def test_a_replay_ends_when_its_client_leaves(tmp_path: Path) -> None:
     app = replaying(tmp_path)
     sent = ask(app, leaves_ms=200.0)
     assert (sent.times_ms, sent.complete) == ([100.0], False)
-    assert [(entry.outcome, entry.rule) for entry in app.service.journal.entries] == [
+    assert [(entry.outcome, entry.rule) for entry in app.journal.entries] == [
         ("client_left", recordings_in(tmp_path)[0].name + ".yaml")
     ]
 
@@ -110,7 +110,7 @@ def test_the_journal_says_what_was_asked_without_keys(tmp_path: Path, timing: st
         HELLO | {"messages": [{"role": "user", "content": "my key is 0123456789"}]},
         headers=[(b"x-api-key", b"0123456789")],
     )
-    entries = [(entry.model, entry.user, entry.stream, entry.status) for entry in app.service.journal.entries]
+    entries = [(entry.model, entry.user, entry.stream, entry.status) for entry in app.journal.entries]
     assert entries == [("m", "Hello", True, 200), ("m", "my key is REDACTED", False, 404)]
 
 

@@ -75,12 +75,12 @@ def test_a_client_that_leaves_takes_its_request_with_it(make_api: Callable[..., 
             sent.append(message)
 
         asking = asyncio.ensure_future(api.app(scope, come.get, send))
-        while not api.app.service.under_way:
+        while not api.app.service.responses.under_way:
             await asyncio.sleep(0)
         come.put_nowait({"type": "http.disconnect"})
         await asking
         assert sent == []
-        return len(api.app.service.under_way)
+        return len(api.app.service.responses.under_way)
 
     assert api._runner.run(leave()) == 0
     assert all(state.running == 0 and state.waiting == 0 for state in api.app.driver.snapshot())

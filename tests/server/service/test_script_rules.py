@@ -164,7 +164,7 @@ def test_a_scripted_reply_is_cut(scripted: Callable[..., Any]) -> None:
     stream = api.post("/v1/chat/completions", body).text
     assert '"error"' in stream
     assert "six" not in stream
-    assert api.app.service.journal.entries[-1].fault == "error_event"
+    assert api.app.journal.entries[-1].fault == "error_event"
 
 
 def test_conditions_of_a_fault_hold_in_a_script(scripted: Callable[..., Any]) -> None:

@@ -292,15 +292,15 @@ def test_what_no_rule_fits_goes_to_the_upstream(
     path, body, *_ = ENDPOINTS[endpoint]
     upstream = scripted({"reply": "from upstream"})
     api = make_api(upstream="http://upstream/v1", upstream_key="sk-up")
-    api.app.service.upstream = HttpUpstream("http://upstream/v1", "sk-up", httpx.ASGITransport(upstream.app))
+    api.app.upstream = HttpUpstream("http://upstream/v1", "sk-up", httpx.ASGITransport(upstream.app))
     api.post("/llmirage/script", {"rules": [{"when": {"user": "hell"}, "reply": "from here"}], "fallback": "upstream"})
     assert "from here" in api.post(path, body).text
     other = {**body, "messages": [{"role": "user", "content": "Grüße"}], "stream": stream}
     passed = api.post(path, other).text
     assert (streamed_text(passed) if stream else passed).count("from upstream") == 1
-    seen = upstream.app.service.journal.entries[-1]
+    seen = upstream.app.journal.entries[-1]
     assert (seen.user, seen.stream) == ("Grüße", stream)
-    entry = api.app.service.journal.entries[-1]
+    entry = api.app.journal.entries[-1]
     assert (entry.rule, entry.status, entry.outcome) == ("fallback: upstream", 200, "complete")
 
 

@@ -89,7 +89,7 @@ def test_a_condition(scripted: Callable[..., Any], endpoint: str, condition: str
     api = scripted({"when": {"endpoint": endpoint, **when}, "reply": "yes"}, {"reply": "no"})
     assert heard(endpoint, ask(api, endpoint, **fitting)).text == "yes"
     assert heard(endpoint, ask(api, endpoint, **other)).text == "no"
-    assert [entry.rule for entry in api.app.service.journal.entries] == ["script rules[0]", "script rules[1]"]
+    assert [entry.rule for entry in api.app.journal.entries] == ["script rules[0]", "script rules[1]"]
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

@@ -175,13 +175,13 @@ def test_a_locked_file_is_503_and_works_again(make_api: Any, tmp_path: Path) -> 
     other.close()
     made = api.post("/v1/responses", RESPONSE)
     assert api.request("GET", f"/v1/responses/{made.json()['id']}").status_code == 200
-    assert api.app.service.metrics.errors == 0
+    assert api.app.service.responses.metrics.errors == 0
 
 
 def test_a_full_disk_is_503(make_api: Any, tmp_path: Path) -> None:
     api = make_api(state=str(tmp_path / "state.db"))
     made = api.post("/v1/responses", RESPONSE).json()
-    api.app.service.state._db.execute("PRAGMA max_page_count = 1")  # SQLite takes the least that the file has
+    api.app.store._db.execute("PRAGMA max_page_count = 1")  # SQLite takes the least that the file has
     assert_error(
         api.post("/v1/responses", RESPONSE | {"input": "x" * 50_000}),
         503, None, "state_unavailable", "The state file cannot be used: database or disk is full.",
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_one_sentence(make_api: Any, tmp_path: Path, share: fl
     api = make_api(state=str(path))
     for _ in range(40):
         api.post("/v1/responses", RESPONSE)
-    api.app.service.close()
+    api.app.close()
     content = path.read_bytes()
     whole = max(4096, int(len(content) * share))
     path.write_bytes(content[:whole] + b"\x5a" * (len(content) - whole))
@@ -214,7 +214,7 @@ def test_a_response_in_progress_when_the_server_was_killed_has_failed(make_api: 
     found = again.request("GET", f"/v1/responses/{made['id']}").json()
     assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
     assert again.post(f"/v1/responses/{made['id']}/cancel", {}).json()["status"] == "failed"
-    assert again.app.service.state.keys("running") == []
+    assert again.app.store.keys("running") == []
 
 
 @pytest.mark.parametrize("file", [False, True])
@@ -229,7 +229,7 @@ def test_a_finished_background_stream_is_resumed_as_it_was_sent(make_api: Any, t
     assert rest == "".join(event + "\n\n" for event in sent.split("\n\n")[5:-1])
     assert "response.reasoning_summary_text.delta" in sent
     api.request("DELETE", f"/v1/responses/{response_id}")
-    assert api.app.service.state.get("events", response_id) is None
+    assert api.app.store.get("events", response_id) is None
 
 
 def test_what_a_request_brought_is_listed_also_if_it_followed_another(api: Any) -> None:

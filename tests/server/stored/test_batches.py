@@ -270,7 +270,7 @@ def test_deleting_the_input_does_not_hurt_and_two_batches_share_it(batches: Any)
     for batch in two:
         assert api.wait(batch)["request_counts"]["completed"] == 300
     assert file_id not in api.api.request("GET", "/v1/files").text
-    assert api.api.app.service.files.count() == 2
+    assert api.api.app.files.count() == 2
 
 
 def test_a_batch_goes_on_after_a_restart(batches: Any, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_batch_goes_on_after_a_restart(batches: Any, tmp_path: Path) -> None:
     while api.get(created)["request_counts"]["completed"] < 10:
         api.runner.run(asyncio.sleep(0.01))
     before = api.get(created)["request_counts"]["completed"]
-    api.api.app.service.batches.close()  # as after a kill: nothing more is written
+    api.api.app.batches.close()  # as after a kill: nothing more is written
     api.runner.run(asyncio.sleep(0))
     again = batches(**settings)
     begun = again.get(created)
@@ -319,8 +319,8 @@ def test_results_without_room_fail_the_batch(batches: Any) -> None:
     failed = api.wait(api.create(lines), "failed")
     assert [each["code"] for each in failed["errors"]["data"]] == ["storage_limit_exceeded"]
     assert failed["output_file_id"] is None
-    assert api.api.app.service.files.count() == 1
-    assert api.api.app.service.batches._gate.inside() == 0
+    assert api.api.app.files.count() == 1
+    assert api.api.app.batches._gate.inside() == 0
 
 
 def test_too_many_at_once(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,10 +77,10 @@ def test_a_file_expires(make_api: Callable[..., Any]) -> None:
     fields = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     file = upload(api, **fields).json()
     assert file["expires_at"] == file["created_at"] + 3600
-    api.app.service.files.now_s = lambda: file["expires_at"]
+    api.app.files.now_s = lambda: file["expires_at"]
     assert api.request("GET", f"/v1/files/{file['id']}").status_code == 404
     assert api.request("GET", "/v1/files").json()["data"] == []
-    assert api.app.service.files.bytes_kept() == 0
+    assert api.app.files.bytes_kept() == 0
 
 
 @pytest.mark.parametrize("purpose", ["assistants", "vision", "user_data"])
@@ -89,7 +89,7 @@ def test_what_the_api_does_not_give_back(make_api: Callable[..., Any], purpose: 
     file = upload(api, b"secret", purpose=purpose).json()
     answer = api.request("GET", f"/v1/files/{file['id']}/content")
     refused(answer, 400, f"Not allowed to download files of purpose: {purpose}")
-    assert api.app.service.files.read(file["id"]).data == b"secret"
+    assert api.app.files.read(file["id"]).data == b"secret"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_json_is_no_form(api: Any) -> None:
 def test_the_end_of_a_part_is_a_whole_boundary(make_api: Callable[..., Any]) -> None:
     api = make_api()
     data = b'{"a": 1}\n--not the boundary\r\n-- nor this\r\n'
-    assert api.app.service.files.read(upload(api, data).json()["id"]).data == data
+    assert api.app.files.read(upload(api, data).json()["id"]).data == data
 
 
 def test_too_much_is_refused(make_api: Callable[..., Any]) -> None:
@@ -263,7 +263,7 @@ def test_objects_do_not_give_way_to_files(tmp_path: Path, runner: Any) -> None:
 
 def test_a_full_disk_is_a_503_and_leaves_nothing(make_api: Callable[..., Any], tmp_path: Path) -> None:
     api = make_api(state=str(tmp_path / "state.db"))
-    database = api.app.service.state._db
+    database = api.app.store._db
     database.execute("PRAGMA max_page_count = 100")
     refused(upload(api, b"{}\n" + bytes(1 << 20)), 503, code="state_unavailable")
     database.execute("PRAGMA max_page_count = 100000")

@@ -123,7 +123,7 @@ def test_a_request_under_way_shows_and_one_that_is_left_is_an_abort(
     assert total(after, "num_requests_running") == 0
     assert total(after, "request_success_total", 'finished_reason="abort"') == 1
     assert total(after, "generation_tokens_total") == 1
-    assert not api.app.service.under_way
+    assert not api.app.service.responses.under_way
 
 
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
@@ -133,7 +133,7 @@ def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
         if api.request("GET", f"/v1/responses/{made['id']}").json()["status"] == "incomplete":
             break
     assert total(scrape(api), "generation_tokens_total") == 16
-    assert not api.app.service.under_way
+    assert not api.app.service.responses.under_way
 
 
 def test_vllm_tells_of_its_cache_and_of_what_was_asked_for(make_api: Callable[..., Any]) -> None:
@@ -202,7 +202,7 @@ def test_sglangs_throughput_is_that_of_what_is_under_way(make_api: Callable[...,
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 900})
             waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
-            while sum([request.produced for request in api.app.service.requests_under_way()]) < 4:
+            while sum([request.produced for request in api.app.service.responses.requests()]) < 4:
                 await asyncio.sleep(0.01)
             text = (await client.get("/metrics")).text
             await client.post("/sleep")

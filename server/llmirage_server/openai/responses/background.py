@@ -68,7 +68,7 @@ class BackgroundRun:
         except ApiError as error:
             self.abort(error)
             raise
-        self._generation.host.open_responses.add(self)
+        self._generation.responses.open.add(self)
 
     def tokens_due(self, request: Request) -> None:
         if self.over:
@@ -107,7 +107,7 @@ class BackgroundRun:
         """Send the last event. What cannot be stored stays in memory: the run does not say that it has ended."""
         self.over = True
         self._generation.stop()
-        self._generation.host.open_responses.discard(self)
+        self._generation.responses.open.discard(self)
         self._add(last)
         response_id = self.response["id"]
         try:

@@ -35,7 +35,7 @@ from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
 from llmirage_server.state.clock import Breaks
 from llmirage_server.state.items import Item
-from llmirage_server.state.state import stored
+from llmirage_server.state.state import State, stored
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
@@ -52,8 +52,10 @@ _LOGPROBS = "message.output_text.logprobs"
 class ResponsesHandler(ServiceHandler):
     """Creates, stores, lists and deletes responses."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, state: State) -> None:
+        """Keep what answers. state: has the responses that are stored."""
         super().__init__(service)
+        self._state = state
         self._running: dict[str, BackgroundRun] = {}
 
     async def create(self, exchange: HttpExchange) -> Response:
@@ -95,11 +97,11 @@ class ResponsesHandler(ServiceHandler):
         if request.background:
             created = {**response}
             store()
-            service.state.put("running", response_id, {})
-            run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, service.state)
+            self._state.put("running", response_id, {})
+            run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, self._state)
             run.ended = lambda: self._running.pop(response_id, None)
             run.start()
-            return follow(run, exchange, 0, service.shutdown) if request.stream else exchange.json(created)
+            return follow(run, exchange, 0, service.responses.shutdown) if request.stream else exchange.json(created)
         if request.stream:
             return TokenStream(
                 generation,
@@ -118,9 +120,13 @@ class ResponsesHandler(ServiceHandler):
         after = exchange.query("starting_after")
         first = 0 if after is None else integer("starting_after", after) + 1
         if (run := self._running.get(response_id)) is not None:
-            return follow(run, exchange, first, service.shutdown) if stream else exchange.json(run.response)
+            return follow(run, exchange, first, service.responses.shutdown) if stream else exchange.json(run.response)
         response = self._found(response_id)["response"]
-        return replayed(service.state, response, exchange, first, service.shutdown) if stream else exchange.json(response)
+        return (
+            replayed(self._state, response, exchange, first, service.responses.shutdown)
+            if stream
+            else exchange.json(response)
+        )
 
     async def delete(self, exchange: HttpExchange) -> Response:
         response_id = exchange.path_id()
@@ -129,11 +135,11 @@ class ResponsesHandler(ServiceHandler):
             run.cancel()
         breaks = Breaks()
         for item in [*input_of(record), *record["response"]["output"]]:
-            if self._service.state.get("item", item["id"]) == {"response": response_id}:
-                self._service.state.delete("item", item["id"])
+            if self._state.get("item", item["id"]) == {"response": response_id}:
+                self._state.delete("item", item["id"])
             await breaks.maybe()
         for kind in ("events", "response"):
-            self._service.state.delete(kind, response_id)
+            self._state.delete(kind, response_id)
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, exchange: HttpExchange) -> Response:
@@ -157,7 +163,7 @@ class ResponsesHandler(ServiceHandler):
         if service.dialect.strict:
             await exchange.apart(lambda: refuse_response(body))
         served = service.models.find(service.models.served[0] if request.model is None else request.model)
-        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        context = await read_context(exchange, self._state, request, service.dialect.strict)
         messages = await exchange.apart(lambda: chat_form(request, context.items))
         ids = await self._encode(exchange, request, messages, CountedTokens.of(served.max_model_len, "input"))
         return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})
@@ -169,7 +175,7 @@ class ResponsesHandler(ServiceHandler):
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        context = await read_context(exchange, self._state, request, service.dialect.strict)
         messages = await exchange.apart(lambda: chat_form(request, context.items))
         constraints = compacting(messages)
         generation, context = await self._generation(request, context, messages, constraints, served, exchange)
@@ -194,11 +200,11 @@ class ResponsesHandler(ServiceHandler):
 
     async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         """What the model sees. Raises ApiError as `read_context` does."""
-        return await read_context(exchange, self._service.state, request, self._service.dialect.strict)
+        return await read_context(exchange, self._state, request, self._service.dialect.strict)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         """Store a response with its context, if it is to be stored."""
-        store_context(self._service.state, context, response)
+        store_context(self._state, context, response)
 
     async def _encode(
         self,
@@ -275,7 +281,7 @@ class ResponsesHandler(ServiceHandler):
         return without_oldest(items, fewest)
 
     def _found(self, response_id: str) -> dict[str, Any]:
-        return stored(self._service.state, "response", response_id)
+        return stored(self._state, "response", response_id)
 
 
 def _check_combinations(request: schema.responses.ResponseRequest) -> None:

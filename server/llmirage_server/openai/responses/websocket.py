@@ -20,7 +20,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.http.byte_budget import HELD
-from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, Guard, Handler, HttpExchange
+from llmirage_server.http.endpoints import HttpFace
+from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, HttpExchange
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.resource import new_response, response_usage
@@ -34,11 +35,13 @@ from llmirage_server.openai.responses.socket_frames import (
     steering_failed,
 )
 from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOutbox
+from llmirage_server.replies.structured.budget import InThread
 from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill
 from llmirage_server.state.items import Item
 from llmirage_server.state.memory import MemoryState
+from llmirage_server.state.state import State
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
@@ -59,8 +62,9 @@ _IGNORED = ("response.processed",)  # Codex: that it has used a response
 class SocketResponses(ResponsesHandler):
     """Responses to frames. Those with store false are remembered for their connection, the last one of each lane."""
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
+    def __init__(self, service: Service, state: State) -> None:
+        """Keep what answers. state: has the responses that are stored."""
+        super().__init__(service, state)
         self._cache = MemoryState(_CACHE_MIB << 20)
 
     def forget(self, session: SocketSession, response_id: str) -> None:
@@ -85,7 +89,7 @@ class SocketResponses(ResponsesHandler):
         if len(ids) >= served.max_model_len:
             raise errors.context_length_exceeded(served.max_model_len, len(ids), None, "input")
         exchange.entry.asked(served.model, last_user_text(messages), "", (), (), True)
-        service.admit(exchange, served.model, len(ids))
+        exchange.admit(served.model, len(ids))
         read = await prefill(service, request.model, [ids], exchange)
         created_at = int(time.time())
         response = new_response(new_id("resp_"), created_at, request, request.model, context.conversation)
@@ -103,7 +107,7 @@ class SocketResponses(ResponsesHandler):
     async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         session, previous = _session_of(exchange), request.previous_response_id
         known = None if previous is None else self._cache.get("response", session.key(previous))
-        return await read_context(exchange, self._service.state, request, self._service.dialect.strict, known)
+        return await read_context(exchange, self._state, request, self._service.dialect.strict, known)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         super()._keep(exchange, context, response)
@@ -119,21 +123,24 @@ class SocketResponses(ResponsesHandler):
 class ResponsesSocket:
     """The ASGI application of the connections."""
 
-    def __init__(
-        self, service: Service, guard: Guard | None, before: Callable[[Handler], Handler] = lambda handler: handler
-    ) -> None:
-        """guard: of the upgrade. before: wraps the handler of frames."""
-        self._service = service
-        self._responses = SocketResponses(service)
+    def __init__(self, service: Service, state: State, face: HttpFace, limit_s: float) -> None:
+        """Make the applications. limit_s: the longest that a connection lasts; 0: none is taken."""
+        self._responses = SocketResponses(service, state)
+        self._in_progress = service.responses
+        self._limit_s = limit_s
+        self._most_bytes = face.most_bytes
+        self._in_thread = service.text.in_thread
         app = partial(
             EndpointApp,
-            journal=service.journal,
-            faults=service.faults,
-            on_error=service.metrics.count_error,
-            in_thread=service.text.in_thread,
+            journal=face.journal,
+            faults=face.faults,
+            on_error=face.on_error,
+            in_thread=face.in_thread,
+            limits=face.limits,
         )
-        self._upgrades = app({"GET": self._welcome}, guard=guard)
-        self._frames = app({"POST": before(self._responses.create)}, exchange=FrameExchange)
+        self._upgrades = app({"GET": self._welcome}, guard=face.guard)
+        self._frames = app({"POST": face.before(self._responses.create)}, exchange=FrameExchange)
+        self._on_error = face.on_error
         self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,12 +148,23 @@ class ResponsesSocket:
         upgrade = _Upgrade(scope, receive, send)
         await self._upgrades(upgrade.request, upgrade.receive, upgrade.send)
         if upgrade.accepted:
-            session = SocketSession(self._service, self._responses, self._frames, next(self._numbers), scope, receive, send)
+            session = SocketSession(
+                self._responses,
+                self._frames,
+                next(self._numbers),
+                scope,
+                receive,
+                send,
+                self._limit_s,
+                self._most_bytes,
+                self._in_thread,
+                self._on_error,
+            )
             await session.run()
 
     async def _welcome(self, exchange: HttpExchange) -> Response:
-        self._service.check_open()
-        if not self._service.websocket_limit_s:
+        self._in_progress.check_open()
+        if not self._limit_s:
             raise errors.no_websocket()
         return exchange.content(b"", b"text/plain", 101)
 
@@ -188,16 +206,22 @@ class SocketSession:
 
     def __init__(
         self,
-        service: Service,
         responses: SocketResponses,
         app: EndpointApp,
         number: int,
         scope: Scope,
         receive: Receive,
         send: Send,
+        limit_s: float,
+        most_bytes: int,
+        in_thread: InThread,
+        on_error: Callable[[], None],
     ) -> None:
+        self._limit_s = limit_s
+        self._most_bytes = most_bytes
+        self._in_thread = in_thread
+        self._on_error = on_error
         self.latest: dict[str | None, str] = {}
-        self._service = service
         self._responses = responses
         self._app = app
         self._number = number
@@ -221,7 +245,7 @@ class SocketSession:
     async def run(self) -> None:
         """Serve frames until the connection ends."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._service.websocket_limit_s, self._grow_old)
+        timer = loop.call_later(self._limit_s, self._grow_old)
         writing = loop.create_task(self._outbox.run())
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
@@ -243,7 +267,7 @@ class SocketSession:
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
         frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
-        await read_frame(frame, raw, text is not None, self._service.text.in_thread)
+        await read_frame(frame, raw, text is not None, self._in_thread)
         if frame.error is None and frame.kind in (*_IGNORED, "response.steer"):
             if frame.kind == "response.steer":
                 self._outbox.put(encoded(steering_failed(frame.body)))
@@ -266,7 +290,7 @@ class SocketSession:
         if frame.kind != "response.create":
             return refused_kind(frame.kind)
         if self._too_old:
-            return errors.websocket_too_old(self._service.websocket_limit_s)
+            return errors.websocket_too_old(self._limit_s)
         if frame.stream_id is not None and frame.stream_id not in self._streams:
             if len(self._streams) == MOST_STREAMS:
                 return errors.too_many_streams(MOST_STREAMS)
@@ -275,7 +299,7 @@ class SocketSession:
 
     def _is_full(self) -> bool:
         size = sum([frame.size for frame in self._queued])
-        return len(self._queued) >= _MOST_QUEUED or size > self._service.most_body_bytes
+        return len(self._queued) >= _MOST_QUEUED or size > self._most_bytes
 
     def _start_next(self) -> None:
         """Start the first frame whose lane is free; another one in another turn of the loop, after the streams of others."""
@@ -318,7 +342,7 @@ class SocketSession:
             return
         except Exception:
             logger.exception("A response over WebSocket failed inside the server; please report this")
-            self._service.metrics.count_error()
+            self._on_error()
             self._outbox.close(_BROKEN_OFF, "The server had an error while processing your request.")
             return
         finally:
@@ -348,7 +372,7 @@ class SocketSession:
                 held.release()
 
     def _say_too_old(self) -> None:
-        error = errors.websocket_too_old(self._service.websocket_limit_s)
+        error = errors.websocket_too_old(self._limit_s)
         self._outbox.put(error_event(error.status, error.body(), None, {}))
         self._outbox.close(_GOING_AWAY, "")
 

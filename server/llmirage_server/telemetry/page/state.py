@@ -33,33 +33,34 @@ def _read(name: str) -> str:
 SHOWN_REQUESTS = 100
 
 
-class WatchedServer(Protocol):
-    """What the page reads of a server."""
+class WatchedResponses(Protocol):
+    """The responses of a server that have not ended."""
 
     driver: Driver
     metrics: PrometheusMetrics
-    journal: Journal
 
-    @property
-    def faults(self) -> ActiveFaults: ...
-
-    def requests_under_way(self) -> list[Request]: ...
+    def requests(self) -> list[Request]: ...
 
 
 class LiveCluster:
     """The parts of the server that the page looks at. Reading them changes nothing."""
 
-    def __init__(self, config: ClusterConfig, pools: Sequence[ServedPool], server: WatchedServer) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        pools: Sequence[ServedPool],
+        journal: Journal,
+        faults: ActiveFaults,
+        responses: WatchedResponses,
+    ) -> None:
+        self.journal = journal
+        self._faults = faults
         self._config = config
         self._pools = pools
         self._pool_of = [pool for pool in pools for _ in range(pool.config.instances)]
-        self._server = server
+        self._responses = responses
         self._steps = StepShares()
         self._looked_into = 0
-
-    @property
-    def journal(self) -> Journal:
-        return self._server.journal
 
     def facts(self) -> dict[str, Any]:
         """What does not change: names of the served models, and the rest in words, by heading."""
@@ -82,15 +83,15 @@ class LiveCluster:
 
     def now(self, at_s: float) -> dict[str, Any]:
         """The state of the cluster. at_s: the present, seconds on any clock. Counters only grow."""
-        snapshots = self._server.driver.snapshot()
+        snapshots = self._responses.driver.snapshot()
         self._look_into_step()
-        speed = self._server.driver.speed
+        speed = self._responses.driver.speed
         return {
             "at_s": at_s,
             "speed": "max" if speed == math.inf else speed,
             "totals": {
-                "tokens": self._server.metrics.generated_tokens
-                + sum([request.produced for request in self._server.requests_under_way()]),
+                "tokens": self._responses.metrics.generated_tokens
+                + sum([request.produced for request in self._responses.requests()]),
                 "requests": self.journal.last,
             },
             "instances": [
@@ -111,7 +112,7 @@ class LiveCluster:
                 for one, pool in zip(snapshots, self._pool_of, strict=True)
             ],
             "step_shares": self._steps.shares(),
-            "faults": [rule.shown() for rule in self._server.faults.rules],
+            "faults": [rule.shown() for rule in self._faults.rules],
         }
 
     def _look_into_step(self) -> None:
@@ -119,7 +120,7 @@ class LiveCluster:
         for _ in self._pool_of:
             index = self._looked_into % len(self._pool_of)
             self._looked_into += 1
-            if self._steps.look(self._pool_of[index].step_model, self._server.driver.cluster.batches(index)):
+            if self._steps.look(self._pool_of[index].step_model, self._responses.driver.cluster.batches(index)):
                 return
 
 

@@ -1,0 +1,58 @@
+"""Endpoints of llmirage itself: the description of the API, and everything under /llmirage/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from llmirage_server.admin.faults import FaultsHandler
+from llmirage_server.admin.journal import JournalHandler
+from llmirage_server.admin.openapi.endpoint import OpenApiHandler
+from llmirage_server.admin.pacing import PacingHandler
+from llmirage_server.admin.script import ScriptHandler
+from llmirage_server.admin.verdict import VerdictHandler
+from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods, post
+from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.service.service import Service
+from llmirage_server.telemetry.journal import Journal
+
+if TYPE_CHECKING:
+    from llmirage_server.admin.live import LiveHandler
+    from llmirage_server.service.scripts import LoadedScripts
+
+
+def endpoints(
+    service: Service,
+    journal: Journal,
+    faults: InjectedFaults,
+    new_scripts: Callable[[], LoadedScripts],
+    live: LiveHandler | None,
+) -> Sequence[HttpEndpoint]:
+    """Return the endpoints.
+
+    Args:
+        service: The service that they show.
+        journal: The record of requests.
+        faults: The injected faults.
+        new_scripts: Makes scripts for a server that has none yet.
+        live: The live page, None without one.
+    """
+    openapi = OpenApiHandler(service)
+    shown, injected, script = JournalHandler(journal), FaultsHandler(faults), ScriptHandler(service, new_scripts)
+
+    def own(name: str, handlers: Methods) -> HttpEndpoint:
+        return HttpEndpoint(f"/llmirage/{name}", handlers, "own")
+
+    found = [
+        HttpEndpoint("/openapi.json", get(openapi.document), "probe"),
+        HttpEndpoint("/docs", get(openapi.page), "probe"),
+        own("journal", methods(GET=shown.list, DELETE=shown.clear)),
+        own("faults", methods(GET=injected.list, POST=injected.add, DELETE=injected.clear)),
+        own("pacing", get(PacingHandler(service).show)),
+        own("faults/{id}", {"DELETE": injected.remove}),
+        own("verdict", get(VerdictHandler(journal).judge)),
+        own("script", methods(GET=script.show, POST=script.add, PUT=script.replace, DELETE=script.clear)),
+    ]
+    if live is not None:
+        found += [HttpEndpoint("/", get(live.page), "probe"), own("live", get(live.live)), own("speed", post(live.speed))]
+    return found
