@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from llmirage_server.state.clock import Breaks, EpochClock
@@ -117,7 +118,9 @@ class FileStore:
                 await breaks.maybe()
             return self.publish(file_id, lifetime_s)
         except ApiError:
-            await self._drop(file_id)
+            self._records[file_id]["deleted"] = True  # later, where a full disk does not even take a deletion
+            with suppress(ApiError):
+                await self._drop(file_id)
             raise
 
     def create(self, filename: str, purpose: str, prefix: str = "file-", mime_type: str | None = None) -> str:

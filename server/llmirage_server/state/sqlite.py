@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
+import os
 import sqlite3
 import threading
 import time
@@ -16,9 +18,12 @@ from llmirage_server.state.sqlite_contents import TABLES, SqliteContents
 from llmirage_server.state.state import Kind, written
 from llmirage_shared.wire import errors
 
+logger = logging.getLogger("llmirage")
+
 FILE_MIB = 1024
 _OURS = 0x6C6C6D69  # application_id of our files: "llmi"
-_OPEN_S = 2.0  # how long another process may hold the file when it is opened,
+_OPEN_S = 2.0  # how long another process may hold the file when it is opened, such as a server that is ending,
+_OPEN_EVERY_S = 0.05
 _BUSY_S = 0.05  # and at each access: the event loop waits
 _EVERY = 64  # puts between two looks at the size
 _MERGE_S = 0.2  # between two merges of what was written into the file, which wait for the disk
@@ -36,20 +41,27 @@ class SqliteState:
         ttl_s: float = math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raises OSError if the file cannot be used: no database, damaged, of another program, locked, or a full disk."""
+        """Raises OSError if the file cannot be used: no database, damaged, of another program or server, or a full disk."""
+        self._path = path
         self._most_bytes = most_bytes
         self._ttl_s = ttl_s
         self._clock = clock
         self._puts = 0
         self._used = threading.Event()
         self._closed = threading.Event()
+        self._lock = threading.RLock()  # large objects are put in another thread
+        self._there = True
+        db: sqlite3.Connection | None = None
         try:
-            self._db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
+            self._db = db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
             self._open()
+            self._identity = self._identify()
             self._forget_old()
             self.contents = SqliteContents(self._run)
             merging = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
+            if db is not None:
+                db.close()
             raise OSError(f"{path}: cannot be used as a state file: {error}") from None
         self._merger = threading.Thread(target=self._merge, args=(merging,), name="llmirage-state", daemon=True)
         self._merger.start()
@@ -60,6 +72,7 @@ class SqliteState:
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if ours != _OURS and tables - {"objects"}:
             raise sqlite3.DatabaseError("it is a database of another program")
+        self._be_alone()
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {_MOST_UNMERGED}")
@@ -74,6 +87,31 @@ class SqliteState:
         self._db.execute(f"PRAGMA application_id = {_OURS}")
         self._db.execute("COMMIT")
         self._db.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}")
+
+    def _be_alone(self) -> None:
+        """Wait for another server to close the file: while it has the log open, others may not end that.
+
+        Raises sqlite3.Error.
+        """
+        until_s = time.monotonic() + _OPEN_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=DELETE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() > until_s:
+                    raise sqlite3.OperationalError("another process uses it") from None
+            time.sleep(_OPEN_EVERY_S)
+
+    def _identify(self) -> tuple[int, int] | None:
+        """Return what tells the file from another one at its path; None where there is none."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
         rows = self._run(
@@ -107,6 +145,21 @@ class SqliteState:
     def keys(self, kind: Kind) -> list[str]:
         return [row[0] for row in self._run("SELECT key FROM objects WHERE kind = ?", kind)]
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        with self._lock:
+            if self._db.in_transaction:  # part of a larger one
+                yield
+                return
+            self._run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._run("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # some errors end the transaction themselves
+                    self._db.execute("ROLLBACK")
+                raise
+
     def bytes_kept(self) -> int:
         [[pages]], [[free]], [[size]] = map(self._run, ("PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size"))
         return int(max(0, (pages - free) * size - self.contents.bytes_kept()))
@@ -122,6 +175,8 @@ class SqliteState:
         with contextlib.closing(connection):
             while self._used.wait() and not self._closed.wait(_MERGE_S):
                 self._used.clear()
+                if self._closed.is_set():  # and perhaps its `used` was cleared
+                    return
                 with contextlib.suppress(sqlite3.Error):  # who writes next is told
                     connection.execute("PRAGMA wal_checkpoint")
 
@@ -145,7 +200,22 @@ class SqliteState:
     def _run(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
         """The rows of a statement. Raises ApiError (503) if the file cannot be used now."""
         self._used.set()
+        self._check_there()
         try:
-            return self._db.execute(statement, values).fetchall()
+            with self._lock:
+                return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise errors.state_unavailable(str(error)) from None
+
+    def _check_there(self) -> None:
+        """Raise ApiError (503) if the file is no longer at its path: what is written now, no restart would find."""
+        was_there, self._there = self._there, self._identify() == self._identity
+        if self._there:
+            return
+        if was_there:
+            logger.error(
+                "The state file %s was removed or replaced: requests that need it are refused until it is back, or this "
+                "server is started again.",
+                self._path,
+            )
+        raise errors.state_unavailable("it was removed or replaced while the server used it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from llmirage_server.state.contents import Contents
@@ -42,6 +43,10 @@ class State(Protocol):
 
     def keys(self, kind: Kind) -> list[str]:
         """The ids of all objects of a kind."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """Keep all that is put and deleted in this context, or nothing of it if an exception ends it."""
         ...
 
     def bytes_kept(self) -> int:

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from api_errors import assert_error
+from state_files import left_by_a_kill
 
 from llmirage_server.config import ConfigError
 from llmirage_server.state.memory import OBJECT_BYTES, MemoryState
 from llmirage_server.state.sqlite import SqliteState
 from llmirage_server.state.state import State
+from llmirage_shared.wire.errors import state_unavailable
 
+CHAT = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 RESPONSE = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 16}
 
 
@@ -58,10 +61,10 @@ def test_memory_forgets_what_was_not_used_for_longest() -> None:
 
 
 def test_a_file_outlives_the_server(make_api: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "state.db")
+    path = tmp_path / "state.db"
     body = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 16}
-    first = make_api(state=path).post("/v1/responses", body).json()
-    again = make_api(state=path)
+    first = make_api(state=str(path)).post("/v1/responses", body).json()
+    again = make_api(state=str(left_by_a_kill(path)))
     assert again.request("GET", f"/v1/responses/{first['id']}").json() == first
     follow = again.post("/v1/responses", body | {"previous_response_id": first["id"]})
     assert follow.json()["usage"]["input_tokens"] > first["usage"]["input_tokens"]
@@ -189,6 +192,84 @@ def test_a_full_disk_is_503(make_api: Any, tmp_path: Path) -> None:
     assert api.request("GET", f"/v1/responses/{made['id']}").json() == made
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_or_replaced_is_noticed(
+    make_api: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    path, aside = tmp_path / "state.db", tmp_path / "aside.db"
+    api = make_api(state=str(path))
+    made = api.post("/v1/responses", RESPONSE).json()
+    path.rename(aside)
+    if replaced:
+        path.write_bytes(aside.read_bytes())
+    said = "The state file cannot be used: it was removed or replaced while the server used it."
+    for _ in range(3):
+        assert_error(api.post("/v1/responses", RESPONSE), 503, None, "state_unavailable", said)
+    assert [record.message.split(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [
+        f"The state file {path} was removed or replaced"
+    ]
+    assert api.post("/v1/chat/completions", CHAT).status_code == 200  # which needs no file
+    aside.replace(path)
+    assert api.request("GET", f"/v1/responses/{made['id']}").json() == made
+    assert api.post("/v1/responses", RESPONSE).status_code == 200
+
+
+def test_a_second_server_is_refused_until_the_first_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmirage_server.state.sqlite._OPEN_S", 0.1)
+    first = SqliteState(tmp_path / "state.db")
+    first.put("response", "a", {"n": 1})
+    with pytest.raises(OSError, match="cannot be used as a state file: another process uses it"):
+        SqliteState(tmp_path / "state.db")
+    first.put("response", "b", {"n": 2})
+    first.close()
+    second = SqliteState(tmp_path / "state.db")
+    assert second.keys("response") == ["a", "b"]
+    second.close()
+
+
+def test_a_server_waits_for_one_that_is_ending(tmp_path: Path) -> None:
+    first = SqliteState(tmp_path / "state.db")
+    threading.Timer(0.2, first.close).start()
+    SqliteState(tmp_path / "state.db").close()
+
+
+def test_what_is_put_together_is_kept_together_or_not_at_all(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "state.db")
+
+    def fails() -> None:
+        with state.together():
+            state.put("response", "a", {"n": 1})
+            with state.together():
+                state.put("item", "b", {"n": 2})
+            assert state.get("item", "b") is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert (state.get("response", "a"), state.get("item", "b")) == (None, None)
+    with state.together():
+        state.put("response", "a", {"n": 3})
+    assert state.get("response", "a") == {"n": 3}
+
+
+def test_a_full_disk_leaves_no_part_of_a_response(make_api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = make_api(state=str(tmp_path / "state.db"))
+    state, put = api.app.service.state, SqliteState.put
+
+    def full(self: SqliteState, kind: Any, key: str, value: dict[str, Any]) -> None:
+        if kind == refused:
+            raise state_unavailable("database or disk is full")
+        put(self, kind, key, value)
+
+    talk = api.post("/v1/conversations", {}).json()["id"]
+    monkeypatch.setattr(SqliteState, "put", full)
+    last = (("response", {}), ("conversation", {"conversation": talk}), ("running", {"background": True}))
+    for refused, body in last:  # noqa: B007  # `full` looks at it
+        assert api.post("/v1/responses", RESPONSE | body).status_code == 503
+    assert [state.keys(kind) for kind in ("response", "item", "running")] == [[], [], []]
+    assert api.request("GET", f"/v1/conversations/{talk}/items").json()["data"] == []
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_damaged_file_is_one_sentence(make_api: Any, tmp_path: Path, share: float) -> None:
     """share: of the file that is whole."""
@@ -206,11 +287,11 @@ def test_a_damaged_file_is_one_sentence(make_api: Any, tmp_path: Path, share: fl
 
 
 def test_a_response_in_progress_when_the_server_was_killed_has_failed(make_api: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "state.db")
-    killed = make_api(state=path, ttft_ms=60_000.0)
+    path = tmp_path / "state.db"
+    killed = make_api(state=str(path), ttft_ms=60_000.0)
     made = killed.post("/v1/responses", RESPONSE | {"background": True}).json()
     assert made["status"] == "queued"
-    again = make_api(state=path)
+    again = make_api(state=str(left_by_a_kill(path)))
     found = again.request("GET", f"/v1/responses/{made['id']}").json()
     assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
     assert again.post(f"/v1/responses/{made['id']}/cancel", {}).json()["status"] == "failed"

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from batch_lines import CHAT, MODEL, line
+from state_files import left_by_a_kill
 
 from llmirage_server.app import create_app
 from llmirage_server.batches import lines as lines_module
@@ -282,7 +283,7 @@ def test_a_batch_goes_on_after_a_restart(batches: Any, tmp_path: Path) -> None:
     before = api.get(created)["request_counts"]["completed"]
     api.api.app.batches.close()  # as after a kill: nothing more is written
     api.runner.run(asyncio.sleep(0))
-    again = batches(**settings)
+    again = batches(**settings | {"state": str(left_by_a_kill(tmp_path / "state.db"))})
     begun = again.get(created)
     assert begun["status"] == "in_progress"
     done = again.wait(created)

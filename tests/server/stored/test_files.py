@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from api_errors import assert_error
+from state_files import left_by_a_kill
 
 from llmirage_server.state import files as store_module
 from llmirage_server.state.files import FileStore
 from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.sqlite import SqliteState
 from llmirage_server.state.state import State
-from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.errors import ApiError, state_unavailable
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}}).encode()
 
@@ -225,7 +226,7 @@ def test_a_file_outlives_the_server_and_its_deletion_too(tmp_path: Path, runner:
     runner.run(first.delete(gone["id"]))
     unfinished = first.create("b", "batch_output")
     first.append(unfinished, b"half")
-    again = FileStore(SqliteState(tmp_path / "state.db").contents)
+    again = FileStore(SqliteState(left_by_a_kill(tmp_path / "state.db")).contents)
     assert again.all() == [kept]
     assert again.read(kept["id"]).data == data
     assert again.bytes_kept() == first.bytes_kept()
@@ -259,6 +260,23 @@ def test_objects_do_not_give_way_to_files(tmp_path: Path, runner: Any) -> None:
         state.put("item", str(number), {})
     assert state.get("response", "a") == {"n": 1}
     assert 0 < state.bytes_kept() < 1 << 20
+
+
+def test_an_upload_whose_deletion_fails_too_goes_later(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = MemoryState().contents
+    files = FileStore(contents)
+
+    def full(*_: Any) -> Any:
+        raise state_unavailable("database or disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(contents, "append", full)
+        disk.setattr(contents, "delete", full)
+        with pytest.raises(ApiError, match="disk is full"):
+            runner.run(files.add("a", "batch", memoryview(bytes(1000)), None))
+    assert files.all() == []
+    runner.run(files.add("b", "batch", memoryview(bytes(1000)), None))
+    assert (files.count(), [file["filename"] for file in files.all()]) == (1, ["b"])
 
 
 def test_a_full_disk_is_a_503_and_leaves_nothing(make_api: Callable[..., Any], tmp_path: Path) -> None:

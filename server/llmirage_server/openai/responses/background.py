@@ -111,9 +111,10 @@ class BackgroundRun:
         self._add(last)
         response_id = self.response["id"]
         try:
-            store()
-            self._state.put("events", response_id, {"events": [event.decode() for event in self.events]})
-            self._state.delete("running", response_id)
+            with self._state.together():
+                store()
+                self._state.put("events", response_id, {"events": [event.decode() for event in self.events]})
+                self._state.delete("running", response_id)
         except ApiError as error:
             logger.error("Response %s stays in memory: %s", response_id, error.message)
         else:

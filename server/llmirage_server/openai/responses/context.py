@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from llmirage_server.state.items import Item, check_size, listed_items
 from llmirage_server.state.state import State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
+
+logger = logging.getLogger("llmirage")
 
 _MANY = 500  # items: to make a prompt of more takes some milliseconds
 _AT_ONCE = 500  # places of items that are stored in one turn of the event loop: some milliseconds
@@ -106,14 +109,18 @@ def input_of(record: Mapping[str, Any]) -> list[Item]:
 def store_context(state: State, context: ResponseContext, response: Item) -> None:
     """Store a response with its context, unless the request says otherwise. Add a finished one to its conversation."""
     new = [*context.new, *response["output"]]
-    if response["store"]:
-        _store_places(state, response["id"], [item["id"] for item in new])
-        state.put("response", response["id"], record_of(context, response))  # last: what a full store keeps for certain
-    if context.conversation is not None and response["status"] in ("completed", "incomplete"):
-        conversation = state.get("conversation", context.conversation)
-        if conversation is not None:  # not deleted meanwhile
-            conversation["items"] += new
-            state.put("conversation", context.conversation, conversation)
+    places = [item["id"] for item in new] if response["store"] else []
+    with state.together():
+        _store_places(state, response["id"], places[:_AT_ONCE])
+        if response["store"]:
+            state.put("response", response["id"], record_of(context, response))  # last: what a full store keeps for certain
+        if context.conversation is not None and response["status"] in ("completed", "incomplete"):
+            conversation = state.get("conversation", context.conversation)
+            if conversation is not None:  # not deleted meanwhile
+                conversation["items"] += new
+                state.put("conversation", context.conversation, conversation)
+    if len(places) > _AT_ONCE:
+        asyncio.get_running_loop().call_soon(_store_later, state, response["id"], places[_AT_ONCE:])
 
 
 def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -152,12 +159,22 @@ def most_left_out(items: list[Item]) -> int:
 
 
 def _store_places(state: State, response_id: str, keys: list[str]) -> None:
-    """Store where an item_reference finds the items: of many, the later ones after others have had the event loop."""
-    for key in keys[:_AT_ONCE]:
+    """Store where an item_reference finds the items."""
+    for key in keys:
         if state.get("item", key) is None:
             state.put("item", key, {"response": response_id})
+
+
+def _store_later(state: State, response_id: str, keys: list[str]) -> None:
+    """Store the places of further items, of many some at a time; others have the event loop between them."""
+    try:
+        with state.together():
+            _store_places(state, response_id, keys[:_AT_ONCE])
+    except ApiError as error:
+        logger.error("Not all items of response %s can be referred to: %s", response_id, error.message)
+        return
     if len(keys) > _AT_ONCE:
-        asyncio.get_running_loop().call_soon(_store_places, state, response_id, keys[_AT_ONCE:])
+        asyncio.get_running_loop().call_soon(_store_later, state, response_id, keys[_AT_ONCE:])
 
 
 async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:

@@ -96,8 +96,9 @@ class ResponsesHandler(ServiceHandler):
 
         if request.background:
             created = {**response}
-            store()
-            self._state.put("running", response_id, {})
+            with self._state.together():
+                store()
+                self._state.put("running", response_id, {})
             run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, self._state)
             run.ended = lambda: self._running.pop(response_id, None)
             run.start()
