@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tokenizers import trainers
 
-from llmirage_shared import embedded_tokenizer, prose_book, vocabulary
+from llmirage_shared import embedded_tokenizer, synthetic_text, vocabulary
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import Tokenizer
 
@@ -239,7 +239,7 @@ def check(tokenizer: Tokenizer, work: Path) -> list[str]:
     print(f"common emoji: at most {emoji} tokens each (target {MOST_EMOJI_TOKENS})")
     if emoji > MOST_EMOJI_TOKENS:
         faults.append(f"a common emoji takes {emoji} tokens, more than {MOST_EMOJI_TOKENS}")
-    words = [*prose_book.bank_first_words(), *(" " + word for word in prose_book.bank_words())]
+    words = [*synthetic_text.bank_first_words(), *(" " + word for word in synthetic_text.bank_words())]
     split = [word for word in words if len(tokenizer.encode(word)) != 1]
     print(f"words of the prose bank that are more than one token: {', '.join(split) or 'none'}")
     if split:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from llmirage_shared import prose_book
+from llmirage_shared import synthetic_text
 from llmirage_shared.chat_template import ChatTemplateError, PlainTemplate
 from llmirage_shared.foreign_tokenizer import encodes_by_segments
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -35,7 +35,7 @@ def byte_level(*special: AddedToken) -> Backend:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    backend.train_from_iterator([*prose_book.OPENINGS, *prose_book.FOLLOWING], trainer)
+    backend.train_from_iterator([*synthetic_text.OPENINGS, *synthetic_text.FOLLOWING], trainer)
     backend.add_special_tokens(list(special) or [AddedToken(token, normalized=False, special=True) for token in SPECIAL])
     return backend
 

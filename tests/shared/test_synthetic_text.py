@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from llmirage_shared import prose_book
+from llmirage_shared import synthetic_text
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import Tokenizer, TokenizerError
@@ -25,7 +25,7 @@ def small_byte_level() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator([*prose_book.OPENINGS, *prose_book.FOLLOWING] * 3, trainer)
+    backend.train_from_iterator([*synthetic_text.OPENINGS, *synthetic_text.FOLLOWING] * 3, trainer)
     return Tokenizer(backend, "small", None, segment_wise=True)
 
 
@@ -49,7 +49,7 @@ def metaspace() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=["<unk>"], show_progress=False)
-    words = [*prose_book.bank_words(), *prose_book.bank_first_words()]
+    words = [*synthetic_text.bank_words(), *synthetic_text.bank_first_words()]
     backend.train_from_iterator([" ".join(words), ". , : . , :", *(f"{word}. {word}, {word}:" for word in words)], trainer)
     return Tokenizer(backend, "metaspace", "<unk>", segment_wise=False)
 
@@ -160,11 +160,11 @@ def test_a_vocabulary_that_joins_words_is_refused() -> None:
     # Every word is one token, letter by letter from its left end; "the" then takes in the word after it.
     vocabulary = {chr(i): i for i in range(128)}
     merges: dict[tuple[str, str], None] = {}
-    for word in [*prose_book.bank_first_words(), *(" " + word for word in prose_book.bank_words())]:
+    for word in [*synthetic_text.bank_first_words(), *(" " + word for word in synthetic_text.bank_words())]:
         for end in range(2, len(word) + 1):
             merges[word[: end - 1], word[end - 1]] = None
             vocabulary.setdefault(word[:end], len(vocabulary))
-    for part in prose_book.TOPICS[0]["part"]:
+    for part in synthetic_text.TOPICS[0]["part"]:
         merges[" the", " " + part] = None
         vocabulary[" the " + part] = len(vocabulary)
     backend = Backend(models.BPE(vocab=vocabulary, merges=list(merges)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_shared import prose_book, vocabulary
+from llmirage_shared import synthetic_text, vocabulary
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import without_surrogates
 
@@ -156,5 +156,5 @@ def test_numbers_go_three_digits_at_a_time(number: str) -> None:
 
 
 def test_every_word_of_the_prose_bank_is_one_token() -> None:
-    words = [*prose_book.bank_first_words(), *(" " + word for word in prose_book.bank_words())]
+    words = [*synthetic_text.bank_first_words(), *(" " + word for word in synthetic_text.bank_words())]
     assert [word for word in words if len(embedded().encode(word)) != 1] == []

@@ -17,8 +17,7 @@ from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import MaxSearch, Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
-from llmirage_client.measure.confidence import LOOKS, PooledVerdict, least_requests
-from llmirage_client.measure.load_points import PointResult, SearchAnswer
+from llmirage_client.measure.load_points import LOOKS, PointResult, PooledVerdict, SearchAnswer, least_requests
 from llmirage_client.measure.slo import MISSED, judge
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch
 from llmirage_client.operations.points import Search

@@ -9,8 +9,8 @@ from llmirage_client.operations.workload import readable
 from llmirage_client.settings.workload import GenerateSettings
 from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
+from llmirage_client.workload.synthesis.conversations import Plan, draw_plan
 from llmirage_client.workload.synthesis.generated import sessions_of
-from llmirage_client.workload.synthesis.plan import Plan, draw_plan
 from llmirage_client.workload.synthesis.profile import Profile, read_profile
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load

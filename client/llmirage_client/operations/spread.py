@@ -17,7 +17,7 @@ from llmirage_client.report.records_file import RecordWriter
 from llmirage_client.workers.conductor import Conductor
 from llmirage_client.workers.job import Crew, Job
 from llmirage_client.workers.merge import merged
-from llmirage_client.workers.ray_connection import connect, nodes
+from llmirage_client.workers.ray_cluster import connect, nodes
 from llmirage_client.workload.session import Workload
 
 ExecutorName = Literal["process", "ray"]

@@ -25,8 +25,8 @@ from urllib.parse import unquote
 
 import anyio
 
-from llmirage_client.targets.clock import run_clock, wake
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception
+from llmirage_client.targets.target import run_clock, wake
 from llmirage_client.targets.timed_stream import TimedStream
 from llmirage_shared.virtual_time import VirtualTimeLoop
 

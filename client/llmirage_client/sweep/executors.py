@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, Protocol, TypeVar
 
 from llmirage_client.simulate.garbage import own_process
-from llmirage_client.workers.ray_connection import connect
+from llmirage_client.workers.ray_cluster import connect
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -16,11 +16,10 @@ from llmirage_client.measure.mismatch import other_model
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.measure.usage import absurd_count
 from llmirage_client.targets.address import normalise_url
-from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault, fault_of
 from llmirage_client.targets.httpx_transport import HttpxTransport
 from llmirage_client.targets.reply import ReplyReader, stated_error
-from llmirage_client.targets.target import Call, TransportUse
+from llmirage_client.targets.target import Call, TransportUse, run_clock
 from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES, StampedStream, TimedStream
 from llmirage_client.targets.timed_transport import Origin, OutgoingRequest, TimedTransport
 from llmirage_client.targets.wire_json import encode_body, parse

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import httptools
 import httpx
 
-from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception, broken_fault, connect_fault
+from llmirage_client.targets.target import run_clock
 from llmirage_client.targets.timed_stream import TimedStream, too_long
 
 MOST_HEADER_BYTES = 1 << 20

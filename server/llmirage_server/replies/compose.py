@@ -30,8 +30,7 @@ from llmirage_server.replies.structured import grammar, strings
 from llmirage_server.replies.structured.budget import spend_tokens, working_on
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, asks_for_summary, calls_now
-from llmirage_shared.prose_book import mix
-from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.synthetic_text import SyntheticText, mix
 from llmirage_shared.tokens import Tokenizer
 
 _MOST_QUOTED = 500  # characters of a tool's result

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmirage_shared.prose_book import mix
+from llmirage_shared.synthetic_text import mix
 
 
 @dataclass(slots=True, frozen=True)

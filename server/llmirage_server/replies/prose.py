@@ -11,8 +11,7 @@ from llmirage_server.replies.draft import find_stop
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.structured.budget import spend_tokens
-from llmirage_shared.prose_book import mix
-from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.synthetic_text import SyntheticText, mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 

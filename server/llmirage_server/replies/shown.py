@@ -22,7 +22,7 @@ from llmirage_server.replies.reply import ReplyRequest, Tool, ToolChoice
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import PlannedCall, calls_now
-from llmirage_shared.prose_book import mix
+from llmirage_shared.synthetic_text import mix
 
 _LONGEST_LINE = 1000  # characters: forms are written for readers
 _LONGEST_TEXT, _MOST_TEXTS = 50_000, 10

@@ -12,7 +12,7 @@ from made_runs import record, run
 
 from llmirage_client.measure.distortion import Distortion, distortion_of
 from llmirage_client.measure.metrics import compute
-from llmirage_client.report.summary_files import summary_json
+from llmirage_client.report.files import summary_json
 from llmirage_shared.log_histogram import ServedTimes
 
 

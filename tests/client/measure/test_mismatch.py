@@ -13,7 +13,7 @@ from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.mismatch import mismatches_of, other_model
 from llmirage_client.measure.record import Record, RequestError
 from llmirage_client.report.console import render
-from llmirage_client.report.summary_files import summary_json
+from llmirage_client.report.files import summary_json
 
 
 def asked(reply: int | None = None, sent: int | None = None, **made: Any) -> Record:

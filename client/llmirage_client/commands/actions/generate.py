@@ -19,7 +19,7 @@ from llmirage_client.settings.workload import GenerateSettings
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import summarise
-from llmirage_client.workload.synthesis.plan import Plan
+from llmirage_client.workload.synthesis.conversations import Plan
 from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
 from llmirage_client.workload.synthesis.table import as_yaml, compare, gaps
 from llmirage_shared.prompt_encoder import PromptEncoder

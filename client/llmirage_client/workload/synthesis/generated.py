@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.workload.dag.desugar import branches_of
+from llmirage_client.workload.dag.graph import branches_of
 from llmirage_client.workload.dag.schema import ForkEntry, SpawnEntry
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
-from llmirage_client.workload.synthesis.plan import Piece, Plan, PlannedConversation, PlannedTurn, draw_plan
+from llmirage_client.workload.synthesis.conversations import Piece, Plan, PlannedConversation, PlannedTurn, draw_plan
 from llmirage_client.workload.synthesis.profile import Profile, presets, read_profile
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from llmirage_client.workload.synthesis.conversations import Plan
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Values
-from llmirage_client.workload.synthesis.plan import Plan
 from llmirage_client.workload.synthesis.profile import Profile
 
 _SAMPLES = 100_000

@@ -10,7 +10,160 @@ from pydantic_core import PydanticKnownError, core_schema
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.schema.validation import api_error
+
+# The types that items of the Responses API may have.
+ITEMS = (
+    "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
+    "item_reference",
+)  # fmt: skip
+# Of hosted tools, and others that are stored as they are.
+OTHER_ITEMS = (
+    "web_search_call", "file_search_call", "computer_call", "computer_call_output", "code_interpreter_call",
+    "image_generation_call", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
+    "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
+    "mcp_call", "compaction", "compaction_trigger", "configuration_update", "tool_search_call", "tool_search_output",
+    "additional_tools", "program", "program_output",
+)  # fmt: skip
+# The expected types of fields, where pydantic's error names only some of them.
+_EXPECTED = {
+    "content": "one of a string or array of objects",
+    "stop": "one of a string or array of strings",
+    "prompt": "one of a string, array of strings, or array of token ids",
+    "input": "one of a string or array of objects",
+    "output": "one of a string or array of objects",
+    "tool_choice": "one of a string or object",
+    "function_call": "one of a string or object",
+    "conversation": "one of a string or object",
+    "messages": "an array of objects",
+    "tools": "an array of objects",
+    "tool_calls": "an array of objects",
+    "system": "a string or an array of content blocks",
+}
+_EXPECTED_BY_TYPE = {
+    "string_type": "a string",
+    "bool_type": "a boolean",
+    "int_type": "an integer",
+    "float_type": "a decimal",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "mapping_type": "an object",
+}
+
+
+def api_error(error: ValidationError, body: Any) -> ApiError:
+    """Return the error for the first wrong field; of the alternatives of one field, of the one that got furthest."""
+    found = [_Finding(details, body) for details in error.errors(include_url=False, include_context=True)]
+    top = found[0].path[:1]
+    candidates = [finding for finding in found if finding.path[:1] == top]
+    return max(candidates, key=lambda finding: (len(finding.path), finding.kind not in _EXPECTED_BY_TYPE)).error(found)
+
+
+class _Finding:
+    """One of pydantic's errors, with the path of its location in the body."""
+
+    def __init__(self, details: Any, body: Any) -> None:
+        self.kind: str = details["type"]
+        self.context: Mapping[str, Any] = details.get("ctx") or {}
+        self.message: str = details["msg"]
+        path: list[str | int] = []
+        at = body
+        location = details["loc"]
+        for place, step in enumerate(location):
+            if place == 2 and path[:1] == ["tools"] and isinstance(at, dict) and at.get("type") == step:
+                continue  # the tag of a tool, not the field of that name
+            is_index = isinstance(at, list) and isinstance(step, int) and step < len(at)
+            if is_index or (isinstance(at, dict) and step in at):
+                at = at[step]
+            elif not (self.kind == "missing" and place == len(location) - 1):
+                continue  # the name of an alternative, not of a field
+            path.append(step)
+        self.path = path
+        self.value = at
+
+    @property
+    def name(self) -> str:
+        return _name(self.path)
+
+    def error(self, all_found: list[_Finding]) -> ApiError:
+        kind, context, value, name = self.kind, self.context, self.value, self.name
+        if kind == "missing":
+            return errors.missing(name)
+        if kind in ("union_tag_invalid", "union_tag_not_found"):
+            return self._tag_error(context["discriminator"].strip("'"), _choices(context.get("expected_tags", "")))
+        if kind == "unknown_item":
+            return self._tag_error("type", [*ITEMS, *OTHER_ITEMS])
+        if kind == "literal_error":
+            return self._choice_error(_choices(context["expected"]))
+        if kind in ("greater_than_equal", "less_than_equal", "greater_than", "less_than"):
+            return self._range_error()
+        if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
+            return self._length_error()
+        if kind == "string_pattern_mismatch":
+            return errors.wrong_pattern(name, context["pattern"])
+        if kind in ("int_from_float", "int_parsing_size"):
+            return errors.wrong_type(name, "an integer", value)
+        if kind == "finite_number":
+            return errors.wrong_type(name, "a decimal", value)
+        if kind in _EXPECTED_BY_TYPE:
+            last = self.path[-1] if self.path else ""
+            alternatives = [other for other in all_found if other.path == self.path]
+            words = list(dict.fromkeys(_EXPECTED_BY_TYPE.get(other.kind, "") for other in alternatives))
+            expected = _EXPECTED.get(str(last)) or " or ".join(word for word in words if word) or _EXPECTED_BY_TYPE[kind]
+            return errors.wrong_type(name, expected, value)
+        if kind == "value_error":
+            return errors.invalid_value(name, str(context.get("error", self.message)))
+        return errors.invalid_value(name, self.message)
+
+    def _tag_error(self, key: str, choices: list[str]) -> ApiError:
+        name = f"{self.name}.{key}" if self.path else key
+        if not isinstance(self.value, dict):
+            return errors.wrong_type(self.name, "an object", self.value)
+        if key not in self.value:
+            return errors.missing(name)
+        value = self.value[key]
+        if not isinstance(value, str):
+            return errors.wrong_type(name, "a string", value)
+        return errors.not_a_choice(name, value, choices)
+
+    def _choice_error(self, choices: list[str]) -> ApiError:
+        if not isinstance(self.value, str):
+            return errors.wrong_type(self.name, _EXPECTED.get(str(self.path[-1]), "a string"), self.value)
+        return errors.not_a_choice(self.name, self.value, choices)
+
+    def _range_error(self) -> ApiError:
+        key, bound = next(iter(self.context.items()))
+        kind = "decimal" if isinstance(bound, float) else "integer"  # what the field takes, whatever was sent
+        bound = int(bound) if float(bound).is_integer() else bound
+        if key in ("ge", "gt"):
+            return errors.below_minimum(self.name, kind, bound, self.value)
+        return errors.above_maximum(self.name, kind, bound, self.value)
+
+    def _length_error(self) -> ApiError:
+        length = len(self.value) if isinstance(self.value, str | list | dict) else 0
+        if self.kind == "too_short" and length == 0:
+            return errors.empty_array(self.name)
+        if self.kind == "too_long" and isinstance(self.value, list):
+            return errors.too_long(self.name, "an array", self.context["max_length"], length)
+        if self.kind == "too_long" and isinstance(self.value, dict):
+            return errors.too_many_properties(self.name, self.context["max_length"], length)
+        if self.kind == "string_too_long":
+            return errors.too_long(self.name, "a string", self.context["max_length"], length)
+        return errors.invalid_value(self.name, self.message.lower())
+
+
+def _name(path: list[str | int]) -> str:
+    name = ""
+    for step in path:
+        name += f"[{step}]" if isinstance(step, int) else f".{step}" if name else step
+    return name
+
+
+def _choices(expected: str) -> list[str]:
+    """Return [a, b, c] for "'a', 'b' or 'c'"."""
+    return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(",") if part.strip()]
+
 
 _AT_ONCE = 256  # items of an object that are validated together: as many errors are made of wrong ones
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from llmirage_shared.wire.schema.base import Effort, Integer, Number, WireModel
-from llmirage_shared.wire.schema.validation import OTHER_ITEMS
+from llmirage_shared.wire.schema.base import OTHER_ITEMS, Effort, Integer, Number, WireModel
 
 
 class TextItemPart(WireModel):

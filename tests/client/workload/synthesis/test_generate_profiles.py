@@ -14,8 +14,8 @@ from workload_files import mutate
 
 from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.synthesis import table
+from llmirage_client.workload.synthesis.conversations import draw_plan
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, defaults, put
-from llmirage_client.workload.synthesis.plan import draw_plan
 from llmirage_client.workload.synthesis.profile import presets, read_profile
 
 
