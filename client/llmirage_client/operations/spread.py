@@ -29,7 +29,7 @@ class Stoppable(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Spread:
-    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_connection.connect."""
+    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_cluster.connect."""
 
     executor: ExecutorName
     workers: int | None = None
