@@ -223,30 +223,24 @@ class Deployment:
         m, least = self.memory, self.least_tokens
         if m.tokens_override is not None and m.weights_bytes + m.kv_bytes > m.gpu_bytes:
             raise DeploymentError(
-                [
-                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks take {m.kv_bytes / GIB:,.1f} "
-                    f"GiB beside {m.weights_bytes / GIB:.1f} GiB of weights, and the GPU has {m.gpu_bytes / GIB:.1f} GiB"
-                ]
+                f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks take {m.kv_bytes / GIB:,.1f} "
+                f"GiB beside {m.weights_bytes / GIB:.1f} GiB of weights, and the GPU has {m.gpu_bytes / GIB:.1f} GiB"
             )
         if self._fits():
             return
         if m.tokens_override is not None and m.tokens_override < least:
             raise DeploymentError(
-                [
-                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks of {self.block_size} tokens "
-                    f"hold {m.tokens_override:,} tokens, fewer than the {least:,} of one sequence"
-                ]
+                f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks of {self.block_size} tokens "
+                f"hold {m.tokens_override:,} tokens, fewer than the {least:,} of one sequence"
             )
         sequence = m.bytes_per_sequence + least * m.kv_bytes_per_token
         needed = m.weights_bytes + m.activation_bytes + m.reserve_bytes + sequence
         raise DeploymentError(
-            [
-                f"{self.describe()} does not fit: weights {m.weights_bytes / GIB:.1f} GiB + activations "
-                f"{m.activation_bytes / GIB:.1f} GiB + reserve {m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence "
-                f"({least:,} tokens) {sequence / GIB:.1f} GiB = {needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB "
-                f"that {self.engine.title} may use ({self.engine.flags['gpu_memory_utilization']} "
-                f"{self.gpu_memory_utilization:.2f}) of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
-            ]
+            f"{self.describe()} does not fit: weights {m.weights_bytes / GIB:.1f} GiB + activations "
+            f"{m.activation_bytes / GIB:.1f} GiB + reserve {m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence "
+            f"({least:,} tokens) {sequence / GIB:.1f} GiB = {needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB "
+            f"that {self.engine.title} may use ({self.engine.flags['gpu_memory_utilization']} "
+            f"{self.gpu_memory_utilization:.2f}) of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
         )
 
     def _fits(self) -> bool:

@@ -9,5 +9,6 @@ class DeploymentError(ValueError):
     """What was asked for cannot work. `problems` has one sentence for each reason, written for the user."""
 
     def __init__(self, problems: Sequence[str]) -> None:
+        problems = [problems] if isinstance(problems, str) else problems
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)

@@ -18,6 +18,20 @@ def heads_per_rank(heads: int, tp: int) -> int:
     return max(1, heads // tp)
 
 
+class _Block:
+    """The part of attention, or of its substitute, that takes no memory."""
+
+    __slots__ = ()
+
+    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
+        """Return the KV cache bytes of one token in one layer on one rank."""
+        return 0
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Return the bytes of one sequence, whatever its length, in one layer on one rank."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class SparseIndex:
     """A small attention that picks the `top_k` keys the real one may look at (DeepSeek sparse attention)."""
@@ -41,7 +55,7 @@ class SparseIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Gqa:
+class Gqa(_Block):
     """Multi-head, grouped-query or multi-query attention with a KV cache."""
 
     heads: int
@@ -78,13 +92,9 @@ class Gqa:
         cached = heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim) * dtype_bytes
         return cached + (self.index.cache_bytes if self.index else 0)
 
-    def state_bytes(self, tp: int = 1) -> int:
-        """Bytes that a sequence needs whatever its length."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class Mla:
+class Mla(_Block):
     """Multi-head latent attention (DeepSeek): one compressed key/value of `kv_rank + rope_dim` values per token."""
 
     heads: int
@@ -121,13 +131,9 @@ class Mla:
         """KV cache bytes of one token in one layer on one rank: the latent is copied on every rank."""
         return self.latent * dtype_bytes + (self.index.cache_bytes if self.index else 0)
 
-    def state_bytes(self, tp: int = 1) -> int:
-        """Bytes that a sequence needs whatever its length."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class GatedDelta:
+class GatedDelta(_Block):
     """Gated delta net (Qwen3-Next, Qwen3.5): linear attention with a matrix state per value head."""
 
     key_heads: int
@@ -152,10 +158,6 @@ class GatedDelta:
         """Convolution, decay, its bias, and the norm of the output."""
         return self.conv_width(1) * self.conv_kernel + 2 * self.value_heads + self.value_dim
 
-    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
-        """Nothing is kept per token."""
-        return 0
-
     def state_bytes(self, tp: int = 1) -> int:
         """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""
         state = self.value_heads // tp * self.key_dim * self.value_dim * _STATE_BYTES
@@ -163,7 +165,7 @@ class GatedDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Mamba2:
+class Mamba2(_Block):
     """Mamba-2 state space layer (Nemotron-H)."""
 
     heads: int
@@ -187,10 +189,6 @@ class Mamba2:
     def small_weights(self, hidden: int) -> int:
         """Convolution with its bias, A, D, bias of the time steps, and the norm of the output."""
         return self.conv_width(1) * (self.conv_kernel + 1) + 3 * self.heads + self.heads * self.head_dim
-
-    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
-        """Nothing is kept per token."""
-        return 0
 
     def state_bytes(self, tp: int = 1) -> int:
         """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""

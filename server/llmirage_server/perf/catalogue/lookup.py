@@ -51,7 +51,7 @@ def find_gpu(name: str) -> GpuSpec:
     key = next((keys[n] for n in (plain, *shorter) if n in keys), None)
     if key is None:
         hint = _near(name, keys) or f"choices: {', '.join(_gpus().names)}, or a YAML file"
-        raise DeploymentError([f"unknown GPU {name!r}; {hint}"])
+        raise DeploymentError(f"unknown GPU {name!r}; {hint}")
     return _gpu(key)
 
 
@@ -74,9 +74,9 @@ def find_model(name: str) -> ModelSpec:
         hint = (
             _near(name, names) or "`llmirage catalog models` lists those that are; a config.json or a YAML file is one, too"
         )
-        raise DeploymentError([f"unknown model {name!r}; {hint}"])
+        raise DeploymentError(f"unknown model {name!r}; {hint}")
     if full in (missing := refused_models()):
-        raise DeploymentError([f"{full} is known but not supported: the performance model does not cover {missing[full]}"])
+        raise DeploymentError(f"{full} is known but not supported: the performance model does not cover {missing[full]}")
     return _model(full) if full in _models().names else _checkpoint(full)
 
 

@@ -104,17 +104,17 @@ def read_own(
         root = yaml.compose(text, yaml.SafeLoader)
         values = yaml.safe_load(text)
     except OSError as error:
-        raise DeploymentError([f"{file}: cannot be read: {error.strerror}"]) from None
+        raise DeploymentError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DeploymentError([f"{file}: cannot be read: it is not UTF-8 text"]) from None
+        raise DeploymentError(f"{file}: cannot be read: it is not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise DeploymentError([f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}"]) from None
+        raise DeploymentError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     except (RecursionError, ValueError) as error:  # an alias inside itself; a date that no calendar has
-        raise DeploymentError([f"{file}: not valid YAML: {error}"]) from None
+        raise DeploymentError(f"{file}: not valid YAML: {error}") from None
     if not isinstance(root, yaml.MappingNode):
-        raise DeploymentError([f"{file}:1: {about}"])
+        raise DeploymentError(f"{file}:1: {about}")
     if given is not None and given[0] in values:
         keys = given[1]
     problems: list[str] = []

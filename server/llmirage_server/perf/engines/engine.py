@@ -19,7 +19,7 @@ Overlap = Literal["layers", "chunks", "none"]
 Tiers = Mapping[float, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """One serving engine in one version.
 
@@ -36,20 +36,20 @@ class Engine:
     gpu_memory_utilization: float | None  # None: by a rule
     reserve_gib: float  # CUDA context, graphs, communicators
     fuses_norms: bool  # the kernel of an all-reduce over NVLink does the norm after it, up to a size
-    async_scheduling: bool  # a step is formed while the one before it runs
+    async_scheduling: bool = True  # a step is formed while the one before it runs
     front_end_ms: float  # HTTP, tokenizer, detokenizer: once a request, before the first token
-    tokenize_ms: float  # of the front end for a request, while others wait
-    output_token_us: float  # of the front end for each token that goes out: requests wait behind them
+    tokenize_ms: float = 0.0  # of the front end for a request, while others wait
+    output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     host_step_ms: float
     host_sequence_us: float
     hidden_step_ms: float
     hidden_sequence_us: float
-    speculative_sequence_us: float  # exposed, of a step for each sequence whose drafts it verifies
+    speculative_sequence_us: float = 0.0  # exposed, of a step for each sequence whose drafts it verifies
     dp_sync_ms: float  # attention data parallelism: agreeing on the next step
     handoff_ms: float  # from a prefill to its decode instance, beside the transfer and the waiting for steps
     launch_us: float  # of the host for each kernel of a step with prompts, without CUDA graphs
     prefill_in_place: float  # long prompts within a running server / their kernels measured one by one
-    mxfp4_activations: Activations  # of experts in mxfp4, on GPUs that multiply in fp4
+    mxfp4_activations: Activations = "fp8"  # of experts in mxfp4, on GPUs that multiply in fp4
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
     prefill_scale: float = 1.0
 

@@ -39,7 +39,7 @@ def find_engine(name: str) -> Engine:
         return _version(engine, version) if at else engine
     near = difflib.get_close_matches(_plain(name), plain, n=1)
     hint = f"did you mean {plain[near[0]].name}?" if near else f"choices: {', '.join(_ENGINES)}"
-    raise DeploymentError([f"unknown engine {name!r}; {hint}"])
+    raise DeploymentError(f"unknown engine {name!r}; {hint}")
 
 
 def _version(engine: Engine, version: str) -> Engine:
@@ -49,7 +49,7 @@ def _version(engine: Engine, version: str) -> Engine:
         choices = ", ".join(f"{engine.base}@{each}" for each in engine.versions)
         older = f"; older profiles: {choices}" if choices else ""
         raise DeploymentError(
-            [f"unknown version {version!r} of {engine.title}: give a number, as in {engine.base}@1.2{older}"]
+            f"unknown version {version!r} of {engine.title}: give a number, as in {engine.base}@1.2{older}"
         )
     last = next((each for each in engine.versions if asked[: len(version_numbers(each))] <= version_numbers(each)), None)
     differences = engine.versions[last] if last is not None else {}
@@ -123,7 +123,7 @@ def _from_file(file: Path) -> Engine:
     names = ", ".join(_ENGINES)
     values, _ = read_own(str(file), _KEYS, f"an engine file is a list of `key: value` lines, with `base` one of {names}")
     if "base" not in values:
-        raise DeploymentError([f"{file}: base is missing; choices: {names}"])
+        raise DeploymentError(f"{file}: base is missing; choices: {names}")
     base = find_engine(values.pop("base"))
     tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
     return replace(base, **{"name": file.stem, **values, **tiers})

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, MIB, GpuSpec
-from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Overlap, Tiers
+from llmirage_server.perf.engines.engine import Engine, MoeBackend, Overlap, Tiers
 from llmirage_server.perf.parallelism import Parallelism
 
 # Milliseconds that ROCm images from 0.5.3 to 0.5.11 add to each step on gfx942: the mean of what ROCm/aiter#1930 measured on
@@ -19,7 +19,7 @@ _ROCM_STEP_MS = 11.7
 _FUSED_TOKENS = 2048.0  # FUSE_ALLREDUCE_MAX_BATCH_SIZE of sglang/srt/layers/communicator.py
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sglang(Engine):
     """SGLang 0.5. The KV cache gets utilization x (memory - reserve), less weights; activations live in the rest."""
 
@@ -32,9 +32,7 @@ class Sglang(Engine):
     gpu_memory_utilization: float | None = None
     reserve_gib: float = 1.0
     fuses_norms: bool = False  # --enable-flashinfer-allreduce-fusion
-    async_scheduling: bool = True
     front_end_ms: float = 10.0
-    tokenize_ms: float = 0.0
     # 45.9 of vLLM's front end (inference-sim/inference-sim, BLIS): with 2,048 clients decode instances are limited there
     # too (lmsys.org/blog/2026-05-28-mori)
     output_token_us: float = 46.0
@@ -50,7 +48,6 @@ class Sglang(Engine):
     handoff_ms: float = 40.0
     launch_us: float = 55.0
     prefill_in_place: float = 1.15
-    mxfp4_activations: Activations = "fp8"
 
     base: ClassVar[str] = "sglang"
     source: ClassVar[str] = (

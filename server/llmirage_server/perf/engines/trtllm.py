@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers, fused_bytes
+from llmirage_server.perf.engines.engine import Engine, MoeBackend, Tiers, fused_bytes
 from llmirage_server.perf.parallelism import NODE_GPUS, Parallelism
 
 # 16 MB between two GPUs, 8 MB among more (CustomAllReduceHelper.max_workspace_size_auto)
 _FUSED_MIB = {2: 15.26, 4: 7.63}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trtllm(Engine):
     """TensorRT-LLM 1.x. The KV cache gets utilization x (memory - weights - peak activations - reserve)."""
 
@@ -28,20 +28,15 @@ class Trtllm(Engine):
     gpu_memory_utilization: float | None = 0.9
     reserve_gib: float = 2.0
     fuses_norms: bool = True
-    async_scheduling: bool = True
     front_end_ms: float = 15.0
-    tokenize_ms: float = 0.0
-    output_token_us: float = 0.0
     host_step_ms: float = 0.3
     host_sequence_us: float = 2.0
     hidden_step_ms: float = 1.0
     hidden_sequence_us: float = 4.0
-    speculative_sequence_us: float = 0.0
     dp_sync_ms: float = 0.2
     handoff_ms: float = 40.0  # not known: SGLang's. KV goes when the prefill has finished (NVIDIA/TensorRT-LLM#9212)
     launch_us: float = 55.0
     prefill_in_place: float = 1.2
-    mxfp4_activations: Activations = "fp8"
 
     base: ClassVar[str] = "trtllm"
     source: ClassVar[str] = (

@@ -15,7 +15,7 @@ from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend,
 _FUSED_MIB = {"hopper": {2: 64, 4: 2, 8: 1}, "blackwell": {2: 64, 4: 32, 8: 1}}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Vllm(Engine):
     """vLLM V1. The KV cache gets utilization x memory, less weights, peak activations and the reserve."""
 
@@ -31,15 +31,11 @@ class Vllm(Engine):
     # logged by gpt-oss-120b and Qwen3.6-35B-A3B)
     reserve_gib: float = 2.4
     fuses_norms: bool = True
-    async_scheduling: bool = True
     front_end_ms: float = 10.0
-    tokenize_ms: float = 0.0
-    output_token_us: float = 0.0
     host_step_ms: float = 0.5
     host_sequence_us: float = 4.0
     hidden_step_ms: float = 1.5
     hidden_sequence_us: float = 8.0
-    speculative_sequence_us: float = 0.0
     dp_sync_ms: float = 0.5
     # 197 ms from the prefill's token to the client's, 29 of transfer, 58 of computing it again and waiting for a step
     # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished

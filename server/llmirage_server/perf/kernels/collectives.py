@@ -7,6 +7,7 @@ network card per GPU between domains.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from llmirage_server.perf.catalogue.constants import Constants
@@ -94,54 +95,37 @@ def all_reduce(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: 
     return _Collective(gpu, paths, _far(gpu, 2 * (domains - 1), far_bytes), share, far_bytes)
 
 
-def _bulk(gpu: GpuSpec, constants: Constants, op: str, ranks: int, bytes_per_token: float, gathered: bool) -> TokenKernel:
+def _bulk(op: str, gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
+    """Return the faster of two protocols, each floor + peer (n - 1) + (n - 1) / n B / (link share)."""
     near, domains = _domains(gpu, ranks)
     share = (near - 1) / near * bytes_per_token
     # what is gathered crosses the network once and is passed on within the domain; what is sent to one GPU goes there
+    gathered = op != "all_to_all"
     far_bytes = (domains - 1) / domains * bytes_per_token / (near if gathered else 1)
     near_bytes = share if gathered else share / domains
     paths = _two_paths(gpu, constants.of(op, "bf16"), near, near_bytes, near_bytes)
     return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
 
 
-def all_gather(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has the `bytes_per_token` of every token, of which it had 1 / ranks.
-
-    The faster of two protocols, each floor + peer (n - 1) + (n - 1) / n B / (link share).
-    """
-    return _bulk(gpu, constants, "all_gather", ranks, bytes_per_token, gathered=True)
+# Until every rank has `bytes_per_token` of every token, of which it had 1 / ranks; has the sum of its 1 / ranks of the
+# tokens; has sent each of its tokens' `bytes_per_token`, spread evenly over the ranks (NCCL).
+all_gather, reduce_scatter = partial(_bulk, "all_gather"), partial(_bulk, "reduce_scatter")
+all_to_all = partial(_bulk, "all_to_all")
 
 
-def reduce_scatter(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has the sum of its 1 / ranks of the tokens, `bytes_per_token` each; as all_gather."""
-    return _bulk(gpu, constants, "reduce_scatter", ranks, bytes_per_token, gathered=True)
-
-
-def all_to_all(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has sent each of its tokens' `bytes_per_token`, spread evenly over the ranks (NCCL)."""
-    return _bulk(gpu, constants, "all_to_all", ranks, bytes_per_token, gathered=False)
-
-
-def dispatch(gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
-    """Time to send a rank's tokens of `hidden` values to the ranks of their experts, in bf16 whatever is sent (DeepEP).
-
-    The faster of low latency, which sends a token once for each of its experts, and throughput: once for each rank.
-    """
-    return _messages(gpu, constants, "dispatch", ranks, hidden, per_token)
-
-
-def combine(gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
-    """Time to bring the experts' outputs back to a token's rank and sum them; as dispatch."""
-    return _messages(gpu, constants, "combine", ranks, hidden, per_token)
-
-
-def _messages(gpu: GpuSpec, constants: Constants, op: str, ranks: int, hidden: float, per_token: int) -> TokenKernel:
+def _messages(op: str, gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
+    """Return the faster of low latency, which sends a token once for each of its experts, and throughput: once a rank."""
     near, domains = _domains(gpu, ranks)
     other_ranks = 2.0 * hidden * (near - 1) / near / domains
     far_bytes = (domains - 1) / domains * 2.0 * hidden * different(ranks, per_token)
     bulk_bytes = other_ranks * different(ranks, per_token)
     paths = _two_paths(gpu, constants.of(op, "bf16"), near, other_ranks * per_token, bulk_bytes)
     return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), bulk_bytes, far_bytes)
+
+
+# A rank's tokens of `hidden` values to the ranks of their experts, in bf16 whatever is sent, and the experts' outputs back
+# to a token's rank, where they are summed (DeepEP).
+dispatch, combine = partial(_messages, "dispatch"), partial(_messages, "combine")
 
 
 def between_domains(
@@ -173,7 +157,7 @@ def between_domains(
 
 
 def different(places: int, chosen: int) -> float:
-    """How many different ones of so many places a token's experts are expected in."""
+    """Return the expected number of distinct places among `places` that a token's experts are in."""
     return places * (1.0 - (1.0 - 1.0 / places) ** chosen)
 
 

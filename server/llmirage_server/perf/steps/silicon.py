@@ -111,13 +111,13 @@ def silicon_step_model(
     """
     if parallel.pp > 1 or speculative:
         raise DeploymentError(
-            [f"{what}: the silicon performance model has neither pipeline stages nor speculation; use perf_model roofline"]
+            f"{what}: the silicon performance model has neither pipeline stages nor speculation; use perf_model roofline"
         )
     try:
         sdk: Any = importlib.import_module(f"{PACKAGE}.sdk.engine")
     except ImportError as error:
         raise DeploymentError(
-            [f"perf_model silicon needs the package aiconfigurator-core: pip install 'llmirage[silicon]' ({error})"]
+            f"perf_model silicon needs the package aiconfigurator-core: pip install 'llmirage[silicon]' ({error})"
         ) from error
     logging.getLogger(PACKAGE).setLevel(logging.CRITICAL)  # it warns of tables it completes; errors are raised as well
     try:
@@ -139,7 +139,7 @@ def silicon_step_model(
     except DeploymentError as error:
         raise DeploymentError([f"{what}: {problem}" for problem in error.problems]) from error
     except Exception as error:  # a beta interface that raises its own, ValueError, RuntimeError and more
-        raise DeploymentError([f"{what}: {_no_measurements(error)}"]) from error
+        raise DeploymentError(f"{what}: {_no_measurements(error)}") from error
     return steps
 
 
@@ -165,7 +165,7 @@ def _bundled_model(name: str, aliases: Sequence[str], package: Path) -> str:
     for candidate in (name, *aliases):
         if (found := bundled.get(_plain(candidate))) is not None:
             return found
-    raise DeploymentError([f"aiconfigurator-core has no configuration of {name}"])
+    raise DeploymentError(f"aiconfigurator-core has no configuration of {name}")
 
 
 def _plain(name: str) -> str:

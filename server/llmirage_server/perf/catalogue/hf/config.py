@@ -133,11 +133,11 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DeploymentError([f"{file}: cannot be read: {error.strerror}"]) from None
+        raise DeploymentError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise DeploymentError([f"{file}: not valid JSON: {error}"]) from None
+        raise DeploymentError(f"{file}: not valid JSON: {error}") from None
     if not isinstance(config, dict):
-        raise DeploymentError([f"{file}: must hold a JSON object"])
+        raise DeploymentError(f"{file}: must hold a JSON object")
     return config
 
 
@@ -147,12 +147,12 @@ def _family(file: Path, config: dict[str, Any], text: Any) -> str:
     names = [name.removesuffix("_text") for name in types if isinstance(name, str)]
     for name in reversed(names):
         if name in REFUSED:
-            raise DeploymentError([f"{file}: model_type {name!r} is known but not supported: {REFUSED[name]}"])
+            raise DeploymentError(f"{file}: model_type {name!r} is known but not supported: {REFUSED[name]}")
     for name in names:
         if name in FAMILIES:
             return name
     found = names[0] if names else None
-    raise DeploymentError([f"{file}: model_type {found!r} is not supported; choices: {', '.join(FAMILIES)}"])
+    raise DeploymentError(f"{file}: model_type {found!r} is not supported; choices: {', '.join(FAMILIES)}")
 
 
 def _name(file: Path, config: dict[str, Any]) -> str:
