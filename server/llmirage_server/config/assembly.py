@@ -23,7 +23,7 @@ from llmirage_server.perf.engines.engine import Engine
 
 
 def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, fast_forward: bool = False) -> Cluster:
-    """The cluster of the planned pools. Raises ConfigError.
+    """Return the cluster of the planned pools. Raises ConfigError.
 
     fast_forward: for simulations, which need not be told of single tokens (see cluster/instances/instance.py).
     """
@@ -76,7 +76,7 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
 
 
 def _kv_store(config: ClusterConfig, pools: Sequence[ServedPool]) -> Tier | None:
-    """The store that the instances share; None: there is none. Raises ValueError where it cannot be."""
+    """Return the store that the instances share; None: there is none. Raises ValueError where it cannot be."""
     pools = [pool for pool in pools if not pool.config.fixed_times]
     if not config.kv_store_gib or not pools:
         return None
@@ -112,13 +112,13 @@ def _instance(pool: ServedPool, index: int, store: Tier | None, fast_forward: bo
 
 
 def front_end_of(engine: Engine, limits: EngineLimits) -> FrontEnd:
-    """What an engine has before its scheduler. Tokens that are sent together cost it as much as one."""
+    """Return the front end before an engine's scheduler. Tokens that are sent together cost it as much as one."""
     output_us = engine.output_token_us / (1 if limits.stream is None else limits.stream.tokens)
     return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, 0.0, output_us * 1e-6)
 
 
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:
-    """The link from prefill to decode pools; None where there are none. Raises ConfigError.
+    """Return the link from prefill to decode pools; None where there are none. Raises ConfigError.
 
     A transfer takes the network's latency and, before the decode instance can admit the request, the engine's hand-off. The
     rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools the
@@ -167,7 +167,7 @@ def _check_one_domain(ends: Sequence[ServedPool]) -> None:
 
 
 def _events(config: ClusterConfig) -> Iterator[LifecycleEvent]:
-    """The events, one for each instance they happen to, numbered over the whole cluster."""
+    """Return the events, one for each instance they happen to, numbered over the whole cluster."""
     for event in config.events:
         for instance in _targets(config, event):
             yield LifecycleEvent(event.at_s, instance, event.action, event.restart_after_s)

@@ -45,7 +45,7 @@ def _replies_problem(name: str) -> str | None:
 
 
 def read_speed(value: Any) -> float:
-    """A factor above 0, or `max`. Raises ValueError."""
+    """Return a factor above 0, or infinity for `max`. Raises ValueError."""
     try:
         speed = math.inf if value == "max" else math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -82,7 +82,7 @@ def _regex_problem(written: tuple[str, ...]) -> str | None:
 
 
 def url_problem(url: str) -> str | None:
-    """The end of a sentence about what is no address of a server."""
+    """Return the end of a sentence about a text that is no address of a server."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"must be an address such as https://api.openai.com/v1, not {url!r}"
@@ -122,7 +122,7 @@ class PoolConfig(InstanceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class KvTransferConfig:
-    """How KV travels from a prefill instance to a decode instance."""
+    """The path of KV from a prefill instance to a decode instance."""
 
     link: Literal["gpu_link", "network"] = _transfer(
         "network", "The link between the GPUs of a node, or the network.", read=_link
@@ -417,7 +417,7 @@ DEFAULT_POOL = "default"
 
 
 def instance_settings(settings: InstanceSettings) -> dict[str, Any]:
-    """The settings of instances alone, by name."""
+    """Return the settings of instances alone, by name."""
     return {field.name: getattr(settings, field.name) for field in dataclasses.fields(InstanceSettings)}
 
 
@@ -429,7 +429,7 @@ INSTANCE_SETTINGS = frozenset(field.name for field in dataclasses.fields(Instanc
 
 
 def canonical_name(key: str) -> str | None:
-    """The setting that a key means; dashes and underscores are the same. None for an unknown key."""
+    """Return the setting that a key means; dashes and underscores are the same. None for an unknown key."""
     name = key.replace("-", "_").lower()
     name = ALIASES.get(name, name)
     return name if name in SETTINGS else None

@@ -32,7 +32,7 @@ BUNDLED_DIRECTORY = Path(__file__).parents[1] / "clusters"
 
 
 def make_config(cluster_file: str | None, flags: Mapping[str, Any]) -> ClusterConfig:
-    """The configuration of a file (or none) and of the given flags, which win, in every pool.
+    """Return the configuration of a file (or none) and of the given flags, which win, in every pool.
 
     cluster_file: a path, or bundled:NAME. Flags that are None or () were not given. Raises ConfigError with all problems,
     settings without effect among them.
@@ -43,7 +43,7 @@ def make_config(cluster_file: str | None, flags: Mapping[str, Any]) -> ClusterCo
 
 
 def make_configs(cluster_file: str | None, flags: Mapping[str, Any]) -> tuple[ClusterConfig, ...]:
-    """What `make_config` makes, and what the file says by itself, if that can be; whether settings have an effect is open.
+    """Return what `make_config` does and, if possible, the file's own configuration; effects of settings are not checked.
 
     Raises ConfigError.
     """
@@ -65,7 +65,7 @@ def make_configs(cluster_file: str | None, flags: Mapping[str, Any]) -> tuple[Cl
 
 
 def alone(settings: Mapping[str, Any]) -> tuple[ClusterConfig, ...]:
-    """The configuration of a file's settings without others; nothing where it needs others."""
+    """Return the configuration of a file's settings without others; nothing where it needs others."""
     try:
         return (combined(settings, {}),) if settings else ()
     except ConfigError:
@@ -75,8 +75,10 @@ def alone(settings: Mapping[str, Any]) -> tuple[ClusterConfig, ...]:
 def combined(
     settings: Mapping[str, Any], given: Mapping[str, Any], of_pools: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> ClusterConfig:
-    """The configuration of a file's settings, of others that win in every pool, and of some that win in one pool, by its
-    name. Raises ConfigError with all problems."""
+    """Return the configuration of a file's settings, of others that win in every pool, and of some that win in one pool.
+
+    of_pools: by the pool's name. Raises ConfigError with all problems.
+    """
     defaults = {name: value for name, value in settings.items() if name in INSTANCE_SETTINGS}
     mine = {name: value for name, value in given.items() if name in INSTANCE_SETTINGS}
     blocks = settings.get("pools", ())
@@ -89,19 +91,19 @@ def combined(
 
 
 def read_settings(path: str, entries: Iterable[Entry]) -> tuple[dict[str, Any], list[str]]:
-    """The settings among lines of another kind of file, and what is wrong with them; see read_cluster_file."""
+    """Return the settings among lines of another kind of file, and what is wrong with them; see read_cluster_file."""
     reader = _Reader(path)
     return reader.settings(entries, "", [*SETTINGS, *_BLOCKS]), reader.problems
 
 
 def is_setting(key: str) -> bool:
-    """Whether a cluster file knows the key, under this or another name."""
+    """Return if a cluster file knows the key, under this or another name."""
     name = key.replace("-", "_").lower()
     return (canonical_name(name) or name) in (*SETTINGS, *_BLOCKS)
 
 
 def cluster_path(name: str) -> str:
-    """The path of a cluster file; bundled:NAME is one of those in the package. Raises ConfigError."""
+    """Return the path of a cluster file; bundled:NAME is one of those in the package. Raises ConfigError."""
     if not name.startswith(BUNDLED):
         return name
     stem = name.removeprefix(BUNDLED).removesuffix(".yaml")
@@ -132,7 +134,7 @@ class _Reader:
         self.problems: list[str] = []
 
     def settings(self, entries: Iterable[Entry], place: str, known: list[str]) -> dict[str, Any]:
-        """The settings of the whole file, or of a pool. place: what to write before a key, `pools[0].` for instance."""
+        """Return the settings of the whole file, or of a pool. place: text before a key, `pools[0].` for instance."""
         values: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for entry in entries:
@@ -199,7 +201,7 @@ class _Reader:
                     self._read(line, field, f"{place}kv_offload.{tier.key}.", values)
 
     def _block(self, kind: type[Any], node: YamlNode, place: str) -> Any:
-        """A configuration object from a block; None if something is wrong with it."""
+        """Return a configuration object from a block; None if something is wrong with it."""
         known = settings_of(kind)
         before = len(self.problems)
         values = {}
@@ -216,7 +218,7 @@ class _Reader:
         return kind(**values)
 
     def _entries(self, node: YamlNode, place: str, known: list[str]) -> list[Entry]:
-        """The entries of a block, without unknown and repeated ones."""
+        """Return the entries of a block, without unknown and repeated ones."""
         if node.entries is None:
             self.problems.append(f"{self._path}:{node.line}: {place}: must be a block of `key: value` lines")
             return []
@@ -250,7 +252,7 @@ _OF_ALL = "is a setting of the whole cluster: it belongs at the top level of the
 
 
 def _unknown_name(field: str, value: Any) -> list[str]:
-    """What is wrong with a name that should be in a catalogue."""
+    """Return the problem with a name that should be in a catalogue."""
     find: dict[str, Callable[[str], Any]] = {
         "model": find_model,
         "draft_model": find_model,

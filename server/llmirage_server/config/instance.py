@@ -24,7 +24,7 @@ MOST_INSTANCES = 10_000
 
 
 def _numbers(given: Any) -> tuple[float, ...]:
-    """Of a list, of one number, or of a text with commas between them. Raises ValueError."""
+    """Parse a list, one number, or a text with commas between them. Raises ValueError."""
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
     try:
         return tuple([float(part) for part in parts])
@@ -402,13 +402,13 @@ class InstanceSettings:
 
     @property
     def scales(self) -> bool:
-        """Whether instances come and go with the load."""
+        """If instances come and go with the load."""
         targets = (self.scale_on_queue, self.scale_on_concurrency, self.scale_on_kv, self.scale_on_rate)
         return any(target is not None for target in targets)
 
     @property
     def fixed_times(self) -> bool:
-        """Whether fixed times replace the performance model."""
+        """If fixed times replace the performance model."""
         return self.ttft_ms is not None or self.itl_ms is not None
 
     @property

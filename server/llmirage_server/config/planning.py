@@ -240,7 +240,7 @@ def _speculative(config: PoolConfig) -> Speculative | None:
 
 
 def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) -> EngineLimits:
-    """Raises ValueError for what the engine's scheduler does not know."""
+    """Return the limits of an instance. Raises ValueError for settings that the engine's scheduler does not know."""
     speculative = deployment.speculative
     seqs = min(deployment.most_running, deployment.memory.sequences)
     if config.max_num_seqs is None:  # engines fit their own default to a smaller step
@@ -265,7 +265,7 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
 
 
 def _stream(interval: int, deployment: Deployment) -> StreamInterval | None:
-    """vLLM counts tokens, the others steps of a request, which bring several with speculation."""
+    """Return the interval of events: vLLM counts tokens, the others steps of a request, several with speculation."""
     if interval == 1:
         return None
     scheduler, speculative = deployment.engine.scheduler, deployment.speculative

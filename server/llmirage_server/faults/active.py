@@ -44,7 +44,7 @@ class ActiveFaults:
         self.rules = ()
 
     def first(self, subject: Subject, rules: Sequence[FaultRule] | None = None) -> FaultRule | Pending | None:
-        """What happens to a request, as far as it is known. rules: those that are left to look at; None: all in force."""
+        """Return the fate of a request, as far as it is known. rules: those that are left to look at; None: all in force."""
         now_s = self._now_s()
         left = self.rules if rules is None else tuple(rules)
         for place, rule in enumerate(left):

@@ -25,14 +25,14 @@ _LINGER_0 = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends RST inst
 
 
 class FaultHost(Protocol):
-    """Who has the clock and the cluster."""
+    """The server, which has the clock and the cluster."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait. Cluster time."""
         ...
 
     def crash(self, restart_after_s: float | None) -> None:
-        """The instance that serves the request crashes now."""
+        """Crash the instance that serves the request."""
         ...
 
 
@@ -78,7 +78,7 @@ class FaultyConnection:
                     await self._whole(self._unread)
 
     async def receive(self) -> Message:
-        """The client's messages; a disconnect once the fault has ended the response."""
+        """Return the client's next message; a disconnect once the fault has ended the response."""
         receiving, over = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._over.wait())
         try:
             await asyncio.wait((receiving, over), return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +126,7 @@ class FaultyConnection:
             await self._body(self._unread, last=True)
 
     def _events(self, body: bytes) -> list[bytes]:
-        """The events that are complete now, with their blank lines."""
+        """Return the events that are complete now, with their blank lines."""
         unread, start, events = self._unread + body, 0, []
         for end in ENDS.finditer(unread):
             events.append(unread[start : end.end()])

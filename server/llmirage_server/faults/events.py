@@ -42,13 +42,15 @@ class StreamEvent:
     text: str = ""
 
     def with_data(self, data: Any) -> bytes:
-        """The bytes of this event with another value."""
+        """Return the bytes of this event with another value."""
         return named_event(self.name, data) if self.name else event(data)
 
 
 def read_event(raw: bytes) -> StreamEvent:
-    """An event; one that has not the form of this server's (a recorded one, for instance) brings nothing. raw: with its
-    blank line."""
+    """Read an event; one of another form than this server's (a recorded one, for instance) brings nothing.
+
+    raw: with its blank line.
+    """
     head, _, written = raw.partition(b"data:")
     name = head[6:].strip().decode("utf-8", "replace") if head.startswith(b"event:") else ""
     if written.strip() == b"[DONE]":
@@ -60,7 +62,7 @@ def read_event(raw: bytes) -> StreamEvent:
 
 
 def _read(raw: bytes, name: str, data: Any) -> StreamEvent:
-    """Raises OTHER_FORM."""
+    """Read an event with these data. Raises OTHER_FORM."""
     if "choices" in data:
         return _of_chat(raw, data)
     kind = data.get("type", "")
@@ -84,7 +86,7 @@ def _of_chat(raw: bytes, data: Any) -> StreamEvent:
 
 
 def with_text(data: Any, change: Callable[[str], str]) -> Any:
-    """The same JSON value with its first text of the model's changed; without one, with its first text of any kind."""
+    """Return the same JSON value with the model's first text changed; without one, with its first text of any kind."""
     for keys in (_TEXT_KEYS, None):
         changed, found = _change_first(data, change, keys)
         if found:

@@ -1,4 +1,4 @@
-"""What a fault is: its parameters, and what it does to a response, as steps for the connection."""
+"""A fault: its parameters, and its effect on a response, as steps for the connection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Pause:
 
 @dataclass(slots=True, frozen=True)
 class Close:
-    """Nothing more is sent. ended: the body ends as a complete one does; closed: the connection is closed before the body
-    is complete (FIN); reset: the connection is reset (RST), and what the client has not read may be lost."""
+    """The end of the response.
+
+    ended: the body ends as a complete one does; closed: the connection is closed before the body is complete (FIN); reset:
+    the connection is reset (RST), and what the client has not read may be lost.
+    """
 
     how: Literal["ended", "closed", "reset"]
 
@@ -43,7 +46,7 @@ Header = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class SoFar:
-    """What has passed of one response.
+    """The part of one response that has passed.
 
     error_body: an error in the form of the request's API. tokens: events with tokens; text: the answer's text in them.
     sent_bytes: of all events. struck: the fault has happened. response, sequence: of a Responses stream, the last object and
@@ -85,12 +88,12 @@ class InjectedFault:
 
     @property
     def refusal(self) -> ApiError | None:
-        """What is sent instead of a reply."""
+        """The response that is sent instead of a reply."""
         return None
 
     @property
     def hold_s(self) -> float:
-        """How long the request is kept before the cluster gets it. Cluster time."""
+        """Seconds of cluster time that the request is kept before the cluster gets it."""
         return 0.0
 
     @property
@@ -99,23 +102,23 @@ class InjectedFault:
         return None
 
     def headers(self, headers: Sequence[Header]) -> Sequence[Header]:
-        """The headers of the response. Without content-length, which follows from the body."""
+        """Return the headers of the response, without content-length, which follows from the body."""
         return headers
 
     def begin(self) -> Iterable[Step]:
-        """What happens before the response begins."""
+        """Return the steps before the response begins."""
         return ()
 
     def event(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
-        """What is sent for one event of a streamed reply."""
+        """Yield the steps for one event of a streamed reply."""
         yield event.raw
 
     def whole(self, body: bytes) -> Iterable[Step]:
-        """What is sent for a reply in one piece."""
+        """Yield the steps for a reply in one piece."""
         yield body
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return {name: getattr(self, about.field) for name, about in settings_of(type(self)).items()}
 
 
@@ -139,7 +142,7 @@ class FaultAtToken(InjectedFault):
             yield from self.strike(event, so_far)
 
     def strike(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
-        """What is sent in place of that event."""
+        """Yield the steps in place of that event."""
         raise NotImplementedError
 
 
@@ -148,7 +151,7 @@ class EditedReply(InjectedFault):
     """A fault that changes objects of the reply: each event of a stream, and the body of a reply in one piece."""
 
     def edit(self, data: Any) -> Any:
-        """The object as it is sent, None for an event that is left out. data: a fresh copy."""
+        """Return the object as it is sent, None for an event that is left out. data: a fresh copy."""
         raise NotImplementedError
 
     def event(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
@@ -169,7 +172,7 @@ class EditedReply(InjectedFault):
 
 
 def edited_body(body: bytes, edit: Callable[[Any], Any]) -> bytes:
-    """A body of JSON, edited; one of another form as it is."""
+    """Return a body of JSON, edited; one of another form as it is."""
     try:
         return encoded(edit(json.loads(body)))
     except OTHER_FORM:
@@ -177,5 +180,5 @@ def edited_body(body: bytes, edit: Callable[[Any], Any]) -> bytes:
 
 
 def duration(default: Any, help: str, **about: Any) -> Any:
-    """A parameter in seconds of the cluster's time: at --speed N it takes an Nth of them."""
+    """Declare a parameter in seconds of the cluster's time: at --speed N it takes an Nth of them."""
     return parameter(default, help, **({"least": 0, "most": 86_400} | about))

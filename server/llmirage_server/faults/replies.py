@@ -88,7 +88,7 @@ class RateLimitFault(InjectedFault):
 
 
 def error_of_status(status: int, message: str | None, code: str | None, retry_after_s: float | None = None) -> ApiError:
-    """The error that the OpenAI API sends with a status. retry_after_s: rounded up to whole seconds in Retry-After."""
+    """Return the error of the OpenAI API with a status. retry_after_s: rounded up to whole seconds in Retry-After."""
     kind, usual_code, usual = _SAID.get(status, (INVALID_REQUEST if status < 500 else "server_error", None, _phrase(status)))
     headers = []
     if retry_after_s is not None:

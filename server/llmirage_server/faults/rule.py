@@ -69,7 +69,7 @@ def find_fault(kind: str, *, imports: bool) -> type[InjectedFault] | None:
 
 @dataclass(frozen=True)
 class FaultDescription:
-    """What a list says of a fault. parameters: name and help of each."""
+    """The entry of a fault in a list. parameters: name and help of each."""
 
     kind: str
     summary: str
@@ -79,7 +79,7 @@ class FaultDescription:
 
 
 def described(kind: type[InjectedFault]) -> FaultDescription:
-    """The description of one kind, from its class."""
+    """Return the description of one kind, from its class."""
     summary = " ".join((inspect.getdoc(kind) or "").split())
     return FaultDescription(kind.kind, summary, parameter_texts(kind), kind.example, kind.streams_only)
 
@@ -148,7 +148,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Which requests a fault meets. All that are given must hold."""
+    """The requests that a fault meets. All that are given must hold."""
 
     model: str | None = _condition(
         None, "Model named in the request; `*` stands for anything.", unset="any", check=_long_problem
@@ -174,7 +174,7 @@ class Conditions:
         return self.from_s <= now_s and (self.until_s is None or now_s < self.until_s)
 
     def fit_head(self, subject: Subject) -> bool:
-        """Whether what is known before the body matches."""
+        """Return if what is known before the body matches."""
         if self.endpoint is None:
             asked = subject.method in _WITH_BODY and subject.path in _GENERATE
         else:
@@ -182,7 +182,7 @@ class Conditions:
         return asked and (self.key is None or self.key == subject.key)
 
     def may_stream(self) -> bool:
-        """Whether any endpoint that it names can stream."""
+        """Return if any endpoint that it names can stream."""
         named = self.endpoint
         return named is None or any(_like(ENDPOINTS[name], self._path(named)) for name in _STREAMING)
 
@@ -192,7 +192,7 @@ class Conditions:
 
 
 def _like(text: str, pattern: str) -> bool:
-    """Whether a text fits a pattern in which `*` stands for anything, and nothing else for something."""
+    """Return if a text fits a pattern in which `*` stands for anything, and nothing else for something."""
     return fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
@@ -217,13 +217,13 @@ class FaultRule:
     draws: random.Random = field(default_factory=random.Random)
 
     def begin(self, number: int, seed: int, now_s: float) -> None:
-        """It is in force from now on."""
+        """Put the rule in force."""
         self.number = number
         self.since_s = now_s
         self.draws = random.Random(f"{seed}:{number}")
 
     def fits(self, subject: Subject, now_s: float) -> bool | None:
-        """Whether it may happen to a request; None if that depends on what is not known of it yet."""
+        """Return if it may happen to a request; None if that depends on what is not known of it yet."""
         wanted = self.conditions
         spent = wanted.times is not None and self.happened >= wanted.times
         if spent or not wanted.at(now_s - self.since_s) or not wanted.fit_head(subject):
@@ -244,7 +244,7 @@ class FaultRule:
         return bool(body.get("stream")) or not self.fault.streams_only
 
     def drawn(self) -> bool:
-        """Whether it happens to a request that it fits. Counts those to which it does."""
+        """Return if it happens to a request that it fits. Counts those to which it does."""
         if self.conditions.probability < 1 and self.draws.random() >= self.conditions.probability:
             return False
         self.happened += 1
@@ -261,7 +261,7 @@ class FaultRule:
 
 
 def read_faults_file(path: str) -> list[FaultRule]:
-    """The faults of a file, in order. Raises ConfigError with `file:line: field: problem` for all problems."""
+    """Read the faults of a file, in order. Raises ConfigError with `file:line: field: problem` for all problems."""
     problems: list[str] = []
 
     def report(line: int, place: str, problem: str) -> None:
@@ -285,7 +285,7 @@ def read_faults_file(path: str) -> list[FaultRule]:
 
 
 def read_rules(node: YamlNode, place: str, report: Report, source: str = "", *, imports: bool = False) -> list[FaultRule]:
-    """A list of faults. source: where it stands, for the lists of faults in force. imports: as `find_fault` has it."""
+    """Read a list of faults. source: where it stands, for the lists of faults in force. imports: as `find_fault` has it."""
     if node.items is None:
         report(node.line, place, "must be a list of faults, each such as {kind: status, status: 503}")
         return []
@@ -396,7 +396,7 @@ class _FaultWord(str):
     __slots__ = ()
 
     def typed(self, about: About) -> Any:
-        """Raises ValueError."""
+        """Return the text as a value of the argument's kinds. Raises ValueError."""
         if bool in about.kinds and self.lower() in ("true", "false"):
             return self.lower() == "true"
         return about.parse(str(self))

@@ -73,6 +73,7 @@ def strata(kernels: str, kind: str, engine: str, gpu: str, weights: str, family:
 
 
 def strata_of(deployment: Deployment) -> list[str]:
+    """Return the names of the groups that runs of a deployment belong to, the widest first."""
     model, gpu = deployment.model, deployment.gpu
     measured = gpu.confidence == FITTED_GPU and model.confidence in ("", FITTED_MODEL)
     kind = "moe" if model.moe else "dense"
@@ -81,7 +82,7 @@ def strata_of(deployment: Deployment) -> list[str]:
 
 
 def band_of(deployment: Deployment, concurrency: float | None = None, isl: float | None = None) -> Band:
-    """The band of the narrowest group with measured runs, wider beyond the measured loads.
+    """Return the band of the narrowest group with measured runs, wider beyond the measured loads.
 
     How many typical errors wide: as many as runs of other deployments show where the family was measured in this format on
     this GPU under this engine; else as many as whole families, GPUs and versions do that are left out. A GPU without runs
@@ -114,7 +115,7 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
 
 
 def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:
-    """Whether no measured run tells of the GPU, in words; "": some do."""
+    """Return, in words, that no measured run tells of the GPU; "": some do."""
     _, kind, _, gpu, *_ = strata_of(deployment)[-1].split()
     kinds = {parts[1] for parts in map(str.split, groups) if len(parts) == 4 and parts[3] == gpu}
     if not kinds:
@@ -126,7 +127,7 @@ def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:
 
 
 def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]:
-    """What else of the deployment no measured run had."""
+    """Yield what else of the deployment no measured run had."""
     kind, engine = strata_of(deployment)[3].split()[1:]
     seen = [name.split() for name in groups if len(name.split()) >= 4]
     family = family_of(deployment.model.name)
@@ -141,7 +142,7 @@ def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]
 
 
 def _about(groups: dict[str, Any], known: Sequence[str]) -> str:
-    """Of which runs; the narrow group draws on the wider ones."""
+    """Return the runs in words; the narrow group draws on the wider ones."""
     group, everything = groups[known[-1]], groups[""]
     parts = known[-1].split()
     if not parts:

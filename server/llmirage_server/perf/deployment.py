@@ -31,7 +31,7 @@ _Spec = TypeVar("_Spec")
 
 
 def look_up(find: Callable[[str], _Spec], setting: str, name: str, problems: list[str]) -> _Spec | None:
-    """What `find` finds, or None with its problems added to the list. setting: which one has the name."""
+    """Return what `find` finds, or None with its problems added to the list. setting: the one that has the name."""
     try:
         return find(name)
     except DeploymentError as error:
@@ -40,7 +40,7 @@ def look_up(find: Callable[[str], _Spec], setting: str, name: str, problems: lis
 
 
 def find_draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:
-    """The draft model or head; None where the model drafts for itself, or nothing on the GPUs does."""
+    """Return the draft model or head; None where the model drafts for itself, or nothing on the GPUs does."""
     if speculative is None:
         return None
     if speculative.method == "draft_model":
@@ -58,14 +58,14 @@ def find_draft(speculative: Speculative | None, model: ModelSpec | None, problem
 
 
 def number_problems(**numbers: int | None) -> Iterator[str]:
-    """A sentence for each that is given and below 1."""
+    """Yield a sentence for each that is given and below 1."""
     for name, value in numbers.items():
         if value is not None and value < 1:
             yield f"{name} is {value}, but must be at least 1"
 
 
 def hardware_problems(gpu: GpuSpec, engine: Engine, weights: str, kv_dtype: str) -> Iterator[str]:
-    """What the GPU cannot run, as far as it is known."""
+    """Yield what the GPU cannot run, as far as it is known."""
     if gpu.vendor != "nvidia" and engine.base == "trtllm":
         yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
     if gpu.vendor != "nvidia" and weights == "nvfp4":
@@ -75,7 +75,7 @@ def hardware_problems(gpu: GpuSpec, engine: Engine, weights: str, kv_dtype: str)
 
 
 def moe_backend_problems(backend: str, weights: str, engine: Engine | None, gpu: GpuSpec | None) -> Iterator[str]:
-    """Kernels of experts that nobody measured beside the default, or that the GPU cannot run."""
+    """Yield a sentence for kernels of experts that nobody measured beside the default, or that the GPU cannot run."""
     base = engine.base if engine else ""
     if backend == "marlin":
         fp4 = gpu is not None and gpu.has_fp4
@@ -247,7 +247,7 @@ class Deployment:
         return self.memory.kv_tokens >= self.least_tokens and self.memory.pool_bytes > 0
 
     def _what_would_fit(self) -> str:
-        """The smallest tensor-parallel size that fits, then pipeline size, as the end of a sentence."""
+        """Return the smallest tensor-parallel size that fits, then pipeline size, as the end of a sentence."""
         most = max(self.gpu.link_gpus, self.parallel.tp)
         for tp in range(self.parallel.tp + 1, most + 1):
             if self._with(replace(self.parallel, tp=tp)):
@@ -259,7 +259,7 @@ class Deployment:
         return f"no tp up to {most} fits: use a smaller weight format or a GPU with more memory"
 
     def _with(self, parallel: Parallelism) -> bool:
-        """Whether another split works and fits."""
+        """Return if another split works and fits."""
         other = replace(self, parallel=parallel)
         return not parallelism_problems(self.model, parallel, self.weight_dtype) and other._fits()
 
@@ -285,7 +285,7 @@ class Deployment:
 
     @property
     def confidence(self) -> str:
-        """How far to trust the times: whether this GPU's kernels were measured."""
+        """The confidence in the times: if this GPU's kernels were measured."""
         return self.gpu.confidence
 
     @property
@@ -307,8 +307,10 @@ class Deployment:
 
     @cached_property
     def memory(self) -> MemoryBudget:
-        """Where the memory of each GPU goes, in the pipeline stage with the least room; kv_tokens are those of one scheduler
-        (each attention data-parallel rank has as many)."""
+        """The memory of each GPU in the pipeline stage with the least room.
+
+        kv_tokens are those of one scheduler (each attention data-parallel rank has as many).
+        """
         stages = split_layers(self.model, self.parallel.pp)
         budgets = [self._stage_memory(i, replace(self.model, groups=groups)) for i, groups in enumerate(stages)]
         return min(budgets, key=lambda b: (b.kv_tokens, b.pool_bytes))
@@ -343,11 +345,11 @@ class Deployment:
 
     @property
     def aligned_chunks(self) -> bool:
-        """Whether chunks of prompts end where the engine stores recurrent states."""
+        """If chunks of prompts end where the engine stores recurrent states."""
         return self.engine.scheduler == "vllm" and self.model.linear_layers > 0
 
     def step_model(self) -> GroupStepModel:
-        """How long a step of this instance takes, by the performance model that was asked for."""
+        """Return the step times of this instance, by the performance model that was asked for."""
         if self.perf_model == "silicon":
             from llmirage_server.perf.steps import silicon
 
@@ -393,7 +395,7 @@ class Deployment:
         return self.step_model().step_s([], [context_tokens]) / gained
 
     def describe(self) -> str:
-        """One line for a banner."""
+        """Return one line for a banner."""
         plain = self.parallel.pp * self.parallel.dp == 1  # the number of GPUs says the rest
         sizes = (replace(self.parallel, tp=1) if plain else self.parallel).describe()
         split = f", {sizes}" if sizes else ""

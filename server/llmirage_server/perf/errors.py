@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class DeploymentError(ValueError):
-    """What was asked for cannot work. `problems` has one sentence for each reason, written for the user."""
+    """A deployment that cannot work. `problems` has one sentence for each reason, written for the user."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         problems = [problems] if isinstance(problems, str) else problems

@@ -1,4 +1,4 @@
-"""Where the memory of one GPU goes, and how many tokens of KV cache are left."""
+"""The budget of one GPU's memory, and the tokens of KV cache that are left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryBudget:
 
     @property
     def usable_bytes(self) -> int:
-        """What the engine may use."""
+        """Bytes that the engine may use."""
         return self.gpu_bytes - self.unused_bytes
 
     @property
@@ -55,22 +55,25 @@ class MemoryBudget:
 
     @property
     def kv_bytes(self) -> int:
-        """What is left for keys and values of whole contexts; negative when there is no room."""
+        """Bytes left for keys and values of whole contexts; negative when there is no room."""
         if self.tokens_override is not None:
             return self.tokens_override * self.kv_bytes_per_token
         return self.pool_bytes - self.fixed_bytes
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of KV cache of one scheduler: a tensor-parallel rank holds its share of each token, so one rank's room is
-        that of all; attention data-parallel ranks have as much each."""
+        """Tokens of KV cache of one scheduler.
+
+        A tensor-parallel rank holds its share of each token, so one rank's room is that of all; attention data-parallel
+        ranks have as much each.
+        """
         if self.tokens_override is not None:
             return self.tokens_override
         # where no layer keeps anything per token, memory never runs out of tokens: sequences do
         return max(0, self.kv_bytes // max(1, self.kv_bytes_per_token))
 
     def describe(self) -> str:
-        """The sum, a line each, in GiB."""
+        """Return the sum, a line each, in GiB."""
         pool = "KV cache" if self.tokens_override is None else "KV cache as given"
         lines = [
             (self.gpu_bytes, "memory of the GPU"),
@@ -210,7 +213,7 @@ def activation_bytes_per_rank(
 
 
 def _layers_bytes(model: ModelSpec, parallel: Parallelism, engine: Engine, t: int) -> int:
-    """Of `t` tokens of each rank, without the logits.
+    """Return the bytes of `t` tokens of each rank, without the logits.
 
     Residual and hidden states live through the step; beside them, one at a time, the attention block's (q, k, v, output), an
     MLP's (gate, up, product) or the experts': per token and chosen expert gate and up or output, and the product.

@@ -1,4 +1,4 @@
-"""How a model is split over the GPUs of an instance, which splits work, and a sentence for each that does not."""
+"""Splits of a model over the GPUs of an instance, and a sentence for each that does not work."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Parallelism:
 
     @property
     def is_wide(self) -> bool:
-        """Whether attention data-parallel ranks of several nodes share whole experts: wide expert parallelism.
+        """If attention data-parallel ranks of several nodes share whole experts: wide expert parallelism.
 
         Nobody gathers all tokens then; vLLM and SGLang are told to use DeepEP.
         """
         return self.dp > 1 and self.ep == self.stage_gpus > NODE_GPUS
 
     def crosses_nodes(self, stage: int, gpu: GpuSpec) -> bool:
-        """Whether the hand-over from this stage to the next leaves a domain of GPUs joined by the fast link."""
+        """Return if the hand-over from this stage to the next leaves a domain of GPUs joined by the fast link."""
         first, last = stage * self.stage_gpus, (stage + 2) * self.stage_gpus - 1
         return first // gpu.link_gpus != last // gpu.link_gpus
 
     def describe(self) -> str:
-        """The sizes above 1, as in "tp 4, ep 4"; "" on one GPU."""
+        """Return the sizes above 1, as in "tp 4, ep 4"; "" on one GPU."""
         return ", ".join(f"{name} {size}" for name in ("tp", "pp", "dp", "ep") if (size := getattr(self, name)) > 1)
 
 
@@ -62,7 +62,7 @@ ONE_GPU = Parallelism()
 
 
 def split_layers(model: ModelSpec, stages: int) -> list[tuple[LayerGroup, ...]]:
-    """The layers of each pipeline stage, as groups.
+    """Return the layers of each pipeline stage, as groups.
 
     Counts are those of vLLM's `get_pp_indices`: equal, and what is left over goes to the stages before the last, one each
     from the back, since the last has lm_head. Groups that lead the model come first, the others are mixed evenly.

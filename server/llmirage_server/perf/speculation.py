@@ -45,7 +45,7 @@ def chances(rate: float, drafts: int) -> list[float]:
 
 
 def rate_of_length(length: float, drafts: int) -> float:
-    """The acceptance rate with which a step brings `length` tokens on average, the model's own included."""
+    """Return the acceptance rate with which a step brings `length` tokens on average, the model's own included."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -54,14 +54,14 @@ def rate_of_length(length: float, drafts: int) -> float:
 
 
 def length_problem(length: float, drafts: int) -> str | None:
-    """What is wrong with an acceptance length, as the end of a sentence."""
+    """Return the problem with an acceptance length, as the end of a sentence."""
     return (
         None if 1 <= length <= 1 + drafts else f"must be from 1 to {1 + drafts} with {drafts} draft tokens, not {length:g}"
     )
 
 
 def rates_problem(rates: Sequence[float], drafts: int) -> str | None:
-    """What is wrong with acceptance rates by position, as the end of a sentence."""
+    """Return the problem with acceptance rates by position, as the end of a sentence."""
     if len(rates) != drafts:
         return f"must be as many as num_speculative_tokens: {drafts}, not {len(rates)}"
     if any(after > before for before, after in pairwise(rates)):
@@ -70,7 +70,7 @@ def rates_problem(rates: Sequence[float], drafts: int) -> str | None:
 
 
 def with_published_acceptance(speculative: Speculative, model: ModelSpec) -> Speculative:
-    """The same with what was measured for the model, method and number of draft tokens, if somebody has published it.
+    """Return the same with the published measurement for the model, method and number of draft tokens, if there is one.
 
     Lengths of other numbers of draft tokens lie on the line between their neighbours. Outside, the acceptance rate of the
     nearest one counts.

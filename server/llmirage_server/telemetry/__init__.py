@@ -1,1 +1,1 @@
-"""What the server measures of itself."""
+"""Measurements of the server itself."""

@@ -22,11 +22,11 @@ class ClientConnection:
         self._blocked_s = 0.0
 
     def blocked(self, at_s: float) -> None:
-        """What was sent is not read: the buffers are full, and the server has to wait."""
+        """Note that the buffers are full, because the client does not read, and the server has to wait."""
         self._blocked_since_s = at_s
 
     def unblocked(self, at_s: float) -> None:
-        """The buffers take bytes again."""
+        """Note that the buffers take bytes again."""
         self._blocked_s = self.longest_block_s(at_s)
         self._blocked_since_s = None
 
@@ -35,6 +35,6 @@ class ClientConnection:
         self.unblocked(at_s)
 
     def longest_block_s(self, now_s: float) -> float:
-        """The longest time for which nothing could be sent."""
+        """Return the longest time for which nothing could be sent."""
         since_s = self._blocked_since_s
         return self._blocked_s if since_s is None else max(self._blocked_s, now_s - since_s)

@@ -87,18 +87,18 @@ class JournalEntry:
 
     @property
     def caller(self) -> tuple[str | bytes, ...]:
-        """Who asked: address, API key and program. It has secrets in it and is not for showing."""
+        """The client by address, API key and program. It has secrets in it and is not for showing."""
         given = dict(self._headers)
         return (self.client[0] if self.client else "", *[given.get(name, b"") for name in _OF_CALLER])
 
     def kept(self, body: bytes) -> bytes:
-        """The body, which the entry keeps if its journal wants bodies."""
+        """Set the body, which the entry keeps if its journal wants bodies."""
         if self.body is not None:
             self.body = body
         return body
 
     def header(self, name: bytes) -> bytes | None:
-        """A header as it was sent. name: in lower case."""
+        """Return a header as it was sent. name: in lower case."""
         return next((value for given, value in self._headers if given == name), None)
 
     @property
@@ -139,7 +139,7 @@ class JournalEntry:
         self.calls = tuple(calls[:MOST_ITEMS])
 
     def shown(self) -> dict[str, Any]:
-        """The entry as JSON data."""
+        """Return the entry as JSON data."""
         return {
             "number": self.number,
             "at_s": round(self.at_s, 6),
@@ -218,7 +218,7 @@ _BY_PART = ("path", "rule", "fault")
 
 
 def cut(text: str) -> str:
-    """A text of at most MOST_CHARACTERS; the end of a longer one says how long it was."""
+    """Return a text of at most MOST_CHARACTERS; the end of a longer one says how long it was."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
@@ -255,7 +255,7 @@ def access_line(entry: JournalEntry) -> str:
 
 
 def _plain(text: str) -> str:
-    """What a client sent, on one line: control characters, quotes and spaces as escapes."""
+    """Return a client's text on one line: control characters, quotes and spaces as escapes."""
     if text.isprintable() and text.isascii() and '"' not in text and " " not in text:
         return text
     return text.encode("unicode_escape").decode("ascii").replace('"', "%22").replace(" ", "%20")

@@ -78,7 +78,7 @@ _TOKENS = tuple(one_two_five(1_000_000))
 
 
 def _draft_counters(each: Literal["instance", "model"]) -> Iterator[MetricFamily]:
-    """What vLLM and TensorRT-LLM both tell."""
+    """Yield the families that vLLM and TensorRT-LLM share."""
     for name, help, value in (
         ("draft", "Draft tokens.", lambda at: at.steps.draft_tokens),
         ("accepted", "Accepted draft tokens.", lambda at: at.steps.accepted_tokens),

@@ -61,7 +61,7 @@ class PrometheusMetrics:
 
     @property
     def generated_tokens(self) -> int:
-        """Of requests that have ended."""
+        """Generated tokens of requests that have ended."""
         return sum([engine.counts["generation_tokens"] for engine in self._engines.values()])
 
     def exposition(
@@ -133,7 +133,7 @@ class PrometheusMetrics:
 
 
 def pacing_exposition(pacing: Pacing) -> str:
-    """What the server itself takes, in Prometheus's text format."""
+    """Return the server's own use of resources, in Prometheus's text format."""
     lines: list[str] = []
     for name, help, histogram in (
         ("front_end_seconds", "From the arrival of a request until the simulated cluster has it.", pacing.front_end),
@@ -148,7 +148,7 @@ def pacing_exposition(pacing: Pacing) -> str:
 
 
 def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_bytes: Mapping[str, int]) -> Iterator[str]:
-    """What no engine has a name for."""
+    """Yield the lines of families that no engine has a name for."""
     yield from _head("llmirage:instances", "gauge", "Instances by what they are: up, starting, draining or down.")
     found = Counter((model, state.state) for (model, _), state in states.items())
     for model in dict.fromkeys(model for model, _ in states):
@@ -164,7 +164,7 @@ def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_byte
 
 
 def _tier_lines(states: Mapping[Engine, InstanceSnapshot]) -> Iterator[str]:
-    """Of instances that keep KV outside their GPUs, or share a store of it."""
+    """Yield the lines of instances that keep KV outside their GPUs, or share a store of it."""
     if not any(state.tiers for state in states.values()):
         return
     for name, help in (
@@ -189,7 +189,7 @@ def _begun(request: Request) -> dict[str, int]:
 
 
 def _tokens_per_s(request: Request, now_s: float) -> float:
-    """Of a request since its first token; NaN is not above anything."""
+    """Return the tokens per second of a request since its first token; 0 for one that is done."""
     done = request.produced >= request.output_tokens
     taken_s = now_s - request.first_token_s
     return (request.produced - 1) / taken_s if taken_s > 0 and not done else 0.0

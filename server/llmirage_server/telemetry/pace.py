@@ -20,8 +20,10 @@ logger = logging.getLogger("llmirage")
 
 
 class LoopWatch:
-    """Wakes up at fixed times. A wake-up that comes more than 0.1 s late is a block, if this process has computed for 0.1 s
-    meanwhile: else the machine had no processor for it.
+    """A watch that wakes up at fixed times.
+
+    A wake-up that comes more than 0.1 s late is a block, if this process has computed for 0.1 s meanwhile: else the machine
+    had no processor for it.
 
     blocks: how many there were; longest_s: how late the latest was.
     """
@@ -63,7 +65,7 @@ class LoopWatch:
         self._wait()
 
     def exposition(self) -> str:
-        """The counts in Prometheus's text format 0.0.4."""
+        """Return the counts in Prometheus's text format 0.0.4."""
         return (
             "# HELP llmirage:event_loop_blocks_total Times that the event loop was held up for more than 0.1 s.\n"
             "# TYPE llmirage:event_loop_blocks_total counter\n"
@@ -75,7 +77,7 @@ class LoopWatch:
 
 
 class SentTimes:
-    """Of the first and the last token of a stream; those before the first that shows do not count. Cluster time."""
+    """Times of the first and the last token of a stream; those before the first that shows do not count. Cluster time."""
 
     __slots__ = ("_driver", "_first_due_s", "_first_sent_s", "_gaps", "_last_sent_s")
 
@@ -85,7 +87,7 @@ class SentTimes:
         self._gaps = 0  # between tokens, from the first that shows on
 
     def first_shows(self, request: Request, place: int, written: bool) -> None:
-        """The first token that shows came with the last step. place: in the reply; written: it has left, too."""
+        """Note that the first visible token came with the last step. place: in the reply; written: it has left, too."""
         if math.isnan(self._first_due_s):
             self._first_due_s = self._driver.cluster.reached_s if place else request.first_token_s
             self._gaps = request.output_tokens - 1 - place

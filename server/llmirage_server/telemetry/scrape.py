@@ -1,4 +1,4 @@
-"""What is known of instances at a scrape of /metrics: what ended there, what is under way, and their state."""
+"""Instances at a scrape of /metrics: requests that ended there and that are under way, and their state."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ class Standing:
         self._ended = ended
 
     def with_others(self, others: Sequence[Standing]) -> Standing:
-        """This and others as one."""
+        """Return this and others as one."""
         every = (self, *others)
         begun = {name: sum([at.begun.get(name, 0.0) for at in every]) for name in self.begun}
         return Standing([one for at in every for one in at._ended], begun, [one for at in every for one in at.states])
 
     @cached_property
     def ended(self) -> Counter[str]:
-        """Of requests that have ended, as `EngineMetrics.counts`."""
+        """Counts of requests that have ended, as `EngineMetrics.counts`."""
         return sum((engine.counts for engine in self._ended), Counter[str]())
 
     @property
@@ -142,7 +142,7 @@ class Standing:
         return {reason: self.ended[reason] for reason in REASONS}
 
     def so_far(self, name: str) -> float:
-        """Of requests that have ended or are under way."""
+        """Return the count over requests that have ended or are under way."""
         return self.ended[name] + self.begun.get(name, 0.0)
 
     def histogram(self, measure: str, bounds: Sequence[float]) -> PrometheusHistogram:
@@ -156,12 +156,12 @@ class Standing:
 
     @cached_property
     def steps(self) -> StepCounts:
-        """What their steps brought."""
+        """Counts of the steps of all instances."""
         return sum([state.steps for state in self.states if state.steps is not None], StepCounts())
 
     @property
     def speculates(self) -> bool:
-        """Whether anybody drafts."""
+        """If any instance drafts."""
         return len(self.steps.by_accepted) > 1
 
     @property

@@ -106,7 +106,7 @@ def judge(entries: Iterable[JournalEntry], now_s: float, unused_s: float = UNUSE
 
 
 def _calls(entries: Iterable[JournalEntry]) -> list[list[_Retry]]:
-    """The retries of each call that was retried.
+    """Return the retries of each call that was retried.
 
     A retry has method, path, body, caller and Idempotency-Key of a request that has failed before. Where several have, it
     is that of the oldest that was not retried yet.
@@ -134,7 +134,7 @@ def _calls(entries: Iterable[JournalEntry]) -> list[list[_Retry]]:
 
 
 def _first_failed(calls: list[list[JournalEntry]], again: JournalEntry, count: bytes | None) -> list[JournalEntry] | None:
-    """The requests of the first call of which this may be a retry. Calls that nothing can retry any more are dropped."""
+    """Return the requests of the first call of which this may be a retry. Calls beyond any retry are dropped."""
     calls[:] = [attempts for attempts in calls if not _over(attempts[-1], again.arrived_s)]
     for attempts in calls:
         failed = attempts[-1]
@@ -164,7 +164,7 @@ def _refused(entry: JournalEntry) -> bool:
 
 
 def _advised_s(entry: JournalEntry) -> float | None:
-    """The shortest wait that the headers of a refusal allow, None if they tell none in seconds."""
+    """Return the shortest wait that the headers of a refusal allow, None if they tell none in seconds."""
     told = []
     for name, value in entry.advice:
         with_unit = {b"retry-after": 1.0, b"retry-after-ms": 0.001}.get(name.lower())

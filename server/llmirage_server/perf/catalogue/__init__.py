@@ -1,1 +1,1 @@
-"""What is known of GPUs, models and engines: the package's data, and the user's own."""
+"""GPUs, models and engines: the package's data, and the user's own."""

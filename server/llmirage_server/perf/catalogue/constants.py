@@ -1,4 +1,4 @@
-"""What real kernels of a GPU reach under a serving engine: the fitted numbers of the performance model, and their origin.
+"""The efficiency of a GPU's kernels under a serving engine: the fitted numbers of the performance model, and their origin.
 
 A fit is a small set of constants of one operation (say, GEMM) in one number format, found on a table of measured kernels.
 The data files hold one GPU each; `class_nvlink.json` and `class_pcie.json` hold fits on all the GPUs of a kind pooled, which
@@ -128,7 +128,7 @@ _MEASURED_PCIE = ("rtx_pro_6000_server", "l40s")
 
 
 def _pcie_sources(link_bytes_per_s: float) -> list[tuple[str, Table]]:
-    """The tables of the measured PCIe card whose link is nearest in speed."""
+    """Return the tables of the measured PCIe card whose link is nearest in speed."""
 
     def distance(name: str) -> float:
         return abs(math.log(find_gpu(name).link_bytes_per_s / link_bytes_per_s))

@@ -11,7 +11,7 @@ ExpertKernels = Literal["", "marlin", "cutlass"]
 
 @dataclass(frozen=True, slots=True)
 class WeightDtype:
-    """How the matrix weights of a model are stored and multiplied."""
+    """Storage and multiplication of the matrix weights of a model."""
 
     name: str
     weight_bytes: float  # per weight, block scales included

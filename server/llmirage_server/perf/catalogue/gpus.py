@@ -73,7 +73,7 @@ class GpuSpec:
 
 
 def transferred(whose: str, within_percent: int) -> str:
-    """The confidence of a GPU whose kernels were not measured."""
+    """Return the confidence of a GPU whose kernels were not measured."""
     return f"transferred: {whose}; about {within_percent} % band"
 
 

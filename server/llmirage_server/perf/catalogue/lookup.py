@@ -100,7 +100,7 @@ def _plain(name: str) -> str:
 
 
 def _near(name: str, names: Mapping[str, str]) -> str:
-    """ "did you mean ..." with up to three entries; "" when none is near.
+    """Return "did you mean ..." with up to three entries; "" when none is near.
 
     Near are, in this order: entries whose own name holds `name`, those with another name that does, and those with a name
     that is spelled like it.
@@ -144,7 +144,7 @@ def _model(full: str) -> ModelSpec:
 
 @cache
 def _checkpoint(name: str) -> ModelSpec:
-    """A model as it was published in another weight format."""
+    """Return a model as it was published in another weight format."""
     file = _models()
     full, weights = next((full, of[name]) for full in file.names if name in (of := file.checkpoints(full)))
     return replace(_model(full), native_weights=weights)

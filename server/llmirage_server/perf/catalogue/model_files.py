@@ -59,7 +59,7 @@ def _group(entry: Mapping[str, Any]) -> LayerGroup:
 
 
 def _block(block: type[Any]) -> Key:
-    """The keys of a block are the fields of its class; those without a default are needed."""
+    """Return the keys of a block: the fields of its class, of which those without a default are needed."""
     return Key(keys={field.name: _field(field) for field in fields(block)})
 
 
@@ -95,8 +95,10 @@ MODEL_KEYS: dict[str, Key] = {
 
 
 def model_from_file(path: str) -> ModelSpec:
-    """Read a model file, whose keys are those of MODEL_KEYS. Raises DeploymentError with every problem, each with file, line
-    and key."""
+    """Read a model file, whose keys are those of MODEL_KEYS.
+
+    Raises DeploymentError with every problem, each with file, line and key.
+    """
     about = "a model file is a list of `key: value` lines, such as `hidden: 4096`"
     entry, lines = read_own(path, MODEL_KEYS, about)
     problems: list[str] = []

@@ -50,7 +50,7 @@ class ModelSpec:
 
     @property
     def has_mla(self) -> bool:
-        """Whether any layer has multi-head latent attention."""
+        """If any layer has multi-head latent attention."""
         return any(isinstance(group.attention, Mla) for group in self.groups)
 
     @property
@@ -112,8 +112,10 @@ class ModelSpec:
 
     @property
     def forgetful(self) -> tuple[LayerGroup, ...]:
-        """Groups that keep a window of the context. Where every group slides none counts: what an instance holds is told in
-        tokens, which would mean nothing."""
+        """Groups that keep a window of the context.
+
+        Where every group slides none counts: what an instance holds is told in tokens, which would mean nothing.
+        """
         kept = any(group.attention.cache_bytes(1) for group in self.groups if group.attention and not _window(group))
         return tuple(group for group in self.groups if _window(group)) if kept else ()
 

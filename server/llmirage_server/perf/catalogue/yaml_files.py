@@ -39,7 +39,7 @@ class DataFile:
         return list(self._bodies)
 
     def head(self) -> dict[str, Any]:
-        """What stands before the entries."""
+        """Return the content before the entries."""
         head: dict[str, Any] = yaml.load(self._head, Loader=_Loader) or {}
         return head
 
@@ -73,7 +73,7 @@ def _listed(pattern: re.Pattern[str], body: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What may stand behind a key: a value, a mapping of `keys`, or (`items`) a list of such mappings."""
+    """The content of a key: a value, a mapping of `keys`, or (`items`) a list of such mappings."""
 
     problem: Callable[[Any], str] = lambda value: ""  # of the value; "" where nothing is wrong with it
     keys: Mapping[str, Key] | None = None
@@ -85,7 +85,7 @@ Line = tuple[str | int, ...]  # the way to a value: keys, and indices of lists
 
 
 def is_yaml_path(name: str) -> bool:
-    """Whether a name is that of a YAML file."""
+    """Return if a name is that of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -183,32 +183,32 @@ def _dotted(way: Line) -> str:
 
 
 def whole(value: Any) -> str:
-    """A positive integer."""
+    """Return the problem with a value that is no positive integer."""
     return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "must be a positive integer"
 
 
 def natural(value: Any) -> str:
-    """An integer of 0 or more."""
+    """Return the problem with a value that is no integer of 0 or more."""
     good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return "" if good else "must be an integer of 0 or more"
 
 
 def positive(value: Any) -> str:
-    """A positive number."""
+    """Return the problem with a value that is no positive number."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
     return "" if good else "must be a positive number"
 
 
 def truth(value: Any) -> str:
-    """true or false."""
+    """Return the problem with a value that is neither true nor false."""
     return "" if isinstance(value, bool) else "must be true or false"
 
 
 def text(value: Any) -> str:
-    """Some text."""
+    """Return the problem with a value that is no text."""
     return "" if isinstance(value, str) and value.strip() else "must be text"
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
-    """One of these words."""
+    """Return a check that a value is one of these words."""
     return lambda value: "" if value in choices else f"must be one of {', '.join(choices)}"

@@ -1,4 +1,4 @@
-"""What all serving engines have in common: the fields that a user may change, and the rules that an engine may replace."""
+"""A serving engine: the fields that a user may change, and the rules that an engine may replace."""
 
 from __future__ import annotations
 

@@ -130,12 +130,15 @@ def _from_file(file: Path) -> Engine:
 
 
 def gpu_names() -> list[str]:
+    """Return the names of GPUs that the command line completes."""
     return [gpu.key for gpu in list_gpus()]
 
 
 def model_names() -> list[str]:
+    """Return the names of models that the command line completes."""
     return [model.name for model in list_models()]
 
 
 def engine_names() -> list[str]:
+    """Return the names of engines that the command line completes."""
     return [engine.name for engine in list_engines()]

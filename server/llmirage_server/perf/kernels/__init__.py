@@ -1,1 +1,1 @@
-"""How long one kernel takes: a module for each family of operations."""
+"""The time of one kernel: a module for each family of operations."""

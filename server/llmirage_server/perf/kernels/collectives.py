@@ -53,7 +53,7 @@ class _Collective:
 
 
 def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
-    """The path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
+    """Return the path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
     if ranks == 1:
         return _Path(0.0, 0.0), _Path(0.0, 0.0)
     if not gpu.peer_to_peer:
@@ -70,7 +70,7 @@ def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: floa
 
 
 def _domains(gpu: GpuSpec, ranks: int) -> tuple[int, int]:
-    """Ranks in one link domain, and domains."""
+    """Return the ranks in one link domain, and the number of domains."""
     near = min(ranks, gpu.link_gpus)
     return near, -(-ranks // near)
 
@@ -137,7 +137,7 @@ def between_domains(
     per_token: int,
     value_bytes: float,
 ) -> TokenKernel:
-    """dispatch or combine for ranks of several link domains.
+    """Return dispatch or combine for ranks of several link domains.
 
     A token goes over the network once for each of its experts (low latency), or once for each domain, whose link passes it
     on (throughput); link and network work at the same time. DeepEP's own figures, H800 with 50 GB/s cards, EP64: 173 us for

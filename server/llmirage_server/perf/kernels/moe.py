@@ -21,7 +21,7 @@ _CHOOSING = 4  # up to so many pairs an expert, tokens choose one by one
 
 
 class BusiestRank(NamedTuple):
-    """What the busiest rank gets, at growing counts of tokens; none of the three ever falls."""
+    """The busiest rank's share, at growing counts of tokens; none of the three ever falls."""
 
     tokens: tuple[float, ...]
     pairs: tuple[float, ...]  # (token, expert) pairs
@@ -78,7 +78,7 @@ def _popularity(uniform: npt.NDArray[np.float64], skew: float, low: float, high:
 
 @lru_cache(maxsize=128)
 def tabled_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKEW) -> BusiestRank:
-    """As the collector of the op tables deals out its tokens."""
+    """Return the busiest rank as the collector of the op tables deals out its tokens."""
     if skew <= 0 or experts == 1:
         local = experts / ep
         share = per_token / ep

@@ -74,7 +74,7 @@ def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
 
 
 def _index(s: Setting, index: SparseIndex | None, q_width: int, calls: int) -> list[Op]:
-    """The choice of keys by a sparse index, which every rank repeats; nothing where a layer uses another's choice."""
+    """Return the choice of keys by a sparse index, which every rank repeats; nothing where a layer uses another's choice."""
     if index is None or not index.heads:
         return []
     scores = attention.indexer_prefill(s.gpu, s.constants, index.heads, index.head_dim)

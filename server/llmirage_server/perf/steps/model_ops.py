@@ -70,7 +70,7 @@ def dense_ops(s: Setting, name: str, block: Dense, calls: int) -> list[TokenOp]:
 
 
 def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
-    """The sum of the partial outputs of tensor-parallel ranks, in bf16; width 0: that of the model."""
+    """Return the sum of the partial outputs of tensor-parallel ranks, in bf16; width 0: that of the model."""
     tp = s.parallel.tp
     if tp == 1:
         return []
@@ -82,7 +82,7 @@ _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
 
 def _experts(s: Setting, block: Moe, calls: int) -> Op:
-    """The routed experts. In 8 bits they run with scales per tensor or per block of weights, whichever is the faster kernel.
+    """Return the routed experts, in 8 bits with scales per tensor or per block of weights, whichever kernel is faster.
 
     Most fp8 checkpoints of mixtures (Qwen3, MiniMax-M2, GLM, DeepSeek) come with block scales. Kernels of vLLM 0.24 for
     scales per tensor were measured at a tenth of the bandwidth on Hopper, 2 to 2.5 times slower than bf16: nobody serves so.
@@ -109,7 +109,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
 
 
 def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
-    """How tokens get to the experts' ranks, and the sums back.
+    """Return the messages that bring tokens to the experts' ranks, and the sums back.
 
     Under tensor parallelism every rank has every token already, and one all-reduce joins what the ranks' experts (or slices)
     made. Attention data-parallel ranks have their own tokens: either all of them are gathered and the results reduced and
@@ -144,7 +144,7 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
 
 
 def _sent_bytes(s: Setting) -> float:
-    """An activation on its way to the experts: quantized before it is sent, but for block scales, which the kernel makes."""
+    """Return the bytes of an activation sent to experts: quantized, but for block scales, which the kernel makes."""
     dtype = s.formats.experts
     return dtype.activation_bytes if dtype.name in ("fp8", "nvfp4") else 2.0
 
@@ -180,7 +180,7 @@ def _fused_norm_tokens(s: Setting) -> float:
 
 
 def embedding_ops(s: Setting) -> list[Op]:
-    """The table's rows of all tokens; its vocabulary is sharded over the tensor-parallel ranks, so they are summed."""
+    """Return the table's rows of all tokens, summed, as its vocabulary is sharded over the tensor-parallel ranks."""
     return [s.elementwise("embedding", 1, 4.0 * s.hidden), *all_reduce(s, 1)]
 
 

@@ -65,7 +65,7 @@ Op = TokenOp | PrefillOp | DecodeOp
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how the layers of one model run."""
+    """The GPUs, engine and formats with which the layers of one model run."""
 
     gpu: GpuSpec
     constants: Constants
@@ -83,13 +83,13 @@ class Setting:
         return self.parallel.is_wide
 
     def kernels(self, parts: int) -> int:
-        """Return how many kernels so many elementwise operations are that follow each other."""
+        """Return the kernels that `parts` elementwise operations in a row are."""
         return 1 if self.engine.compiles else parts
 
     def gemm(
         self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None
     ) -> TokenOp:
-        """A projection of `k` values to `n`.
+        """Return a projection of `k` values to `n`.
 
         fp8 stands for checkpoints with static scales of activations (NVIDIA ModelOpt, llm-compressor), which engines apply
         in the kernel before: TensorRT-LLM always, vLLM by its fusion passes.
@@ -108,7 +108,7 @@ class Setting:
         fused_tokens: float = 0.0,
         launches: int = 1,
     ) -> TokenOp:
-        """A kernel that reads and writes so many bytes for each token; up to `fused_tokens` another kernel does it.
+        """Return a kernel that reads and writes `bytes_per_token`; up to `fused_tokens` another kernel does it.
 
         launches: kernels that it is without a CUDA graph; within one they overlap.
         """
@@ -128,7 +128,7 @@ _KINDS = (
 
 @cache
 def operation_kind(operation: str) -> str:
-    """The group of an operation. What is in no other is a matrix product."""
+    """Return the group of an operation; one in no other is a matrix product."""
     name = operation.removeprefix("draft ")
     for kind, words in _KINDS:
         if kind == _OTHER:

@@ -40,7 +40,7 @@ _CONTEXT_GRAIN = 16
 
 
 class EngineHandle(Protocol):
-    """What we use of aiconfigurator_core.sdk.engine.EngineHandle 0.12; times in milliseconds."""
+    """The part in use of aiconfigurator_core.sdk.engine.EngineHandle 0.12; times in milliseconds."""
 
     def mixed_step_breakdown(
         self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
@@ -169,7 +169,7 @@ def _bundled_model(name: str, aliases: Sequence[str], package: Path) -> str:
 
 
 def _plain(name: str) -> str:
-    """A model's name without organisation and without what does not change its shape (format, tuning, date)."""
+    """Return a model's name without organisation, format, tuning and date, which do not change its shape."""
     short = re.split(r"/|--", name)[-1].casefold()
     short = re.sub(r"^meta-|[-_](instruct|thinking|chat|base|fp8|nvfp4|bf16|v0\.1|\d{4})(?=[-_]|$)", "", short)
     return short.replace("llama-3.3", "llama-3.1")

@@ -31,13 +31,13 @@ DecodeArguments = tuple[int, float, float]
 
 
 def decode_load(sequences: int, context_sum: int, longest: int, clipped: tuple[int, ...] = ()) -> DecodeLoad:
-    """Of at least one sequence, from sums over the contexts. clipped: what the windows add."""
+    """Return the load of at least one sequence, from sums over the contexts. clipped: numbers that the windows add."""
     pages = sequences, context_sum // sequences // MEAN_TOKENS, longest // LONGEST_TOKENS
     return pages + clipped if clipped else pages
 
 
 def decode_load_of(contexts: Sequence[int], windows: Sequence[int]) -> DecodeLoad:
-    """The same from the contexts themselves. windows: of the model's decode attention, the narrowest first."""
+    """Return the same from the contexts themselves. windows: of the model's decode attention, the narrowest first."""
     if not contexts:
         return ()
     clipped: list[int] = []
@@ -122,7 +122,7 @@ class Memo(dict[_Key, _Value]):
 
 
 def rank_counts(queries: int) -> Memo[tuple[Chunks, int], RankCounts]:
-    """The counts of batches by their prompt chunks and their number of decoding sequences."""
+    """Return the counts of batches by their prompt chunks and their number of decoding sequences."""
     return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), _PROMPTS)
 
 
@@ -195,7 +195,7 @@ class Stage:
         return seconds
 
     def _slowed(self, new: int) -> float:
-        """What so many prompt tokens in a step add to the time of their kernels, as a share of it."""
+        """Return the share that `new` prompt tokens in a step add to the time of their kernels."""
         return self._slower * new / (new + _HALF_SLOWED)
 
     def rank_s(self, load: RankCounts, decoding: DecodeLoad) -> float:
@@ -209,7 +209,7 @@ class Stage:
         return self._decodes_before_s[load[0]] + self._find_decodes(load)
 
     def _find_before(self, load: RankCounts) -> float:
-        """What is done for all tokens and sequences, then for the prompt chunks alone."""
+        """Return the seconds for all tokens and sequences, and for the prompt chunks alone."""
         seconds = self._tokens_s[load.tokens] + (self._rows_s[load.rows] + self._sequences_s[load.sequences])
         if load.new:
             prompts_s = self._new_s[load.new] + self._expanded_s[load.new + load.context]
@@ -296,7 +296,7 @@ class Stage:
                 yield op, decodes[op.window], op.mixed if load.new else 1.0
 
     def _slowed_kernel(self, op: TokenOp, count: int, prompts: int, new: int) -> float:
-        """By how much a kernel is slower for `count` tokens, some of them of prompts, in a step with `new` prompt tokens."""
+        """Return the slowdown of a kernel for `count` tokens, some of prompts, in a step with `new` prompt tokens."""
         if not prompts or not self._slower or not op.slowed:
             return 1.0
         whole = op.kernel.seconds(count)
@@ -358,7 +358,7 @@ class EngineOverhead:
         return (engine.prefill_scale * new_tokens + engine.decode_scale * decode_tokens) / (new_tokens + decode_tokens)
 
     def with_host(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
-        """A step whose first stage takes `gpu_s`, with what the host adds; so many sequences on the rank that has most.
+        """Return the seconds of a step whose first stage takes `gpu_s`; sequences: on the rank that has most.
 
         new_tokens: of prompts, which go through layer by layer, without a graph of the whole step. tokens: of all ranks.
         """
@@ -368,5 +368,5 @@ class EngineOverhead:
         return max(gpu_s, hidden_s) + (exposed_s + self._sync_s)
 
     def host_s(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
-        """What the host adds to such a step."""
+        """Return the seconds that the host adds to such a step."""
         return self.with_host(gpu_s, sequences, new_tokens, tokens) - gpu_s

@@ -38,7 +38,7 @@ class DecodeSums(Protocol):
     def longest(self) -> int: ...
     def shortest(self) -> int: ...
     def clipped(self, window: int, ahead: int, steps: int) -> list[int]:
-        """The sum of all contexts clipped to a window, in each of so many steps, the first being `ahead` steps later."""
+        """Return the sum of all contexts clipped to a window in each of `steps` steps, the first `ahead` steps later."""
         ...
 
 
@@ -63,7 +63,7 @@ class StepSums(Protocol):
 
 
 class SummedSteps:
-    """Of a model in one stage, on one rank or several in lockstep, without drafts. Thread-safe.
+    """Step times of a model in one stage, on one rank or several in lockstep, without drafts. Thread-safe.
 
     windows: of its decode attention, the narrowest first.
     """
@@ -86,14 +86,14 @@ class SummedSteps:
         return self._whole_s(self._stage.rank_s(load, decoding), load.new, load.decodes, load.sequences)
 
     def ranks_s(self, ranks: Sequence[tuple[Chunks, DecodeLoad]]) -> float:
-        """Of a step of these ranks, of which one at least has something to do: the slowest sets the pace."""
+        """Return the seconds of a step of these ranks, one of which has work: the slowest sets the pace."""
         loads = [self._loads[chunks, decoding[0] if decoding else 0] for chunks, decoding in ranks]
         slowest_s = max([self._stage.rank_s(load, decoding) for load, (_, decoding) in zip(loads, ranks, strict=True)])
         new, tokens = sum([load.new for load in loads]), sum([load.tokens for load in loads])
         return self._whole_s(slowest_s, new, tokens - new, max([load.sequences for load in loads]))
 
     def _whole_s(self, rank_s: float, new: int, decodes: int, sequences: int) -> float:
-        """A step of which the slowest rank takes `rank_s`, with so many tokens on all ranks.
+        """Return the seconds of a step of which the slowest rank takes `rank_s`, by the tokens on all ranks.
 
         sequences: on the rank that has most.
         """
@@ -103,7 +103,7 @@ class SummedSteps:
         return self._with_host(gpu_s, sequences, new, new + decodes)
 
     def load(self, batch: DecodeSums) -> DecodeLoad:
-        """What a batch asks of its next step."""
+        """Return the load of a batch in its next step."""
         if self._widest and batch.shortest() < self._widest:
             [load] = self._clipped_loads(batch, 0, 1)
             return load
@@ -111,7 +111,7 @@ class SummedSteps:
         return decodes, batch.context_sum // decodes // MEAN_TOKENS, batch.longest() // LONGEST_TOKENS
 
     def run(self, batches: Sequence[DecodeSums], ahead: int, start_s: float, steps: int) -> list[float]:
-        """The ends of so many decoding steps, one at least, that follow each other from `start_s`.
+        """Return the ends of `steps` decoding steps, one at least, that follow each other from `start_s`.
 
         batches: of the ranks that have sequences, one at least. ahead: the first step is so many behind their next one.
         """
@@ -130,7 +130,7 @@ class SummedSteps:
         return [self._whole_s(rank_s, 0, tokens, most) for rank_s in map(max, *ranks)]
 
     def _durations(self, batch: DecodeSums, ahead: int, steps: int, known: dict[DecodeLoad, float]) -> list[float]:
-        """Seconds of each of so many steps of one rank."""
+        """Return the seconds of each of `steps` steps of one rank."""
         if self._widest and batch.shortest() + ahead < self._widest:
             return [known[load] for load in self._clipped_loads(batch, ahead, steps)]
         decodes, longest = batch.decodes, batch.longest() + ahead
@@ -156,7 +156,7 @@ class SummedSteps:
             longest_full += LONGEST_TOKENS
 
     def _clipped_loads(self, batch: DecodeSums, ahead: int, steps: int) -> list[DecodeLoad]:
-        """Of each of so many steps, with what the windows leave of the contexts."""
+        """Return the load of each of `steps` steps, with what the windows leave of the contexts."""
         decodes, longest = batch.decodes, batch.longest() + ahead
         context_sum = batch.context_sum + ahead * decodes
         columns: list[list[int]] = []

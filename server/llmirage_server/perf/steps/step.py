@@ -141,14 +141,14 @@ class RooflineStep:
         return self._seconds(self._loads(batches))
 
     def explain(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
-        """The step of these batches, operation by operation, longest first; seconds add up to the sum of `stages_s`.
+        """Explain the step of these batches, operation by operation, longest first; seconds add up to the sum of `stages_s`.
 
         Amounts are those of one GPU, in each stage one of the slowest rank.
         """
         return merged(self._operations(batches, Stage.explain))
 
     def times(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
-        """The same without amounts and bounds, in half the time; operations of one name are not added up."""
+        """Return the same without amounts and bounds, in half the time; operations of one name are not added up."""
         return self._operations(batches, Stage.times)
 
     def _operations(self, batches: Sequence[StepBatch], look: _Look) -> list[OperationTime]:
@@ -167,7 +167,7 @@ class RooflineStep:
         return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
-        """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
+        """Return the origin of the constants of each kind of kernel, a line each: "fitted: ..." or "transferred: ..."."""
         lines = [self._constants.provenance(op, dtype) for op, dtype in sorted(self._constants.used)]
         return [*lines, *self._extrapolated]
 
@@ -207,7 +207,7 @@ class RooflineStep:
                 yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], (decodes, 0)
 
     def _verified_s(self, ranks: _Ranks) -> float:
-        """What the host does with verified drafts, on the rank that has most sequences."""
+        """Return the host's seconds for verified drafts, on the rank that has most sequences."""
         if self._queries == 1:
             return 0.0
         return 1e-6 * self._engine.speculative_sequence_us * max([load.decodes for load, _ in ranks])
@@ -227,7 +227,7 @@ def _most_sequences(ranks: _Ranks) -> int:
 
 
 def _extrapolated(gpu: GpuSpec, parallel: Parallelism) -> list[str]:
-    """What no measured table of a mixture of experts holds."""
+    """Return the parts of a mixture of experts that no measured table holds."""
     if not parallel.is_wide:
         return []
     found = [
@@ -240,7 +240,7 @@ def _extrapolated(gpu: GpuSpec, parallel: Parallelism) -> list[str]:
 
 
 def _stage_ops(s: Setting, model: ModelSpec) -> list[list[Op]]:
-    """The operations of each pipeline stage."""
+    """Return the operations of each pipeline stage."""
     stages = []
     pp = s.parallel.pp
     for i, groups in enumerate(split_layers(model, pp)):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class StepBatch(NamedTuple):
-    """What one scheduler puts into one engine step.
+    """One scheduler's part of one engine step.
 
     prefill: one (new_tokens, context_tokens) pair for each prompt chunk of the step; context_tokens were computed (or found
         in the prefix cache) before and are attended to.

@@ -1,4 +1,4 @@
-"""What the live page shows: the cluster that is simulated, its state now, and the requests that changed."""
+"""The content of the live page: the cluster that is simulated, its state now, and the requests that changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llmirage_shared import pages
 
 @cache
 def live_page() -> bytes:
-    """The page, UTF-8. It calls this server and nothing else."""
+    """Return the page in UTF-8. It calls this server and nothing else."""
     body = _read("page.html").replace("@THEME@", pages.THEME_BUTTON)
     return pages.document("llmirage", body, _read("page.css"), _read("page.js"), connect="'self'").encode()
 
@@ -63,7 +63,7 @@ class LiveCluster:
         self._looked_into = 0
 
     def facts(self) -> dict[str, Any]:
-        """What does not change: names of the served models, and the rest in words, by heading."""
+        """Return the constant part: names of the served models, and the rest in words, by heading."""
         words: dict[str, str] = {}
         for pool in self._pools:
             several, deployment = len(self._pools) > 1, pool.deployment
@@ -82,7 +82,7 @@ class LiveCluster:
         return {"models": list(dict.fromkeys(name for pool in self._pools for name in pool.names)), "facts": words}
 
     def now(self, at_s: float) -> dict[str, Any]:
-        """The state of the cluster. at_s: the present, seconds on any clock. Counters only grow."""
+        """Return the state of the cluster. at_s: the present, seconds on any clock. Counters only grow."""
         snapshots = self._responses.driver.snapshot()
         self._look_into_step()
         speed = self._responses.driver.speed
@@ -134,7 +134,7 @@ class Watch:
         self._last: int | None = None
 
     def next(self, at_s: float) -> dict[str, Any]:
-        """The state now; the first one has the facts and the last requests, the others only what is new of requests.
+        """Return the state now; the first one has the facts and the last requests, the others only what is new of requests.
 
         A request comes when it arrives, when its body has been read, and when it ends.
 

@@ -118,7 +118,7 @@ def gqa(
     output_gate: bool = False,
     index: SparseIndex | None = None,
 ) -> Gqa:
-    """Grouped-query attention of the usual keys; sizes that are given win. `biases` None: as `attention_bias` says."""
+    """Return grouped-query attention of the usual keys; given sizes win. `biases` None: as `attention_bias` says."""
     heads = heads or f.positive("num_attention_heads")
     kv_heads = kv_heads or f.positive("num_key_value_heads", default=heads)
     head_dim = head_dim or f.positive("head_dim", default=max(1, f.hidden // heads))
@@ -138,7 +138,7 @@ def gqa(
 
 
 def mla(f: Fields, *, own_index: bool = True) -> Mla:
-    """Multi-head latent attention of DeepSeek's keys, with its sparse index where the config has one."""
+    """Return multi-head latent attention of DeepSeek's keys, with its sparse index where the config has one."""
     index = None
     if f.get("index_topk") is not None:
         heads = f.positive("index_n_heads") if own_index else 0
@@ -155,7 +155,7 @@ def mla(f: Fields, *, own_index: bool = True) -> Mla:
 
 
 def gated_delta(f: Fields) -> GatedDelta:
-    """Gated delta net of Qwen's keys."""
+    """Return a gated delta net of Qwen's keys."""
     return GatedDelta(
         key_heads=f.positive("linear_num_key_heads"),
         value_heads=f.positive("linear_num_value_heads"),
@@ -166,7 +166,7 @@ def gated_delta(f: Fields) -> GatedDelta:
 
 
 def dense(f: Fields, key: str = "intermediate_size") -> Dense:
-    """A gated MLP."""
+    """Return a gated MLP."""
     return Dense(f.positive(key))
 
 
@@ -179,7 +179,7 @@ def moe(
     gated: bool = True,
     latent: int = 0,
 ) -> Moe:
-    """A mixture of experts, under any of the names that families give its keys."""
+    """Return a mixture of experts, under any of the names that families give its keys."""
     experts = f.positive("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     per_token = f.positive("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k")
     if per_token > experts:
@@ -189,12 +189,12 @@ def moe(
 
 
 def deepseek_moe(f: Fields) -> Moe:
-    """A mixture whose shared experts are as wide as the routed ones."""
+    """Return a mixture whose shared experts are as wide as the routed ones."""
     return moe(f, shared_width=f.count("n_shared_experts") * f.positive("moe_intermediate_size"))
 
 
 def is_moe_layer(f: Fields, i: int, layers: int) -> bool:
-    """Whether layer `i` is a mixture in DeepSeek's and Qwen's keys: from a first layer on, every n-th, or as listed."""
+    """Return if layer `i` is a mixture in DeepSeek's and Qwen's keys: from a first layer on, every n-th, or as listed."""
     if (kinds := f.per_layer("mlp_layer_types", layers)) is not None:
         return bool(kinds[i] == "sparse")
     frequency = f.get("moe_layer_freq")

@@ -83,7 +83,7 @@ def _compressed_tensors(f: Fields, config: Mapping[str, Any]) -> str:
 
 
 def _modelopt(f: Fields, config: Mapping[str, Any], where: str) -> str:
-    """One format for all layers, or (MIXED_PRECISION) that of the routed experts, else of most layers."""
+    """Return one format for all layers, or (MIXED_PRECISION) that of the routed experts, else of most layers."""
     name = str(config.get("quant_algo"))
     layers = config.get("quantized_layers")
     if name == "MIXED_PRECISION" and isinstance(layers, dict):
@@ -142,7 +142,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _family(file: Path, config: dict[str, Any], text: Any) -> str:
-    """The key of FAMILIES for a config: the type of its text model, or its own."""
+    """Return the key of FAMILIES for a config: the type of its text model, or its own."""
     types = [text.get("model_type") if isinstance(text, dict) else None, config.get("model_type")]
     names = [name.removesuffix("_text") for name in types if isinstance(name, str)]
     for name in reversed(names):
@@ -156,7 +156,7 @@ def _family(file: Path, config: dict[str, Any], text: Any) -> str:
 
 
 def _name(file: Path, config: dict[str, Any]) -> str:
-    """The hub's name if the config kept it, else the folder, or the file where it is not called config.json."""
+    """Return the hub's name if the config kept it, else the folder, or the file where it is not called config.json."""
     name = config.get("_name_or_path")
     if isinstance(name, str) and name.count("/") == 1 and not name.startswith("/"):
         return name

@@ -112,8 +112,10 @@ def dense_layers(f: Fields, *, norms: Norms = "none", biases: bool | None = None
 
 
 def _slides(f: Fields, n: int, rule: str) -> list[bool]:
-    """Whether each layer has the window, where `layer_types` does not say so: all, every second one, all but each n-th
-    (Gemma 3), or those from `max_window_layers` on (Qwen)."""
+    """Return if each layer has the window, where `layer_types` does not say so.
+
+    All, every second one, all but each n-th (Gemma 3), or those from `max_window_layers` on (Qwen).
+    """
     if rule == "all":
         return [True] * n
     if rule == "even":
@@ -154,8 +156,10 @@ def qwen_hybrid_layers(f: Fields) -> list[Layer]:
 
 
 def deepseek_layers(f: Fields) -> list[Layer]:
-    """Latent attention; dense layers first, then mixtures with shared experts. DeepSeek-V3.2 and GLM-5 have a sparse index,
-    which newer GLM compute in some layers only (`indexer_types`)."""
+    """Latent attention; dense layers first, then mixtures with shared experts.
+
+    DeepSeek-V3.2 and GLM-5 have a sparse index, which newer GLM compute in some layers only (`indexer_types`).
+    """
     n, mixture = f.layers, deepseek_moe(f)
     kinds = f.per_layer("indexer_types", n) or ["full"] * n
     mlps = [mixture if is_moe_layer(f, i, n) else dense(f) for i in range(n)]
@@ -204,8 +208,10 @@ def minimax_m3_layers(f: Fields) -> list[Layer]:
 
 
 def llama4_layers(f: Fields) -> list[Layer]:
-    """Llama 4: three of four layers attend within chunks of the context (described as a window: at most twice the keys), a
-    shared expert beside the routed one, and in Maverick every second layer dense."""
+    """Llama 4: three of four layers attend within chunks of the context (described as a window: at most twice the keys).
+
+    There is a shared expert beside the routed one, and in Maverick every second layer is dense.
+    """
     n = f.layers
     chunk = f.count("attention_chunk_size")
     listed = f.per_layer("no_rope_layers", n)  # 1: with rotary embedding and chunks
