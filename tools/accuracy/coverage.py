@@ -14,6 +14,8 @@ from llmirage_server.perf.bands import QUANTITIES, Quantity
 
 _HEADINGS: dict[Quantity, str] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
 
+_SHOWN = 4  # parts of a group's name in the table: measured or not, class, engine, GPU
+
 
 def coverage_table(points: Sequence[Point], by: str = "family", judged: Sequence[Point] = ()) -> str:
     """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU. by, judged: see `covered`."""
@@ -41,10 +43,12 @@ def _share(rows: Sequence[Sequence[bool]]) -> str:
 
 
 def width_table(figures: Path) -> str:
-    """The factors of the committed data."""
+    """The factors of the committed data, down to GPUs; those of formats and families are printed with each answer."""
     data: dict[str, Any] = json.loads(figures.read_text())
     rows = []
     for name, group in data["groups"].items():
+        if len(name.split()) > _SHOWN:
+            continue
         cells = []
         for quantity in QUANTITIES:
             parts = [*name.split(), "", "", ""]
@@ -54,6 +58,8 @@ def width_table(figures: Path) -> str:
         rows.append([name or "all", group["runs"], group["deployments"], *cells])
     beyond = ", ".join(f"{_HEADINGS[quantity]} {data['beyond'][quantity]:.2f}" for quantity in QUANTITIES)
     wider = (
+        "Groups by format and family of models are in `perf/catalogue/data/bands.json`; "
+        "each answer prints the factors that it uses. "
         f"Beyond the measured concurrency or prompt length the logarithm of a factor grows with each doubling by {beyond}."
     )
     return table(["group", "runs", "deployments", *_HEADINGS.values()], rows) + "\n\n" + wider
