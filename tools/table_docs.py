@@ -22,13 +22,10 @@ import llmirage
 from llmirage_client.cli import main
 from llmirage_client.commands.actions import catalog
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
-from llmirage_server.config import ALIASES, SETTINGS
 from llmirage_server.faults.rule import FAULTS, Conditions, described, parameter_texts
 from llmirage_server.replies.scripts.rule import SCHEMA_FILE
-from llmirage_shared.settings import About
 
 _TABLE = re.compile(r"(<!-- (\w+)(?: ([^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
-_FLAG = re.compile(r"`?(?<![\w`])--([a-z][a-z-]+)`?")
 _PAGE = re.compile(r"docs/([\w-]+)\.md")
 
 
@@ -45,50 +42,22 @@ def conditions() -> Iterable[str]:
     yield from (_row(f"`{name}`", text) for name, text in parameter_texts(Conditions))
 
 
-def settings(group: str) -> Iterable[str]:
-    """The settings of a cluster file under one heading of `llmirage serve --help`."""
-    yield from ("| key | default | meaning |", "|---|---|---|")
-    for name, about in SETTINGS.items():
-        if about.group == group:
-            others = [other for other, meant in ALIASES.items() if meant == name]
-            keys = f"`{name}`" + (f" ({', '.join(f'`{other}`' for other in others)})" if others else "")
-            yield _row(keys, _default(about), _meaning(about))
-
-
-def _default(about: About) -> str:
-    if about.unset:
-        return _as_keys(about.unset)
-    if isinstance(about.default, bool):
-        return f"`{json.dumps(about.default)}`"
-    return f"`{about.default:g}`" if isinstance(about.default, float) else f"`{about.default}`"
-
-
-def _meaning(about: About) -> str:
-    text = _as_keys(" ".join(about.help.split()))
-    choices = [choice for choice in about.choices if choice not in text]
-    if choices:
-        text += f" One of {', '.join(f'`{choice}`' for choice in about.choices)}."
-    return text + (f" {about.range.capitalize()}." if about.range else "")
-
-
-def _as_keys(text: str) -> str:
-    """A text of the command line in the words of a file."""
-    return _links(_FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text))
-
-
 def _links(text: str) -> str:
     return _PAGE.sub(r"[\1](\1.md)", text)
 
 
 def every_setting() -> Iterable[str]:
-    """The settings of the commands that take --set."""
-    yield from ("| setting | of | flag | meaning |", "|---|---|---|---|")
+    """The settings of the commands that take --set, a table for each heading of their help."""
     with click.Context(main):
         rows = catalog.settings()
-    for row in rows:
-        others = f" ({', '.join(f'`{key}`' for key in row['also'])})" if row["also"] else ""
-        flag = f"`{row['flag']}`" if row["flag"] else ""
-        yield _row(f"`{row['name']}`{others}", ", ".join(row["of"]), flag, _links(" ".join(row["meaning"].split())))
+    for heading in dict.fromkeys(row["heading"] for row in rows):
+        yield from ("", f"## {heading.partition(' (')[0]}", "", "| setting | of | flag | meaning |", "|---|---|---|---|")
+        for row in rows:
+            if row["heading"] == heading:
+                others = f" ({', '.join(f'`{key}`' for key in row['also'])})" if row["also"] else ""
+                flag = f"`{row['flag']}`" if row["flag"] else ""
+                meaning = _links(" ".join(row["meaning"].split()))
+                yield _row(f"`{row['name']}`{others}", ", ".join(row["of"]), flag, meaning)
 
 
 def script(part: str) -> Iterable[str]:
@@ -122,7 +91,7 @@ def prometheus(whose: str) -> Iterable[str]:
 
 
 TABLES: Mapping[str, Callable[..., Iterable[str]]] = {
-    "faults": faults, "conditions": conditions, "settings": settings,
+    "faults": faults, "conditions": conditions,
     "every_setting": every_setting, "script": script, "metrics": metrics, "prometheus": prometheus,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-TABLES = dict.fromkeys(["faults", "scripts", "cluster-files", "metrics", "server-metrics"], "table")
+TABLES = dict.fromkeys(["faults", "scripts", "settings", "metrics", "server-metrics"], "table")
 TOOLS = {"api": "api", "python-api": "python", **TABLES}
 
 

@@ -14,7 +14,9 @@ from llmirage_server.commands.serve import serve
 from llmirage_server.config import ALIASES, SETTINGS, canonical_name
 from llmirage_server.config.file import make_config, read_cluster_file
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cluster-files.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "cluster-files.md").read_text(encoding="utf-8")
+TABLES = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -76,8 +78,8 @@ def test_the_names_of_other_engines_are_flags_and_keys_too(alias: str, tmp_path:
     assert read_cluster_file(str(path))[name] not in (None, ())
 
 
-def test_the_page_about_cluster_files_has_every_setting_and_every_other_name() -> None:
-    written = set(re.findall(r"`([a-z_]+)`", PAGE)) | set(re.findall(r"\b([a-z_]+):", "\n".join(EXAMPLES)))
+def test_the_pages_about_settings_and_cluster_files_have_every_setting_and_every_other_name() -> None:
+    written = set(re.findall(r"`([a-z_]+)`", TABLES)) | set(re.findall(r"\b([a-z_]+):", "\n".join(EXAMPLES)))
     shown = {"num_instances", "tp_size", "pp_size", "dp_size", "ep_size"}  # speak for themselves
     assert set(SETTINGS) | set(ALIASES) <= written | shown
 
