@@ -54,9 +54,13 @@ export function useLlmirage(settings = {}, hooks = globalThis) {
   const before = hooks.beforeAll ?? hooks.before;
   const after = hooks.afterAll ?? hooks.after;
   if (!before || !after || !hooks.beforeEach) throw new TypeError("pass the hooks: { beforeAll, beforeEach, afterAll }");
-  before(async () => {
-    server = await start(settings);
-  }, settings.timeoutMs ?? 60_000);
+  const timeout = settings.timeoutMs ?? 60_000;
+  before(
+    async () => {
+      server = await start(settings);
+    },
+    hooks.beforeAll ? timeout : { timeout },
+  );
   hooks.beforeEach(() => server.reset());
   after(() => server?.stop());
   return () => server;
