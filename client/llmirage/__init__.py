@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llmirage._workload import LoadedWorkload, generate, load_workload
     from llmirage_client.simulator.extension_types import (
         Close,
+        EditedReply,
         FaultAtToken,
         FormatOption,
         InjectedFault,
@@ -44,6 +45,7 @@ _PLACES = {
     "_cluster": ["Cluster"],
     "llmirage_client.simulator.extension_types": [
         "Close",
+        "EditedReply",
         "FaultAtToken",
         "FormatOption",
         "InjectedFault",
@@ -81,6 +83,7 @@ __all__ = [
     "Close",
     "Cluster",
     "ConfigError",
+    "EditedReply",
     "ExpectationError",
     "FaultAtToken",
     "FaultOnOrder",

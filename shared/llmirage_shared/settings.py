@@ -316,7 +316,9 @@ def _hints(base: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _evaluated(text: str, module: str) -> Any:
+def _evaluated(text: Any, module: str) -> Any:
+    if not isinstance(text, str):  # a module of annotations that are not postponed
+        return text
     return eval(text, vars(sys.modules[module]))
 
 

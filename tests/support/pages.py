@@ -38,6 +38,7 @@ WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.
 FILES = {
     "README.md": {"recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
     "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
+    "docs/extensions.md": {"chats.tabs": "text"},
     "docs/faults.md": {"faults.yaml": "yaml"},
     "docs/from/aimock.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
     "docs/from/aiperf.md": {"dag.jsonl": WORKLOAD},

@@ -26,7 +26,8 @@ from llmirage_client.simulator.pools import ClusterConfig, StepSettings
 ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
-    "CalibrationResult", "ClientVerdict", "Close", "Cluster", "ConfigError", "ExpectationError", "FaultAtToken",
+    "CalibrationResult", "ClientVerdict", "Close", "Cluster", "ConfigError", "EditedReply", "ExpectationError",
+    "FaultAtToken",
     "FaultOnOrder", "FormatOption", "InjectedFault", "InstanceView", "JudgedRule", "LoadedWorkload", "Metric",
     "Pause", "Problem", "ReplyRequest", "RequestView", "Result", "Router", "RunReport", "RunSweep",
     "ServedRequest", "Server", "Session", "SimulationResult", "SizeResult", "StepResult", "StreamEvent",
