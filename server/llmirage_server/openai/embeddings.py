@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.embedding import (
     EmbeddingModel,
     check_dimensions,
@@ -37,9 +38,13 @@ class EmbeddingsHandler(ServiceHandler):
         exchange.admit(request.model, _estimated_tokens(inputs))
         tokenizer = await service.tokenizer()
         texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        scripts = service.scripts
+        found = {} if scripts is None else {text: given for text in texts if (given := scripts.vector(text)) is not None}
+        exchange.entry.asked("", texts[0], "", (), (), False)
+        exchange.entry.rule = next((given.place for given in found.values()), "")
         _, body = await asyncio.gather(
             prefill(service, request.model, ids, exchange),
-            maybe_in_thread(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
+            maybe_in_thread(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)), found)),
         )
         return exchange.pieces(body, b"application/json")
 
@@ -50,9 +55,13 @@ def _estimated_tokens(inputs: Sequence[Prompt]) -> int:
 
 
 def _answer(
-    request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int
+    request: schema.embeddings.EmbeddingRequest,
+    model: EmbeddingModel,
+    texts: Sequence[str],
+    tokens: int,
+    scripted: Mapping[str, ScriptedVector],
 ) -> list[bytes]:
-    vectors = vectors_of(request.model, model, texts, request.dimensions)
+    vectors = vectors_of(request.model, model, texts, request.dimensions, scripted)
     pieces = [b'{"object":"list","data":']
     for index, vector in enumerate(written(vectors, request.encoding_format)):
         begin = b"," if index else b"["

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy.typing as npt
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.json_pieces import written_vectors
-from llmirage_server.replies.embedding import DECIMALS, embed, shortened
+from llmirage_server.replies.embedding import DECIMALS, embed, near, shortened
+from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.models import LONGEST_NAME
 from llmirage_server.service.service import LONG_CHARACTERS, Service
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -133,12 +135,29 @@ def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
     return " ".join([tokenizer.decode(ids[ids < tokenizer.vocab_size]), *unknown])
 
 
-def vectors_of(name: str, model: EmbeddingModel, texts: Iterable[str], dimensions: int | None = None) -> Iterator[Vector]:
-    """Unit vectors, float64, shape (dimensions,) each. Vectors of different models are not related."""
+def vectors_of(
+    name: str,
+    model: EmbeddingModel,
+    texts: Iterable[str],
+    dimensions: int | None = None,
+    scripted: Mapping[str, ScriptedVector] = MappingProxyType({}),
+) -> Iterator[Vector]:
+    """Vectors, float64, shape (dimensions,) each: unit vectors, but for those that a script gives.
+
+    Vectors of different models are not related. scripted: by text. Raises ApiError for a scripted one that is too long.
+    """
     seed = zlib.crc32(name.rpartition("/")[2].lower().encode("utf-8", "replace"))
     for text in texts:
-        vector = embed(text, model.dimensions, seed)
-        yield vector if dimensions is None else shortened(vector, dimensions)
+        given = scripted.get(text)
+        if given is None or given.near:
+            vector = embed(text, model.dimensions, seed) if given is None else near(text, given.near, model.dimensions, seed)
+            yield vector if dimensions is None else shortened(vector, dimensions)
+            continue
+        wanted = dimensions or model.dimensions
+        if len(given.vector) > wanted:
+            problem = f"{given.place}: its vector has {len(given.vector)} numbers, and the request asks for {wanted}"
+            raise ApiError(problem, code="script_error")
+        yield np.pad(np.array(given.vector), (0, wanted - len(given.vector)))
 
 
 def written(vectors: Iterator[Vector], encoding_format: str | None = None) -> Iterator[bytes]:

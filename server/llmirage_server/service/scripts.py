@@ -16,10 +16,11 @@ from llmirage_server.faults.rule import read_rule
 from llmirage_server.http.exchange import AnsweredElsewhereError, HttpExchange
 from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.http.relay import ForwardedRequest, Upstream
+from llmirage_server.replies.embedding import same_text
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.scripts.conditions import CONVERSING, ENDPOINTS, ScriptRequest
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
-from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptRule
+from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptedVector, ScriptRule
 from llmirage_server.replies.scripts.scripted import planned_reply
 from llmirage_server.replies.scripts.template import ScriptError
 from llmirage_server.replies.structured.budget import InThread
@@ -99,6 +100,12 @@ class LoadedScripts:
     def rules(self) -> Sequence[ScriptRule]:
         return [*self._added.rules, *self._files.rules]
 
+    def vector(self, text: str) -> ScriptedVector | None:
+        """The scripted embedding of a text, None for one that is generated."""
+        self.refresh()
+        wanted = same_text(text)
+        return self._added.vectors.get(wanted) or self._files.vectors.get(wanted)
+
     @property
     def fallback(self) -> Fallback:
         return self._files.fallback if self._added.fallback == "generated" else self._added.fallback
@@ -107,7 +114,8 @@ class LoadedScripts:
         """Put rules before all others. Raises ConfigError."""
         script = self._of_data(data)
         fallback = script.fallback if "fallback" in data else self._added.fallback
-        self._added = Script([*script.rules, *self._added.rules], fallback)
+        vectors = {**self._added.vectors, **script.vectors}
+        self._added = Script([*script.rules, *self._added.rules], fallback, vectors=vectors)
 
     def replace(self, data: Mapping[str, Any]) -> None:
         """Drop all rules for these; files are not read any more. Raises ConfigError."""

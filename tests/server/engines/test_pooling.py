@@ -30,7 +30,7 @@ def test_each_token_may_have_a_vector(api: Any) -> None:
 
 
 def test_a_class_follows_from_the_text(api: Any) -> None:
-    body = {"model": MODEL, "input": [f"Text number {number}" for number in range(12)]}
+    body = {"model": MODEL, "input": [f"Text number {number}" for number in range(40)]}
     told = api.post("/classify", body).json()
     assert told["id"].startswith("classify-")
     for entry in told["data"]:

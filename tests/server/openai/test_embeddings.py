@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llmirage
 from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokenizer_loader import embedded
 
@@ -88,6 +93,62 @@ def test_texts_about_the_same_are_close_and_others_are_not() -> None:
     assert all(abs(a @ b) < 0.2 for a in (sort, sorting) for b in (france, capital, fruit))
     short = [shortened(vector, 256) for vector in (france, capital, fruit)]
     assert short[0] @ short[1] > 0.6 > 0.25 > abs(short[0] @ short[2])
+
+
+def test_forms_of_a_word_are_close_and_a_toy_rag_finds_its_documents() -> None:
+    for one, other in (("refund", "refunds"), ("cancel", "cancelling"), ("country", "countries"), ("ship", "shipped")):
+        assert embed(one, 1536) @ embed(other, 1536) > 0.7, (one, other)
+    assert abs(embed("refund", 1536) @ embed("weather", 1536)) < 0.2
+    centre = yaml.safe_load((Path(__file__).parents[2] / "data/help_centre.yaml").read_text(encoding="utf-8"))
+    for seed, dimensions in ((0, 1536), (1, 1536), (2, 1024), (3, 3072)):
+        documents = np.array([embed(text, dimensions, seed) for text in centre["documents"]])
+        first = [int(np.argmax(documents @ embed(text, dimensions, seed))) for text in centre["questions"]]
+        assert sum(place == number for number, place in enumerate(first)) >= 19, (seed, dimensions, first)
+
+
+SCRIPT = {
+    "embeddings": [
+        {"text": "money  back", "near": "Refund policy"},
+        {"text": "Zero", "vector": [1, 0, -0.5]},
+        {"text": "long", "vector": [0.1] * 2000},
+    ]
+}
+
+
+def test_a_script_gives_vectors_and_says_what_is_near() -> None:
+    with llmirage.Server(script=SCRIPT, virtual_time=True) as server:
+        create = server.openai(max_retries=0).embeddings.create
+        texts = ["Money Back", "refund policy", "zero", "Shipping"]
+        back, refund, zero, shipping = [np.array(one.embedding) for one in create(model=SMALL, input=texts).data]
+        assert back @ refund >= 0.97 > 0.2 > abs(shipping @ refund)
+        assert (zero[:3] == [1, 0, -0.5]).all()
+        assert not zero[3:].any()
+        assert create(model=SMALL, input="zero", dimensions=3).data[0].embedding == [1, 0, -0.5]
+        with pytest.raises(openai.BadRequestError, match=r"script embeddings.2.: its vector has 2000 numbers"):
+            create(model=SMALL, input="long")
+        assert server.requests[0].rule == "script embeddings[0]"
+        assert server.requests[0].user == "Money Back"
+        server.script({"embeddings": [{"text": "zero", "vector": [0, 1]}]})
+        assert create(model=SMALL, input="zero", dimensions=2).data[0].embedding == [0, 1]
+        chat = server.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+        assert chat.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"text": "a"}, "must have a text, and either near or vector"),
+        ({"text": "a", "near": "b", "vector": [1]}, "must have a text, and either near or vector"),
+        ({"near": "b"}, "must have a text, and either near or vector"),
+        ({"text": "a", "vector": [1, "x"]}, "vector: must be a list of numbers; 'x' is none"),
+        ({"text": "a", "vector": [True]}, "True is none"),
+        ({"text": "a", "vector": []}, "must be a list of 1 to 8,192 numbers"),
+        ({"text": "a", "nearby": "b"}, "did you mean 'near'"),
+    ],
+)
+def test_wrong_scripted_vectors_are_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(llmirage.ConfigError, match=re.escape(problem)):
+        llmirage.Server(script={"embeddings": [given]}, virtual_time=True)
 
 
 def test_case_and_spaces_tell_nothing_and_models_have_spaces_of_their_own() -> None:

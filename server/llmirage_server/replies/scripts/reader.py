@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+from llmirage_server.replies.embedding import same_text
 from llmirage_server.replies.scripts.conditions import (
     CONVERSING,
     ENDPOINTS,
@@ -31,6 +33,7 @@ from llmirage_server.replies.scripts.rule import (
     Script,
     ScriptedCall,
     ScriptedReply,
+    ScriptedVector,
     ScriptRule,
 )
 from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templated, templates_in
@@ -188,6 +191,7 @@ def argument_problem(call: ScriptedCall, tools: Mapping[str, Any]) -> str:
     return ""
 
 
+_MOST_COORDINATES = 8192
 Report = Callable[[int, str, str], None]
 """Called with line, field and problem."""
 FaultReader = Callable[[YamlNode, str, Report, str], Any]
@@ -209,7 +213,7 @@ def read_scripts(paths: Sequence[str], read_fault: FaultReader) -> Script:
         if "generated" not in (script.fallback, read.fallback) and script.fallback != read.fallback:
             problems.append(f"{path}: fallback: {read.fallback}, but another script says {script.fallback}")
         fallback = read.fallback if read.fallback != "generated" else script.fallback
-        script = Script([*script.rules, *read.rules], fallback)
+        script = Script([*script.rules, *read.rules], fallback, vectors={**read.vectors, **script.vectors})
     problems += shadowed(script.rules)
     if problems:
         raise ConfigError(problems)
@@ -243,11 +247,29 @@ class ScriptReader:
         found = self._known(entries, "", FILE_KEYS)
         if "tools" in found:
             self._tools = self._guarded(found["tools"].node, "tools", lambda node, _: declared_tools(node.value)) or {}
-        if "rules" not in found:
+        vectors: list[tuple[str, ScriptedVector]] = []
+        if "embeddings" in found:
+            vectors = self._list(found["embeddings"].node, "embeddings", self._vector, may_be_empty=True)
+        elif "rules" not in found:
             self._report(0, "rules", "missing: a list of rules, each with `when` and `reply`")
         rules = self._rules(found["rules"].node) if "rules" in found else []
         fallback = self._guarded(found["fallback"].node, "fallback", _fallback) if "fallback" in found else None
-        return Script([rule for rule in rules if rule is not None], fallback or "generated")
+        return Script([rule for rule in rules if rule is not None], fallback or "generated", vectors=dict(vectors))
+
+    def _vector(self, node: YamlNode, place: str) -> tuple[str, ScriptedVector]:
+        found = self._mapping(node, place, KEYS["embedding"])
+        if "text" not in found or len(found.keys() & {"near", "vector"}) != 1:
+            self._report(node.line, place, "must have a text, and either near or vector")
+        texts = {
+            name: self._guarded(found[name].node, f"{place}.{name}", lambda node, _: _text(node.value, "")) or ""
+            for name in ("text", "near")
+            if name in found
+        }
+        vector: tuple[float, ...] = ()
+        if "vector" in found:
+            vector = self._guarded(found["vector"].node, f"{place}.vector", lambda node, _: _coordinates(node.value)) or ()
+        where = f"{self._path}:{node.line}" if node.line else f"{self._path} {place}"
+        return same_text(texts.get("text", "")), ScriptedVector(where, vector, texts.get("near", ""))
 
     def _rules(self, node: YamlNode) -> list[ScriptRule | None]:
         if node.items is not None and len(node.items) > MOST_RULES:
@@ -470,6 +492,15 @@ _EXCLUSIVE = (
     ("reasoning", "choices"),
     ("finish_reason", "choices"),
 )
+
+
+def _coordinates(value: Any) -> tuple[float, ...]:
+    numbers = value if isinstance(value, list) else []
+    if not numbers or len(numbers) > _MOST_COORDINATES:
+        raise ValueError(f"must be a list of 1 to {_MOST_COORDINATES:,} numbers")
+    if odd := [one for one in numbers if isinstance(one, bool) or not isinstance(one, int | float) or not isfinite(one)]:
+        raise ValueError(f"must be a list of numbers; {odd[0]!r} is none")
+    return tuple(map(float, numbers))
 
 
 def _with_fault(reply: ScriptedReply, fault: Any) -> ScriptedReply:

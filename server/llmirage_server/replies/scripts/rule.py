@@ -109,13 +109,23 @@ class RuleMatch:
     scope: Scope
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptedVector:
+    """The embedding of one text: its coordinates, or a text whose embedding it is next to. place: `file:line`."""
+
+    place: str
+    vector: tuple[float, ...] = ()
+    near: str = ""
+
+
 @dataclass(slots=True)
 class Script:
-    """Rules in order. misses: requests so far that none matched."""
+    """Rules in order. misses: requests so far that none matched. vectors: by text, as `embedding.same_text` has it."""
 
     rules: Sequence[ScriptRule] = ()
     fallback: Fallback = "generated"
     misses: int = 0
+    vectors: Mapping[str, ScriptedVector] = field(default_factory=dict)
 
     def fitting(self, request: ScriptRequest) -> list[tuple[ScriptRule, Groups]]:
         """The rules whose conditions a request meets: all that have `nth`, and the first of the others. Counts nothing."""

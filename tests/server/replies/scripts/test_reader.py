@@ -246,6 +246,7 @@ EVERY_KEY = {
     ],
     "fallback": "upstream",
     "tools": [{"name": "l"}],
+    "embeddings": [{"text": "s", "near": "t"}, {"text": "u", "vector": [0.5]}],
 }  # fmt: skip
 
 
