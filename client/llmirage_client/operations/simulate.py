@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import verdicts_json
@@ -23,7 +25,7 @@ from llmirage_client.simulator.bands import bands_json
 from llmirage_client.simulator.cluster_settings import ClusterSettings, cluster_config
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.steady_state import NOT_STEADY, steady_load
+from llmirage_client.size.steady_state import NOT_STEADY, gradual_start_s, steady_load
 from llmirage_client.size.traffic import RequestSource, file_source
 from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError, InputRefused
@@ -69,6 +71,13 @@ def simulate(
     loaded, window = for_api(loaded, settings), None
     if settings.steady_state:
         loaded, options, window = _steady(config, loaded, options, settings)
+    begins_gradually = False
+    if options.of_warm_up() is not None and settings.concurrency_ramp_duration is None:
+        ramp_s = gradual_start_s(config, loaded, options)
+        begins_gradually = ramp_s > 0
+        options = replace(
+            options, concurrency_ramp_s=ramp_s, warmup_concurrency_ramp_s=options.warmup_concurrency_ramp_s or 0.0
+        )
     cluster = {"cluster_file": settings.cluster.cluster_file, **settings.cluster.overrides}
     shown = {name: value for name, value in (cluster | shown_settings(settings)).items() if value not in (None, (), False)}
     if options.agents:
@@ -91,7 +100,41 @@ def simulate(
         raise InputRefused([str(error)], "simulate") from None
     if note := _measured(settings, options):
         simulation.notes.append(note)
+    if begins_gradually:
+        simulation.notes.append(
+            f"After the warm-up, users begin one by one over {options.concurrency_ramp_s:,.1f} s, about a turn and the "
+            "think time after it (--concurrency-ramp-duration)."
+        )
+    if settings.seeds > 1 and simulation.stopped is None:
+        seeds = range(settings.random_seed or 0, (settings.random_seed or 0) + settings.seeds)
+        others = [
+            simulate(workload, replace(settings, random_seed=seed, seeds=1), progress=progress, stoppable=stoppable)
+            for seed in seeds[1:]
+        ]
+        simulation.seeds = spread_over([one.summary for one in (simulation, *others)])
     return simulation
+
+
+_SPREAD = ("ttft_ms", "tpot_ms", "latency_ms", "output_tok_per_s", "request_per_s", "cached_token_share", "goodput_per_s")
+
+
+def spread_over(summaries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return mean, standard deviation, least and most of the figures that each simulation has."""
+    flat = [
+        {
+            f"{name}.{statistic}" if statistic else name: value
+            for name in _SPREAD
+            for statistic, value in (summary[name].items() if isinstance(summary[name], dict) else [("", summary[name])])
+            if value is not None
+        }
+        for summary in summaries
+    ]
+    names = [name for name in flat[0] if all(name in figures for figures in flat)]
+    columns = {name: np.array([figures[name] for figures in flat]) for name in names}
+    return {
+        name: {"mean": float(v.mean()), "sd": float(v.std(ddof=1)), "min": float(v.min()), "max": float(v.max())}
+        for name, v in columns.items()
+    }
 
 
 def _steady(
@@ -137,6 +180,7 @@ def simulation_json(simulation: Simulation, *, steady_state: bool) -> dict[str, 
     """Return the figures of --json."""
     slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
     notes = [note for note in simulation.notes if not note.startswith("Assumed")]
+    spread = {"seeds": simulation.seeds} if simulation.seeds else {}
     bands = {"bands": bands_json(simulation.band, simulation.summary)}
     about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": steady_state}
-    return slo | simulation.summary | bands | about
+    return slo | simulation.summary | spread | bands | about

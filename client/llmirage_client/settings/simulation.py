@@ -31,6 +31,9 @@ class SimulationSettings:
         study=True,
         flag=True,
     )
+    seeds: int = _simulation(
+        1, "Simulate with N seeds, --random-seed and those after it, and show the spread of the figures.", least=1, flag=True
+    )
 
 
 class SimulationOutput:

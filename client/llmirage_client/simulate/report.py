@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,9 +54,18 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
     if simulation.rates is not None:
         blocks.append(rates_text(simulation.rates))
     blocks.append(_bill(simulation.bill, series.changes))
+    if simulation.seeds:
+        blocks += ["", bold("Over several seeds"), _seeds(simulation.seeds)]
     if simulation.saturation is not None:
         blocks.append(warning(f"Saturated, queues {_STATES[simulation.queues[0].state]}: {simulation.saturation}."))
     return blocks
+
+
+def _seeds(spread: Mapping[str, Mapping[str, float]]) -> Block:
+    table = plain_table("figure", "mean", "sd", "least", "most")
+    for name, found in spread.items():
+        table.add_row(name, *(number(found[key]) for key in ("mean", "sd", "min", "max")))
+    return table
 
 
 def _bands(simulation: Simulation) -> list[Block]:

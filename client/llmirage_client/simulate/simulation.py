@@ -59,6 +59,7 @@ class Simulation:
     result: with the records of single requests, which are made on demand.
     verdicts: of the run's own objectives (--slo).
     queues: of the cluster, and of each instance.
+    seeds: of each figure, its mean and spread over several seeds, where there were several.
     rates: of a load with one request rate, or None.
     series: the cluster over time; totals: of its measured time; steps: of each instance, where they were to be traced.
     """
@@ -94,6 +95,7 @@ class Simulation:
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
+        self.seeds: dict[str, dict[str, float]] = {}
 
     @property
     def saturation(self) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from llmirage_client.load.options import RunOptions
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
-from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.size.traffic import RequestSource, Traffic
 from llmirage_client.workload.session import Workload
 
@@ -61,23 +61,33 @@ def steady_load(
     """Return a load of which `count` requests are measured; conversations at a rate do not know of each other.
 
     None for loads without one request rate or a number of users, where requests are text, and where the roofline does not
-    know how long they take. Raises ConfigError.
+    know how long they take. Conversations of a file come in an order of the seed. Raises ConfigError.
     """
     rate = options.request_rate_per_s
     users = options.concurrency if options.rates is None else None
     scheduled = options.fixed_schedule or options.user_rate_per_s is not None
-    if scheduled or (rate is None and users is None) or options.request_rate_ramp_s or not source.tokens_alone:
+    if scheduled or (rate is None and users is None) or options.request_rate_ramp_s:
         return None
-    if not fills_foreseeably(config):
+    if not _on_engine(config, source, options) or not fills_foreseeably(config):
         return None
     if rate is not None and options.request_rate_of == "conversations":
         rate *= source.mean_turns
+    if options.sampling == "sequential":
+        options = replace(options, sampling="shuffle")
     traffic = Traffic(source, "concurrency", users, options) if rate is None and users else None
     traffic = traffic or Traffic(source, "request_rate", rate or 0.0, options)
     instances = sum(pool.instances for pool in config.all_pools)
     fill = fill_up(traffic, Bounds(replace(config, instances=1)), instances, count)
     sent = fill.first + count + 2 * fill.busy
     return source.workload(sent + fill.waiting), traffic.run_options(sent, fill.lifetime_s), Window(fill.first, count)
+
+
+def _on_engine(config: ClusterConfig, source: RequestSource, options: RunOptions) -> bool:
+    """Return whether the engine alone simulates these requests: lengths, and token ids for a completions API."""
+    if source.tokens_alone:
+        return True
+    plain = options.streaming and not options.extra_inputs and options.endpoint_type in (None, "completions")
+    return plain and source.in_tokens and len({pool.model for pool in plan_of(config)}) == 1
 
 
 def fills_foreseeably(config: ClusterConfig) -> bool:
@@ -103,3 +113,20 @@ def _latency_s(source: RequestSource, bounds: Bounds, instances: int, users: int
     if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
         return _LATENCY_S
     return max(bounds.latency_s(lengths) or 0.0, users / (most * instances))
+
+
+def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptions) -> float:
+    """Return the time until all users have started: about a turn and the think time after it.
+
+    0 for other loads than closed loops, and where the roofline does not know how long a turn takes: for texts, for
+    fixed times and for several pools. Raises ConfigError.
+    """
+    users = options.concurrency or 1
+    if users == 1 or options.rates is not None or options.fixed_schedule or options.user_rate_per_s is not None:
+        return 0.0
+    lengths = RequestSource(lambda _: workload, None, "").lengths
+    bounds = Bounds(replace(config, instances=1))
+    if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
+        return 0.0
+    think_s = float(np.mean([turn.delay_s for session in workload.sessions.values() for turn in session.turns]))
+    return max(bounds.latency_s(lengths) or 0.0, users / (most * config.instances)) + think_s

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -23,32 +23,13 @@ from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulate.window import Window
-from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
-from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, steady_load
-from llmirage_client.size.traffic import RequestSource, file_source, synthetic_source
+from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, gradual_start_s, steady_load
+from llmirage_client.size.traffic import file_source, synthetic_source
 from llmirage_client.sweep.file import Study, StudyPoint, load_settings
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
-
-
-def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptions) -> float:
-    """Return the time until all users have started: about a turn and the think time after it.
-
-    0 for other loads than closed loops, and where the roofline does not know how long a turn takes: for texts, for
-    fixed times and for several pools. Raises ConfigError.
-    """
-    users = options.concurrency or 1
-    if users == 1 or options.rates is not None or options.fixed_schedule or options.user_rate_per_s is not None:
-        return 0.0
-    lengths = RequestSource(lambda _: workload, None, "").lengths
-    bounds = Bounds(replace(config, instances=1))
-    if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
-        return 0.0
-    think_s = float(np.mean([turn.delay_s for session in workload.sessions.values() for turn in session.turns]))
-    return max(bounds.latency_s(lengths) or 0.0, users / (most * config.instances)) + think_s
-
 
 Status = Literal["ok", "refused", "stopped", "failed"]
 SERIES_SAMPLES = 120

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +71,40 @@ def test_what_has_no_steady_state_is_refused(words: list[str], said: str) -> Non
     outcome = CliRunner().invoke(main, ["simulate", *words, "--steady-state"])
     assert outcome.exit_code == 2
     assert said in " ".join(outcome.output.split())
+
+
+def test_another_seed_is_another_order_of_a_file_s_conversations(tmp_path: Path) -> None:
+    file = tmp_path / "agents.jsonl"
+    made = CliRunner().invoke(main, ["generate", "agent-chain", "--conversations", "12", "--no-token-ids", "-o", str(file)])
+    assert made.exit_code == 0, made.output
+    words = [str(file), "--agents", "8", "--steady-state", "--request-count", "60", "--model", "llama-3.1-8b"]
+    found = [summary(*words, "--random-seed", seed)["ttft_ms"] for seed in ("0", "1", "0")]
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_shared_prefix_has_a_steady_state() -> None:
+    words = [*LOAD, "--shared-prefix", "1000", "--request-rate", "5", "--steady-state"]
+    found = summary(*words)
+    assert found["requests"] == 300
+    assert found["cached_token_share"] == pytest.approx(1000 / 1500, abs=0.01)
+
+
+def test_users_do_not_all_begin_at_once_after_a_warm_up() -> None:
+    closed = [*LOAD[:1], "2000", *LOAD[2:], "--concurrency", "32"]
+    warm = [*closed, "--warmup-request-count", "64"]
+    at_once, gradual = summary(*closed), summary(*warm)
+    assert gradual["ttft_ms"]["p99"] < 0.5 * at_once["ttft_ms"]["p99"]
+    assert any("After the warm-up, users begin one by one over" in note for note in gradual["notes"])
+    own = summary(*warm, "--concurrency-ramp-duration", "0.001")
+    assert own["ttft_ms"]["p99"] > 2 * gradual["ttft_ms"]["p99"]
+
+
+def test_several_seeds_show_the_spread() -> None:
+    words = [*LOAD, "--request-rate", "20"]
+    spread = summary(*words, "--seeds", "3")["seeds"]["ttft_ms.p90"]
+    each = [summary(*words, "--random-seed", str(seed))["ttft_ms"]["p90"] for seed in range(3)]
+    assert (spread["min"], spread["max"]) == (min(each), max(each))
+    assert spread["mean"] == pytest.approx(statistics.mean(each))
+    assert spread["sd"] == pytest.approx(statistics.stdev(each))
+    shown = CliRunner().invoke(main, ["simulate", *words, "--seeds", "2"])
+    assert "Over several seeds" in shown.stdout
