@@ -116,6 +116,7 @@ def simulate(
 
 
 _SPREAD = ("ttft_ms", "tpot_ms", "latency_ms", "output_tok_per_s", "request_per_s", "cached_token_share", "goodput_per_s")
+_SPREAD_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def spread_over(summaries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -125,7 +126,7 @@ def spread_over(summaries: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
             f"{name}.{statistic}" if statistic else name: value
             for name in _SPREAD
             for statistic, value in (summary[name].items() if isinstance(summary[name], dict) else [("", summary[name])])
-            if value is not None
+            if value is not None and statistic in ("", *_SPREAD_STATISTICS)
         }
         for summary in summaries
     ]

@@ -38,7 +38,7 @@ from llmirage_client.simulator.deployments import (
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
-from llmirage_client.size.report import Question, SizeReport, shape_name
+from llmirage_client.size.report import Question, SizeReport, first_of, reason_text, shape_name
 from llmirage_client.size.sizing import Goal
 from llmirage_client.size.sizing import size as find_size
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
@@ -75,7 +75,7 @@ def size(
 def _size(file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress) -> SizeReport:
     objectives, base, possible, refused, notes = _asked(settings)
     source = _source(file, settings)
-    shapes = _with_room(base, possible, refused, source, objectives)
+    shapes = _with_room(base, possible, refused, source, objectives, settings.explain)
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
@@ -98,7 +98,7 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
             progress=progress.begin,
         )
     considered = [*shapes, *(one.shape for one in refused)]
-    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered), sizing)
+    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered, settings.explain), sizing)
 
 
 _OF_THE_RATE = (
@@ -110,6 +110,7 @@ _OF_THE_RATE = (
 )
 _OF_LENGTHS = ("input_sequence_length", "output_sequence_length", "total_isl", "total_osl")
 _BETWEEN_TOKENS = ("inter_token_latency", "inter_chunk_latency", "time_to_second_token")
+_REASONS_SHOWN = 3
 _MANY = 2  # users, or more: --max-rate looks for their number
 _LOOKED_AT = 50  # requests of the workload
 
@@ -137,7 +138,7 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     if (users := settings.concurrency) is not None and users > 1:
         notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     source = _source(file, settings)
-    shapes = _with_room(base, shapes, refused, source, objectives)
+    shapes = _with_room(base, shapes, refused, source, objectives, settings.explain)
     notes += _of_workload(source, settings.concurrency and _MANY)
     settings = replace(settings, request_rate=None if settings.concurrency else 1.0)
     traffic = _traffic(source, settings)
@@ -147,7 +148,9 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
     with progress:
         found = max_rates(base, shapes, refused, trials, settings.instances or base.instances, progress.begin)
     considered = [*shapes, *(one.shape for one in refused)]
-    return MaxRateReport(Question(base, traffic, objectives, price_source, notes, considered), found, prices)
+    return MaxRateReport(
+        Question(base, traffic, objectives, price_source, notes, considered, settings.explain), found, prices
+    )
 
 
 def _asked(
@@ -183,7 +186,7 @@ def _asked(
     except ConfigError as error:
         problems += error.problems
     if not problems and not possible and not base.pools:
-        problems = _none_possible(refused)
+        problems = _none_possible(refused, settings.explain)
     if problems:
         _refuse("\n".join(problems))
     plans = [shape.config(base, base.instances) for shape in possible] or [base]
@@ -207,6 +210,7 @@ def _with_room(
     refused: list[Refused],
     source: RequestSource,
     objectives: Iterable[Objective],
+    explain: bool,
 ) -> list[InstanceShape]:
     """The shapes that have room for each request; the others join the refused, unless requests may fail."""
     sizes = source.sizes
@@ -221,15 +225,14 @@ def _with_room(
         reason = f"a request of {longest:,} tokens can never finish: an instance has room for {room:,}"
         refused.append(Refused(shape, reason))
     if possible and not fit:
-        _refuse("\n".join(_none_possible(refused)))
+        _refuse("\n".join(_none_possible(refused, explain)))
     return fit
 
 
-def _none_possible(refused: Iterable[Refused]) -> list[str]:
-    return [
-        "no deployment is possible:",
-        *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
-    ]
+def _none_possible(refused: Iterable[Refused], explain: bool) -> list[str]:
+    rows = [(", ".join(names), reason_text(reason, explain)) for reason, names in _by_reason(refused).items()]
+    lines = first_of(rows, None if explain else _REASONS_SHOWN, "others, which --explain tells")
+    return ["no deployment is possible:", *(f"  {line}" for line in lines)]
 
 
 def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:

@@ -127,6 +127,9 @@ class SizingSettings:
     )
     random_seed: int = _traffic("random_seed", 0, "Seed of the simulations.", flag=True)
 
+    explain: bool = _output(
+        False, "Tell all that is left out, with the arithmetic of the memory that does not suffice.", flag=True
+    )
     max_time: float | None = again(
         SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT, flag=True
     )

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.slo import STATISTICS
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
     from llmirage_client.simulate.cluster_series import Totals
     from llmirage_client.simulate.saturation import InstanceQueue
 
+SHOWN_STATISTICS = ("mean", *(name for name in STATISTICS if name[0] == "p"), "min", "max")
 _TIMES = {
     "ttft_ms": "time_to_first_token",
     "tpot_ms": "inter_token_latency",
@@ -23,8 +25,9 @@ _TIMES = {
 def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[InstanceQueue]) -> dict[str, Any]:
     """Return plain figures by name, for JSON; None where there is none.
 
-    ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
-    every single gap. saturated, queue, queues: see simulate.saturation. kv_loaded_tokens: by tier, where there are any.
+    ttft_ms, tpot_ms, itl_ms, latency_ms: every statistic that an objective may name; tpot_ms is the mean gap of each
+    request's tokens, itl_ms every single gap. saturated, queue, queues: see simulate.saturation. kv_loaded_tokens: by
+    tier, where there are any.
     """
     tiers = {"kv_loaded_tokens": dict(totals.kv_loaded)} if totals.kv_loaded else {}
     return figures_of_run(metrics) | {
@@ -64,7 +67,7 @@ def figures_of_run(metrics: Metrics) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, tag in _TIMES.items():
         found = metrics.per_request.get(tag)
-        figures[name] = found and {"mean": found.avg, "p50": found.p50, "p90": found.p90, "p99": found.p99}
+        figures[name] = found and {statistic: getattr(found, STATISTICS[statistic]) for statistic in SHOWN_STATISTICS}
     whole = metrics.whole_run
     cached = whole.get("overall_usage_prompt_cache_read_pct")
     return figures | {

@@ -20,8 +20,8 @@ from llmirage_server.perf.steps.operations import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 __all__ = [
-    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait", "Reading", "Request",
-    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_cluster",
+    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait", "Reading",
+    "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_cluster",
     "plan_of", "read_mapping",
 ]  # fmt: skip
 

@@ -55,7 +55,7 @@ class MaxRateReport:
     def left_out(self) -> list[tuple[str, str]]:
         """Name and reason of the others."""
         missed = [(self.name(one), one.reason) for one in self.rates.found if one.trial is None]
-        return missed + refused_rows(self.rates.refused)
+        return missed + refused_rows(self.rates.refused, self.question.explain)
 
     def json(self) -> dict[str, Any]:
         question = self.question

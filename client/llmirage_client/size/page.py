@@ -71,7 +71,7 @@ def _size_page(report: SizeReport) -> str:
         lead = "The axes span the points, not 0." if drawn else ""
         sections.append(Section("Answer and runners-up", [table(columns, rows), lines, drawn], lead))
     left_out = [(shape_name(search.shape), search.reason) for search in sizing.given_up]
-    left_out += refused_rows(sizing.refused)
+    left_out += refused_rows(sizing.refused, explain=True)
     left_out += [
         (shape_name(search.shape), f"{plural(search.least or 0, 'instance')} or more: too expensive")
         for search in sizing.left

@@ -24,6 +24,7 @@ class Question:
 
     notes: which parts of the input are not used.
     shapes: all that were considered, impossible ones included.
+    explain: tell all that are left out, with the arithmetic behind it.
     """
 
     base: ClusterConfig
@@ -32,6 +33,7 @@ class Question:
     price_source: str
     notes: Sequence[str] = ()
     shapes: Sequence[InstanceShape] = ()
+    explain: bool = False
 
     @property
     def slo(self) -> str:
@@ -88,9 +90,14 @@ def shape_json(shape: InstanceShape) -> dict[str, Any]:
     return {name: getattr(shape, name) for name in _AXES}
 
 
-def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
-    """Name and reason of shapes that cannot be deployed."""
-    return [(shape_name(one.shape), f"cannot be deployed: {one.reason}") for one in refused]
+def refused_rows(refused: Iterable[Refused], explain: bool) -> list[tuple[str, str]]:
+    """Name and reason of shapes that cannot be deployed. explain: with the arithmetic behind it."""
+    return [(shape_name(one.shape), f"cannot be deployed: {reason_text(one.reason, explain)}") for one in refused]
+
+
+def reason_text(reason: str, explain: bool) -> str:
+    """Return a reason in one line; without explain, what stands beside the name anyway is left out."""
+    return ": ".join(reason.split("\n")) if explain else reason.partition("\n")[0].rpartition(" does not fit: ")[2]
 
 
 def verdicts_json(trial: Trial, margins: Iterable[ErrorMargin]) -> list[dict[str, Any]]:
@@ -144,6 +151,7 @@ def effort_text(effort: Effort) -> str:
 
 
 _REASONS_SHOWN = 8
+_ALL = " (--explain and --json have all)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +226,11 @@ class SizeReport:
 
     def _left_out(self) -> Iterator[str]:
         given_up = [(shape_name(search.shape), search.reason) for search in self.sizing.given_up]
-        yield from _first_of(given_up, "more that meet the objectives at no number of instances")
-        yield from _first_of(refused_rows(self.sizing.refused), "more that cannot be deployed")
+        shown = None if self.question.explain else _REASONS_SHOWN
+        yield from first_of(given_up, shown, f"more that meet the objectives at no number of instances{_ALL}")
+        yield from first_of(
+            refused_rows(self.sizing.refused, self.question.explain), shown, f"more that cannot be deployed{_ALL}"
+        )
         if self.sizing.answer is None:
             return
         if self.sizing.left:
@@ -228,10 +239,11 @@ class SizeReport:
         yield f"Prices: {self.question.price_source}"
 
 
-def _first_of(rows: list[tuple[str, str]], rest: str) -> Iterator[str]:
-    yield from (f"{name}: {reason}" for name, reason in rows[:_REASONS_SHOWN])
-    if len(rows) > _REASONS_SHOWN:
-        yield f"... and {len(rows) - _REASONS_SHOWN} {rest} (--json has all)"
+def first_of(rows: list[tuple[str, str]], count: int | None, rest: str) -> Iterator[str]:
+    """Yield a line for each of the first `count` rows, and how many more there are."""
+    yield from (f"{name}: {reason}" for name, reason in rows[:count])
+    if count is not None and len(rows) > count:
+        yield f"... and {len(rows) - count} {rest}"
 
 
 def answer_line(priced: Priced) -> str:

@@ -22,6 +22,7 @@ from llmirage_client.settings.run import run_options, with_distinct_conversation
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
+from llmirage_client.simulate.summary import SHOWN_STATISTICS
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, gradual_start_s, steady_load
@@ -114,7 +115,7 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
     tpot = summary["tpot_ms"]
     figures["user_tok_per_s"] = 1e3 / tpot["mean"] if tpot and tpot["mean"] else None
     for name in ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms"):
-        for statistic in ("mean", "p50", "p90", "p99"):
+        for statistic in SHOWN_STATISTICS:
             figures[f"{name.removesuffix('_ms')}_{statistic}_ms"] = summary[name][statistic] if summary[name] else None
     usd = summary["usd_per_m_output_tokens"]
     figures["usd_per_m_output_tokens"] = sum(usd) / 2 if usd else None

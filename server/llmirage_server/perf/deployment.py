@@ -236,11 +236,12 @@ class Deployment:
         sequence = m.bytes_per_sequence + least * m.kv_bytes_per_token
         needed = m.weights_bytes + m.activation_bytes + m.reserve_bytes + sequence
         raise DeploymentError(
-            f"{self.describe()} does not fit: weights {m.weights_bytes / GIB:.1f} GiB + activations "
-            f"{m.activation_bytes / GIB:.1f} GiB + reserve {m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence "
-            f"({least:,} tokens) {sequence / GIB:.1f} GiB = {needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB "
-            f"that {self.engine.title} may use ({self.engine.flags['gpu_memory_utilization']} "
-            f"{self.gpu_memory_utilization:.2f}) of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
+            f"{self.describe()} does not fit: {needed / GIB:.1f} GiB per GPU needed, and {self.engine.title} may use "
+            f"{m.usable_bytes / GIB:.1f}; {self._what_would_fit()}\n"
+            f"weights {m.weights_bytes / GIB:.1f} GiB + activations {m.activation_bytes / GIB:.1f} GiB + reserve "
+            f"{m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence ({least:,} tokens) {sequence / GIB:.1f} GiB = "
+            f"{needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB ({self.engine.flags['gpu_memory_utilization']} "
+            f"{self.gpu_memory_utilization:.2f} of {m.gpu_bytes / GIB:.1f} GiB)"
         )
 
     def _fits(self) -> bool:

@@ -99,6 +99,32 @@ def test_too_few_gpus_are_said_to_be_so_many_times_too_few() -> None:
     assert re.search(r"with [12], (ttft_p99<300ms|tpot_avg<8ms) was [\d.]+ ms, [\d.]+ times its limit", line)
 
 
+def test_what_does_not_fit_is_a_line_and_explain_has_the_arithmetic() -> None:
+    words = [
+        "--isl",
+        "500",
+        "--osl",
+        "40",
+        "--request-rate",
+        "3",
+        *SLO,
+        "--model",
+        "deepseek-r1",
+        "--gpus",
+        "l40s",
+        "--pps",
+        "1",
+    ]
+    short, long = size(*words), size(*words, "--explain")
+    assert short.exit_code == long.exit_code == 2
+    assert len(short.output.splitlines()) == 5
+    assert "l40s TP1 fp8_block: 629.8 GiB per GPU needed, and vLLM may use 40.5; it needs tp 8 pp 4" in short.output
+    assert "others, which --explain tells" in short.output
+    assert "weights 626" not in short.output
+    assert "weights 626" in long.output
+    assert len(long.output.splitlines()) > 8
+
+
 def test_what_was_searched_and_what_was_held_is_a_line() -> None:
     words = [*LOAD, *SLO, "--gpus", "h100_sxm", "--request-rate", "10", "--pps", "1"]
     shown, told = size(*words), json.loads(size(*words, "--json").stdout)

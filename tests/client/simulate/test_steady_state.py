@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
+from llmirage_client.measure.slo import STATISTICS
 
 LOAD = ["--isl", "500", "--osl", "50", "--requests", "300", "--model", "llama-3.1-8b", "--weights", "bf16"]
 SESSIONS = [*LOAD, "--turns", "10", "--think-time", "30", "--request-rate", "2"]
@@ -108,3 +109,11 @@ def test_several_seeds_show_the_spread() -> None:
     assert spread["sd"] == pytest.approx(statistics.stdev(each))
     shown = CliRunner().invoke(main, ["simulate", *words, "--seeds", "2"])
     assert "Over several seeds" in shown.stdout
+
+
+def test_json_has_every_percentile_that_an_objective_may_name() -> None:
+    words = [*LOAD, "--request-rate", "20"]
+    names = [name for name in STATISTICS if name[0] == "p"]
+    found = summary(*words, "--slo", ", ".join(f"ttft_{name}<10s" for name in names))
+    assert {"p1", "p95", "p99"} < set(names)
+    assert [found["ttft_ms"][name] for name in names] == [verdict["value"] for verdict in found["slo"]["objectives"]]
