@@ -36,9 +36,14 @@ class JsonHandler(BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 
     def answer(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
+        self._answer(status, json.dumps(value).encode(), "application/json")
+
+    def answer_text(self, text: str) -> None:
+        self._answer(200, text.encode(), "text/plain")
+
+    def _answer(self, status: int, data: bytes, content_type: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -81,9 +81,12 @@ def calibrate(
         x = system.x
         _, errors = _folds(fit, system, groups)
         found = _doubtful(fit, system, errors)
-        if found is None:
+        if found is None:  # single requests may show less than their means
             system = fit.by_request(system)
             x = system.x
+            _, errors = _folds(fit, system, groups)
+            found = _doubtful(fit, system, errors)
+        if found is None:
             break
         index, reason = found
         why[fit.free[index].name] = reason
@@ -146,7 +149,7 @@ def _doubtful(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str]
     if pairs:  # host time gives way first, then the front end: a profile knows them best
         index, other = max(((int(a), int(b)) for a, b in pairs), key=lambda pair: fit.free[pair[0]].yields)
         return index, f"these runs cannot separate it from {fit.free[other].label}: {fit.free[index].needs}"
-    doubtful = [i for i, factor in enumerate(fit.free) if errors[i] > factor.most_error]
+    doubtful = [i for i, factor in enumerate(fit.free) if not errors[i] <= factor.most_error]
     if not doubtful:
         return None
     index = max(doubtful, key=lambda i: (fit.free[i].yields, errors[i] / fit.free[i].most_error))

@@ -61,6 +61,19 @@ def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
     return found
 
 
+def unchecked(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return a note for each run on the settings of the cluster that it does not tell. Raises ConfigError."""
+    names = [name for name in plan_of(config)[0].described if name != "instances"]
+    notes = []
+    for run in runs:
+        silent = [name for name in names if not any(name in pool for pool in run.deployment)]
+        if silent:
+            notes.append(
+                f"{run.place} does not tell {', '.join(silent)}: whether these are the cluster's could not be checked"
+            )
+    return notes
+
+
 def unknown_names(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return notes on models whose name in a run says nothing, so that they could not be compared."""
     return [

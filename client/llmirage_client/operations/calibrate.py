@@ -12,7 +12,7 @@ from llmirage_client.calibrate.calibration import Calibration
 from llmirage_client.calibrate.calibration import calibrate as fit_factors
 from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
 from llmirage_client.calibrate.engine_log import with_log
-from llmirage_client.calibrate.measured_deployment import mismatches, unknown_names, with_measured
+from llmirage_client.calibrate.measured_deployment import mismatches, unchecked, unknown_names, with_measured
 from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
 from llmirage_client.calibrate.table import factor_line
 from llmirage_client.settings.simulation import CalibrationSettings
@@ -61,7 +61,7 @@ def calibrate(runs: Sequence[str], settings: CalibrateSettings) -> EngineFit:
     if problems := mismatches(config, found):
         _refuse("\n".join(problems))
     idle = given(without_effect([config, *alone], harmless=True))
-    found[0].notes.extend([*unknown_names(found), *(f"{sentence}." for sentence in idle)])
+    found[0].notes.extend([*unknown_names(found), *unchecked(config, found), *(f"{sentence}." for sentence in idle)])
     named = named_fields(profile["base"])
     try:
         with Replays(config, profile, named, found) as replays:

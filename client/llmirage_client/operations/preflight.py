@@ -11,14 +11,14 @@ from typing import Any
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.endpoints import TurnRequest, endpoint_named
-from llmirage_client.targets.engine_settings import sglang_settings
+from llmirage_client.targets.engine_settings import sglang_settings, vllm_config, vllm_metric_labels, vllm_settings
 from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.target import Call, EndpointTarget
 from llmirage_client.targets.wire_json import parse
 
 _WITHIN_S = 10.0
 _FEWEST_TOKENS = 16  # the least that the Responses API takes as max_output_tokens
-_INFO = {"llmirage": "/server_info", "sglang": "/get_server_info"}  # by what the list of models says of its owner
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}  # by what the list of models says of its owner
 _SKIP = "--set preflight=false skips this request"
 
 
@@ -58,7 +58,7 @@ async def preflight(endpoint: EndpointSettings, model: str, path: str | None) ->
                     return Preflight(f"{url}: {problem} ({_SKIP})")
             of_server = {str(entry.get("owned_by")) for entry in models}
             owners |= of_server or {""}
-            _add(found.deployment, await _deployment(target, of_server))
+            _add(found.deployment, await _deployment(target, models))
         except TimeoutError:
             return Preflight(f"{url}: no answer within {timeout_s:g} s ({_SKIP})")
         except Fault as fault:
@@ -77,20 +77,45 @@ def _models(body: bytes) -> list[dict[str, Any]]:
         return []
 
 
-async def _deployment(target: EndpointTarget, owners: set[str]) -> list[dict[str, Any]]:
-    """What one server runs. Only those are asked that have something to say; a gateway is not."""
-    path = next((path for owner, path in _INFO.items() if owner in owners), None)
-    if path is None:
+async def _deployment(target: EndpointTarget, models: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what one server runs. Only engines are asked, which have something to say; a gateway is not."""
+    owners = {str(entry.get("owned_by")) for entry in models}
+    if "llmirage" in owners:
+        pools = _object(await _asked(target, "/server_info")).get("deployment")
+        return [pool for pool in pools if isinstance(pool, dict)] if isinstance(pools, list) else []
+    engine = next((engine for owner, engine in _ENGINES.items() if owner in owners), None)
+    if engine is None:
         return []
+    pool: dict[str, Any] = {"engine": engine, "model": str(models[0].get("root") or models[0]["id"])}
+    if engine == "sglang":
+        info = _object(await _asked(target, "/get_server_info"))
+        return [pool | {"model": info.get("model_path", pool["model"]), **sglang_settings(info)}] if info else []
+    if engine == "vllm":
+        info = _object(await _asked(target, "/server_info?config_format=json"))
+        if isinstance(pools := info.get("deployment"), list):  # ours, in vLLM's words
+            return [pool for pool in pools if isinstance(pool, dict)]
+        pool |= vllm_settings(vllm_metric_labels(await _asked(target, "/metrics")) | vllm_config(info.get("vllm_config")))
+        if pool.get("data_parallel_size", 1) > 1:  # the metrics are those of a rank
+            pool.pop("num_gpu_blocks_override", None)
+    return [pool]
+
+
+async def _asked(target: EndpointTarget, path: str) -> str:
+    """Return the answer to a GET; "" where there is none."""
     try:
         async with asyncio.timeout(_WITHIN_S):
             status, body = await target.get(path, from_root=True)
-        info = parse(body) if status == 200 else {}
-        if path == _INFO["sglang"]:
-            return [{"engine": "sglang", "model": info["model_path"], **sglang_settings(info)}]
-        return [pool for pool in info["deployment"] if isinstance(pool, dict)]
-    except (TimeoutError, Fault, ValueError, TypeError, KeyError):
-        return []
+        return body.decode("utf-8", "replace") if status == 200 else ""
+    except (TimeoutError, Fault):
+        return ""
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = parse(text.encode())
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _add(pools: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:

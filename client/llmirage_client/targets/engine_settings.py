@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 # Ours by the engine's name; the same where they are equal.
 _VLLM = ("pipeline_parallel_size", "data_parallel_size", "tensor_parallel_size", "block_size", "gpu_memory_utilization",
          "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold",
-         "stream_interval", "prefill_schedule_interval")  # fmt: skip
+         "stream_interval", "prefill_schedule_interval", "num_gpu_blocks_override")  # fmt: skip
 _SGLANG = {
     "tp_size": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
@@ -42,6 +43,39 @@ def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(speculative := given.get("speculative_config"), dict):
         settings |= _numbers(speculative, {"num_speculative_tokens": "num_speculative_tokens"})
     return settings
+
+
+_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_REPR_FIELD = re.compile(r"(\w+)=('[^']*'|[^,\s()]+)")
+_OTHER_NAMES = {"cache_dtype": "kv_cache_dtype", "num_gpu_blocks": "num_gpu_blocks_override", "policy": "scheduling_policy"}
+
+
+def vllm_metric_labels(metrics: str) -> dict[str, Any]:
+    """Return the arguments that vLLM's own metrics name, from the text of /metrics."""
+    found = _CACHE_INFO.search(metrics)
+    return _renamed({name: _value(text) for name, text in _LABEL.findall(found[1])} if found else {})
+
+
+def vllm_config(config: Any) -> dict[str, Any]:
+    """Return the arguments in a vllm_config of /server_info: sections of fields, or its text."""
+    if isinstance(config, str):
+        return _renamed({name: _value(text.strip("'")) for name, text in _REPR_FIELD.findall(config)})
+    sections = [section for section in config.values() if isinstance(section, dict)] if isinstance(config, dict) else []
+    return _renamed({name: value for section in sections for name, value in section.items()})
+
+
+def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+    return given | {ours: given[name] for name, ours in _OTHER_NAMES.items() if name in given}
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
 
 
 def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:

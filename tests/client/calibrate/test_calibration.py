@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from llmirage_client.calibrate.calibration import calibrate
 from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+from llmirage_client.calibrate.least_squares import FactorFit, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
@@ -263,3 +264,44 @@ def test_what_has_no_effect_is_told_where_the_user_gave_it(folder: Path) -> None
     told = CliRunner().invoke(main, [*line, "--router", "session"])
     assert told.exit_code == 0
     assert "router has no effect here: it needs several instances" in " ".join(told.stdout.split())
+
+
+def test_a_run_of_another_deployment_is_refused_and_what_it_does_not_tell_is_said(folder: Path, tmp_path: Path) -> None:
+    """What vLLM tells of three L40S in fp8 is no run of one H100 in bf16."""
+    shutil.copytree(folder / "run", tmp_path / "run")
+    file = tmp_path / "run" / "profile_export_aiperf.json"
+    summary = json.loads(file.read_text())
+    words = ["calibrate", str(tmp_path / "run"), "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "-o", str(tmp_path / "e")]
+    summary["llmirage"]["deployment"] = [{"engine": "vllm", "model": "llama-3.1-8b", "weights": "fp8"}]
+    file.write_text(json.dumps(summary))
+    refused = CliRunner().invoke(main, [*words, "--weights", "bf16"])
+    assert refused.exit_code == 2
+    assert "measured weights fp8, and the cluster to be calibrated has weights bf16" in refused.output
+    summary["llmirage"]["deployment"] = [{"engine": "vllm", "model": "llama-3.1-8b"}]
+    file.write_text(json.dumps(summary))
+    fitted = CliRunner().invoke(main, [*words, "--json"])
+    assert fitted.exit_code == 0, fitted.output
+    [note] = [note for note in json.loads(fitted.stdout)["notes"] if "could not be checked" in note]
+    assert "does not tell gpu, weights, kv_cache_dtype, tensor_parallel_size" in note
+
+
+def test_a_factor_of_which_single_requests_show_nothing_is_not_fitted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The means of groups knew it; the fit by requests, which decides, does not."""
+
+    def blind(fit: FactorFit, wide: System) -> System:
+        jacobian = wide.jacobian.copy()
+        for place, factor in enumerate(fit.free):
+            if factor.name == "front_end_ms":
+                jacobian[:, :, place] *= 1e-9
+        return replace(wide, jacobian=jacobian)
+
+    monkeypatch.setattr(FactorFit, "by_request", blind)
+    run = read_measured(str(folder / "run"))
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    profile = engine_fields(config)
+    with Replays(config, profile, profile, [run]) as replays:
+        result = calibrate([run], replays, profile)
+    [front_end] = [one for one in result.fitted if one.factor.name == "front_end_ms"]
+    assert front_end.why_not is not None
+    assert (front_end.after, front_end.uncertainty) == (front_end.before, None)
+    assert all(one.uncertainty is None or one.uncertainty < 10 for one in result.fitted)

@@ -26,14 +26,18 @@ class Gateway(JsonHandler):
     models: list[str] | None = None
     owner = "somebody"
     info: Any = None
+    metrics = ""
     status = 200
     message = ""
     paths: list[str]
 
     def do_GET(self) -> None:
-        if self.path.endswith("server_info"):
+        if "server_info" in self.path:
             self.paths.append(self.path)
-            self.answer(200, self.info)
+            self.answer(200 if self.info is not None else 404, self.info)
+        elif self.path == "/metrics":
+            self.paths.append(self.path)
+            self.answer_text(self.metrics)
         elif self.models is None:
             self.answer(404, {"error": {"message": "no such path"}})
         else:
@@ -154,6 +158,40 @@ def test_what_the_server_runs_is_kept(
     assert [path for path in paths if path.startswith("/")] == asked
     summaries = [json.loads(path.read_text()) for path in tmp_path.rglob("profile_export_aiperf.json")]
     assert [summary["llmirage"].get("deployment") for summary in summaries] == [deployment] * 2
+
+
+METRICS = """# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="fp8",enable_prefix_caching="False",engine="0",num_gpu_blocks="2048"} 1.0
+"""
+CONFIG = {
+    "model_config": {"model": "meta-llama/Llama-3.1-8B-Instruct", "quantization": "fp8", "max_model_len": 4096},
+    "parallel_config": {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1},
+    "scheduler_config": {"max_num_seqs": 64, "max_num_batched_tokens": 2048},
+    "lora_config": None,
+}
+TEXT = (
+    "model='meta-llama/Llama-3.1-8B-Instruct', tokenizer='x', dtype=torch.bfloat16, tensor_parallel_size=2, "
+    "pipeline_parallel_size=1, data_parallel_size=1, quantization=fp8, kv_cache_dtype=auto, enable_prefix_caching=True"
+)
+
+
+@pytest.mark.parametrize(
+    ("info", "told"),
+    [
+        (None, {}),  # as in production, where /server_info is not served
+        ({"vllm_config": CONFIG}, {"tensor_parallel_size": 2, "weights": "fp8", "max_num_seqs": 64, "max_model_len": 4096}),
+        ({"vllm_config": TEXT}, {"tensor_parallel_size": 2, "weights": "fp8"}),
+    ],
+)
+def test_vllm_is_asked_for_what_it_tells(tmp_path: Path, info: Any, told: dict[str, Any]) -> None:
+    with gateway(models=["m"], owner="vllm", info=info, metrics=METRICS) as (url, paths):
+        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming").exit_code == 0
+    assert [path for path in paths if path.startswith("/")] == ["/server_info?config_format=json", "/metrics"]
+    summary = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
+    [pool] = summary["llmirage"]["deployment"]
+    of_metrics = {"engine": "vllm", "model": "m", "block_size": 16, "num_gpu_blocks_override": 2048}
+    assert pool.items() >= (of_metrics | told).items()
 
 
 def test_equal_instances_of_two_servers_are_one_pool(tmp_path: Path) -> None:
