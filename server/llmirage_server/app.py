@@ -90,7 +90,7 @@ class LlmirageApp(LazyRoutes):
 
         Args:
             config: The configuration of the cluster and the server.
-            page: Whether there is a live page at `/`.
+            page: There is a live page at `/`.
             script: Scripted replies, as a script's file has them.
             driver: The driver of a cluster; None: a driver of wall clock time for a cluster that is built.
             text: The tokenizer and the source of replies; None: those of the configuration.
@@ -292,7 +292,7 @@ def _driver(config: ClusterConfig, cluster: Cluster) -> Driver:
 
 
 def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
-    """The one that is asked for; else that of the engine which the first pool names."""
+    """Return the configured dialect; else that of the engine which the first pool names."""
     first = pools[0]
     named: Any = first.deployment.engine.base if first.config.engine else "openai"
     dialect = DIALECTS[config.dialect or named]
@@ -311,7 +311,7 @@ def _cache_settings(pool: ServedPool) -> CacheSettings:
 
 
 def _keys_of(path: str | None) -> list[str]:
-    """The keys in a file, one a line. Raises ConfigError."""
+    """Return the keys in a file, one a line. Raises ConfigError."""
     if path is None:
         return []
     try:
@@ -339,7 +339,7 @@ def _state(config: ClusterConfig) -> State:
 
 
 def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
-    """The model for each name. A request must fit in every pool of its model, since it may come to any."""
+    """Return the model for each name. A request must fit in every pool of its model, since it may come to any."""
     served: dict[str, ServedModel] = {}
     for pool in pools:
         together = [other for other in pools if other.model == pool.model]

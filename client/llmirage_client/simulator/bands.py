@@ -21,7 +21,7 @@ FIGURES: dict[str, Quantity] = {
 
 
 def band_of_cluster(config: ClusterConfig, concurrency: float | None = None, isl: float | None = None) -> Band | None:
-    """The band of the pool of which the least is known; None where times are the user's own. Raises ConfigError.
+    """Return the band of the pool with the weakest evidence; None where times are the user's own. Raises ConfigError.
 
     concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
     """
@@ -36,7 +36,7 @@ def band_of_cluster(config: ClusterConfig, concurrency: float | None = None, isl
 
 
 def bands_json(band: Band | None, summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The intervals of the means of a simulation, by figure and share; None where nothing is known of them."""
+    """Return the intervals of the means of a simulation, by figure and share; None where nothing is known of them."""
     if band is None:
         return None
     means = {name: summary[name]["mean"] if isinstance(summary[name], dict) else summary[name] for name in FIGURES}

@@ -54,7 +54,7 @@ class Bounds:
         return None if ttft_s is None or tpot_s is None else ttft_s + (lengths.reply - 1) * tpot_s
 
     def most_requests_per_s(self, lengths: Lengths) -> float | None:
-        """The rate at which one instance does nothing but prefill, or nothing but decode the largest batch that fits."""
+        """Return the rate at which one instance only prefills, or only decodes the largest batch that fits."""
         pool = self._pool
         if pool is None:
             return None
@@ -63,7 +63,7 @@ class Bounds:
         return ranks / (max(_prefill_s(pool, lengths), decode_s) * _SLACK)
 
     def running(self, lengths: Lengths, requests_per_s: float) -> int | None:
-        """An estimate, not a bound: requests in flight on one instance at that rate, in the steady state.
+        """Estimate the requests in flight on one instance at that rate in the steady state; not a bound.
 
         A request takes its prefill once, and a share of as many steps as its reply has tokens. The batch found is the
         smallest at which the instance keeps up with the rate.
@@ -83,12 +83,12 @@ class Bounds:
         return low * pool.deployment.parallel.dp
 
     def most_running(self, lengths: Lengths) -> int | None:
-        """Requests that fit into one instance at a time, by its limits and its memory."""
+        """Return the number of requests that fit into one instance at a time, by its limits and its memory."""
         pool = self._pool
         return None if pool is None else _most_running(pool, lengths) * pool.deployment.parallel.dp
 
     def token_s(self, lengths: Lengths, users: float) -> float | None:
-        """An estimate, not a bound: seconds per output token, where so many requests are always in progress on one instance.
+        """Estimate the seconds per output token with `running` requests always in progress on one instance; not a bound.
 
         Each of them waits for a prefill of each other one while it decodes.
         """

@@ -38,6 +38,8 @@ SHAPE_SETTINGS = (
 
 
 class ClusterFile:
+    """The settings that name a cluster file and settings of it."""
+
     cluster_file: str | None = setting(
         None,
         "Cluster",

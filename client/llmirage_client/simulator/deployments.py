@@ -32,7 +32,7 @@ class InstanceShape:
 
     @property
     def gpus(self) -> int:
-        """Of one instance."""
+        """GPUs of one instance."""
         return self.tp * self.pp * self.dp
 
     @property
@@ -42,7 +42,7 @@ class InstanceShape:
         return " ".join([f"TP{self.tp}", *rest])
 
     def config(self, base: ClusterConfig, instances: int) -> ClusterConfig:
-        """The base with so many instances of this shape. Raises ConfigError."""
+        """Return the base with `instances` instances of this shape. Raises ConfigError."""
         return dataclasses.replace(
             base,
             gpu=self.gpu,
@@ -57,8 +57,10 @@ class InstanceShape:
 
 
 def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
-    """The cluster with all its instances there all the time, a single pool as the cluster itself; and what that leaves out,
-    in words for the user."""
+    """Return the cluster with all its instances there all the time, and notes on what that leaves out.
+
+    A single pool becomes the cluster itself.
+    """
     notes = [note] if (note := left_out(config)) else []
     if config.events:
         notes.append(
@@ -78,12 +80,12 @@ def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
 
 
 def has_fixed_times(config: ClusterConfig) -> bool:
-    """Whether times of the user's own replace the performance model in one of its pools."""
+    """Tell whether times of the user's own replace the performance model in one of its pools."""
     return any(pool.fixed_times for pool in config.all_pools)
 
 
 def left_out(config: ClusterConfig) -> str:
-    """What of the server's settings no simulation follows, though it would change the figures; "" where there is nothing."""
+    """Return the server's settings that would change the figures and that no simulation follows, in words; "" for none."""
     unset = {"rate_limit": None, "token_limit": None, "faults": None, "replay": None}
     given = [name for name, value in unset.items() if getattr(config, name) != value]
     return f"Left out, as only `llmirage serve` has them: {', '.join(given)}." if given else ""
@@ -178,7 +180,7 @@ def _stages(gpu: str, moe: bool, tps: Sequence[int], dps: Sequence[int], eps: Se
 
 
 def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) -> bool:
-    """Whether it cannot be; then it is among the refused."""
+    """Tell whether it cannot be; then it is among the refused."""
     try:
         plan_of(shape.config(base, 1))
     except ConfigError as error:
@@ -194,7 +196,7 @@ def longest_request(config: ClusterConfig) -> int:
 
 
 def price_usd_per_h(gpu: str) -> float | None:
-    """The middle of the on-demand offers that the catalogue knows of for one GPU; None: it knows none."""
+    """Return the middle of the on-demand offers that the catalogue knows of for one GPU; None: it knows none."""
     offers = find_gpu(gpu).price_usd_per_h
     return None if offers is None else sum(offers) / 2
 
@@ -208,21 +210,22 @@ def hourly_usd(config: ClusterConfig, prices: Mapping[str, float]) -> float | No
 
 
 def gpus_of(config: ClusterConfig) -> list[str]:
-    """The catalogue's names of the GPUs in it, each once. Raises ConfigError."""
+    """Return the catalogue's names of the GPUs in it, each once. Raises ConfigError."""
     return list(dict.fromkeys(pool.deployment.gpu.key for pool in plan_of(config)))
 
 
 def models_of(config: ClusterConfig) -> str:
-    """What its pools serve, each once."""
+    """Return the models of its pools, each once."""
     return ", ".join(dict.fromkeys(pool.model for pool in config.all_pools))
 
 
 def price_source() -> str:
+    """Return the source of the catalogue's prices."""
     return common_gpu_sources()["price_source"]
 
 
 def gpu_key(name: str) -> str:
-    """The catalogue's own name of a GPU. Raises ConfigError."""
+    """Return the catalogue's own name of a GPU. Raises ConfigError."""
     try:
         return find_gpu(name).key
     except DeploymentError as error:
@@ -230,7 +233,7 @@ def gpu_key(name: str) -> str:
 
 
 def model_key(name: str) -> str:
-    """The catalogue's own name of a model. Raises ConfigError."""
+    """Return the catalogue's own name of a model. Raises ConfigError."""
     try:
         return find_model(name).name
     except DeploymentError as error:
@@ -246,7 +249,10 @@ OF_SPLIT = ("experts", "peer_to_peer")  # assumptions that differ by how an inst
 
 
 def assumed(config: ClusterConfig, *left_out: str, only: Sequence[str] = ()) -> list[str]:
-    """What counts for the main settings that were not given, in words; left_out, only: names. Raises ConfigError."""
+    """Return the values of the main settings that were not given, in words.
+
+    left_out, only: names of settings. Raises ConfigError.
+    """
     found = []
     for pool in plan_of(config):
         parts = [text for name, text in pool.assumptions.items() if name not in left_out and (not only or name in only)]

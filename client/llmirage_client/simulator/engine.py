@@ -28,7 +28,7 @@ __all__ = [
 
 @lru_cache(maxsize=64)
 def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
-    """The pools of a configuration. Raises ConfigError."""
+    """Return the pools of a configuration. Raises ConfigError."""
     return tuple(plan(config))
 
 

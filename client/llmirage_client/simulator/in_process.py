@@ -23,7 +23,7 @@ class WholeProtocol:
     """Requests and streams of events as over a network. `open` it on the loop."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Raises ConfigError."""
+        """Make the cluster. Raises ConfigError."""
         self._config = config
         self.cluster = new_cluster(config, fast_forward=False)
         self.waits: list[QueueWait] = []  # of requests that are over, in that order
@@ -41,7 +41,7 @@ class WholeReplies:
     """
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Raises ConfigError."""
+        """Make the cluster. Raises ConfigError."""
         self._config = config
         self.cluster = new_cluster(config)
         self.waits: list[QueueWait] = []  # as WholeProtocol's
@@ -90,7 +90,7 @@ def _target(config: ClusterConfig, driver: Driver) -> HttpTarget:
 
 
 def _stamps(plans: Plans) -> list[float]:
-    """When a stream's events that carry something would come: one for a token that shows text, one for a call's name."""
+    """Return the times of a stream's events with content: one for a token that shows text, one for a call's name."""
     stamps: list[float] = []
     for flight, reply in zip(plans.flights, plans.replies, strict=True):
         times = flight.times.tolist()

@@ -1,4 +1,4 @@
-"""What the pools of a cluster are before anything runs on it, and one forward pass of an instance."""
+"""The pools of a cluster before anything runs on it, and one forward pass of an instance."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 
 
 def planned(cluster_file: str | None, settings: Mapping[str, Any]) -> ClusterConfig:
-    """A cluster that can be. Raises ConfigError."""
+    """Return a valid cluster. Raises ConfigError."""
     config = make_config(cluster_file, settings)
     plan_of(config)
     return config
 
 
 def cluster_facts(config: ClusterConfig) -> dict[str, Any]:
-    """The pools by names of settings, with what fits; GPUs, and USD per hour, low and high; what was assumed."""
+    """Return the pools by names of settings, with what fits; GPUs, and USD per hour, low and high; what was assumed."""
     pools = plan_of(config)
     each = [pool.config.instances * pool.deployment.gpus for pool in pools]
     prices = [pool.deployment.gpu.price_usd_per_h for pool in pools]
@@ -56,7 +56,7 @@ def cluster_facts(config: ClusterConfig) -> dict[str, Any]:
 def step_of(
     config: ClusterConfig, decode: Iterable[tuple[int, int]], prefill: Iterable[tuple[int, int]]
 ) -> tuple[Deployment, dict[str, Any]]:
-    """What `llmirage step` says of an instance of the first pool. Raises ConfigError."""
+    """Return the report of `llmirage step` for an instance of the first pool. Raises ConfigError."""
     deployment = plan_of(config)[0].deployment
     batch = StepBatch(tuple(prefill), [context for sequences, context in decode for _ in range(sequences)])
     if not batch.prefill and not batch.decode_contexts:

@@ -50,7 +50,7 @@ class ReplayTimes:
 
 
 def replay(config: ClusterConfig, requests: ReplayRequests) -> ReplayTimes:
-    """The times of these requests on the cluster. Raises ConfigError."""
+    """Return the times of these requests on the cluster. Raises ConfigError."""
     n = len(requests)
     cluster = new_cluster(config)
     keys = _Keys(requests)
@@ -91,7 +91,7 @@ def replay(config: ClusterConfig, requests: ReplayRequests) -> ReplayTimes:
 
 
 def engine_fields(config: ClusterConfig) -> dict[str, Any]:
-    """The profile of the cluster's engine by field, `base` and `name` among them, and `block_size` as it is used.
+    """Return the profile of the cluster's engine by field, `base` and `name` among them, and `block_size` as it is used.
 
     Raises ConfigError for a cluster whose pools have several engines, or fixed times.
     """
@@ -106,7 +106,7 @@ def engine_fields(config: ClusterConfig) -> dict[str, Any]:
 
 
 def named_fields(name: str) -> dict[str, Any]:
-    """The profile of one of the package's engines by field."""
+    """Return the profile of one of the package's engines by field."""
     return _fields(find_engine(name))
 
 
@@ -115,7 +115,7 @@ def _fields(engine: Engine) -> dict[str, Any]:
 
 
 def with_engine(config: ClusterConfig, engine: str, block_size: int) -> ClusterConfig:
-    """The same cluster with another engine file in all pools, and the block size that it had."""
+    """Return the cluster with another engine file in all pools, and the block size that it had."""
     change: dict[str, Any] = {"engine": engine, "block_size": block_size}
     pools = tuple(dataclasses.replace(pool, **change) for pool in config.pools)
     return dataclasses.replace(config, pools=pools, **change)

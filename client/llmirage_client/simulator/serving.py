@@ -53,7 +53,7 @@ class HostedApp:
     """url: of the port; None without one."""
 
     def __init__(self, app: LlmirageApp, *, skips: bool, host: str = "127.0.0.1", port: int | None = None) -> None:
-        """skips: whether its clock skips what clients would only wait for. port: None for none, 0 for a free one.
+        """Start the thread. skips: its clock skips waits of clients. port: None for none, 0 for a free one.
 
         Raises OSError for a port that is in use.
         """
@@ -81,14 +81,14 @@ class HostedApp:
         self.call_soon(self._begin, call)
 
     def call_soon(self, callback: Callable[..., object], *values: Any) -> None:
-        """Raises ConnectionError when it is closed."""
+        """Call back on the app's loop. Raises ConnectionError when the host is closed."""
         try:
             self.loop.call_soon_threadsafe(callback, *values)
         except RuntimeError:
             raise ConnectionError("the server is closed") from None
 
     def do(self, work: Callable[[], T]) -> T:
-        """The result of some work on the app's thread."""
+        """Do some work on the app's thread, and return its result."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def act() -> None:
@@ -101,7 +101,7 @@ class HostedApp:
         return done.result()
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the app's loop."""
+        """Run a coroutine on the app's loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     async def settle(self) -> None:
@@ -175,7 +175,7 @@ class HostedApp:
         task.add_done_callback(lambda over: self._calls.pop(over, None))
 
     def _awaited(self) -> bool:
-        """Whether clients wait for what the cluster will do, and none of them is still busy with what it has got."""
+        """Tell whether clients wait for the cluster, and none is still busy with what it has got."""
         if self._app.upstream is not None or not all(call.reader_waits for call in self._calls.values()):
             return False
         return bool(self._calls or self._app.service.responses.under_way or (self._port is not None and self._port.busy))
@@ -195,7 +195,7 @@ class Serving:
     def __init__(
         self, cluster_file: str | None, settings: Mapping[str, Any], *, script: Mapping[str, Any] | None, skips: bool
     ) -> None:
-        """Raises ConfigError."""
+        """Make the app. Raises ConfigError."""
         self.app = create_app(make_config(cluster_file, settings), script=script)
         self.app.journal.keeps_bodies = True
         self.transport = MemoryTransport(self.app, self._hosted)
@@ -217,7 +217,7 @@ class Serving:
         return next(iter(self.app.config.api_key), None)
 
     def open(self, host: str, port: int) -> None:
-        """Raises OSError for a port in use, RuntimeError if it runs already without one."""
+        """Listen on a port. Raises OSError for one in use, RuntimeError if the app runs already without one."""
         if self._host is not None:
             raise RuntimeError("it was asked before: start it before its first request, for instance in a `with` statement")
         self._host = HostedApp(self.app, skips=self._skips, host=host, port=port)
@@ -233,7 +233,7 @@ class Serving:
             self.app.close()
 
     def entries(self) -> list[JournalEntry]:
-        """Those of requests whose clients have left are complete."""
+        """Return the journal's entries; those of requests whose clients have left are complete."""
         if self._host is not None and not self._host.closed:
             self._host.wait_for(self._host.settle())
         return list(self.app.journal.entries)
@@ -252,7 +252,7 @@ class Serving:
         return self._do(lambda: self.app.driver.now_s)
 
     def add_script(self, rules: Mapping[str, Any], replace: bool) -> None:
-        """Raises ConfigError."""
+        """Put rules before all others, or in their place. Raises ConfigError."""
 
         def add() -> None:
             service = self.app.service
@@ -278,7 +278,7 @@ class Serving:
         return self._do(lambda: self.app.faults.remove(number))
 
     def advance(self, seconds: float) -> None:
-        """Raises ConfigError."""
+        """Let time pass for the app. Raises ConfigError."""
         if not self._skips:
             raise ConfigError(["advance needs virtual time: Server(virtual_time=True)"])
         if _running_virtual_loop() is not None:
@@ -298,7 +298,7 @@ class Serving:
         self._do(forget)
 
     def _hosted(self) -> HostedApp:
-        """Where the app runs: in a thread, from the first request on."""
+        """Return the host of the app: a thread, from the first request on."""
         with self._starting:
             if self._closed:
                 raise ConnectionError("the server is closed")

@@ -1,1 +1,1 @@
-"""What tests and people ask the server itself, under /llmirage/."""
+"""Endpoints of llmirage itself: /openapi.json, and everything under /llmirage/."""

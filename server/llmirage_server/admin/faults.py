@@ -25,7 +25,7 @@ class FaultsHandler:
         self._faults = faults
 
     async def list(self, exchange: HttpExchange) -> Response:
-        """Those in force, all kinds that there are, and the conditions that go with each."""
+        """List the faults in force, all kinds of faults, and the conditions that go with each."""
         conditions = _texts(parameter_texts(Conditions))
         return self._shown(exchange, self._faults.rules, kinds=_kinds(), conditions=conditions)
 
@@ -70,7 +70,7 @@ class FaultsHandler:
 
 @cache
 def _kinds() -> list[dict[str, Any]]:
-    """What can be injected: each fault with its parameters and an example, as JSON data."""
+    """Return all kinds of faults with their parameters and an example, as JSON data."""
     examples = "".join([f"- {kind.example}\n" for kind in FAULTS.values()])
     [entry] = parse_mapping("faults:\n" + examples, "examples", "a file of faults")
     assert entry.node.items is not None

@@ -40,7 +40,7 @@ class JournalHandler:
 
 
 def number_in_query(exchange: HttpExchange, name: str, most: int) -> int | None:
-    """A whole number among the URL's parameters, None if it is absent. Raises ApiError."""
+    """Return a whole number among the URL's parameters, None if it is absent. Raises ApiError."""
     given = exchange.query(name)
     if given is None:
         return None

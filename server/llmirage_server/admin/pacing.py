@@ -18,7 +18,7 @@ class PacingHandler(ServiceHandler):
     """Times as simulated, times as sent, and what the server itself took."""
 
     async def show(self, exchange: HttpExchange) -> Response:
-        """The speed, percentiles in ms for people, and the histograms, whose differences are those of a part of the time."""
+        """Show the speed, percentiles in ms, and the histograms, whose differences are those of a part of the time."""
         driver = self._service.driver
         times = dataclasses.replace(
             self._service.responses.served, front_end=driver.pacing.front_end, tokens_late=driver.pacing.lags

@@ -85,7 +85,7 @@ class KeptPrefix:
 
 @dataclass(slots=True, frozen=True)
 class KeptPrompt:
-    """What of a prompt is kept, in order, and the lengths of its prefixes that were written before, the longest first.
+    """The kept parts of a prompt in order, and the lengths of its prefixes that were written before, the longest first.
 
     written: None where the API is an engine's: what its radix tree has is read.
     """

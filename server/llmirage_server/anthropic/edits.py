@@ -68,7 +68,7 @@ class ContextEdits:
     """The checked `context_management` of a request."""
 
     def __init__(self, request: schema.messages.CountRequest) -> None:
-        """Raises ApiError in the API's words."""
+        """Read the edits. Raises ApiError in the API's words."""
         given = request.context_management or {}
         if unknown := sorted(given.keys() - {"edits"}):
             raise ApiError(f"context_management.{unknown[0]}: Extra inputs are not permitted")
@@ -120,7 +120,7 @@ def _edit(where: str, edit: Any) -> _ClearToolUses | _ClearThinking:
 
 
 def _turns(request: schema.messages.CountRequest) -> Iterator[tuple[int, list[Block]]]:
-    """The messages that have blocks, with their places."""
+    """Yield the messages that have blocks, with their places."""
     for place, message in enumerate(request.messages):
         if not isinstance(message.content, str):
             yield place, message.plain()["content"]

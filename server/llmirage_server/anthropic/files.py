@@ -95,7 +95,7 @@ class AnthropicFilesHandler(ServiceHandler):
         return exchange.json({"id": file_id, "type": "file_deleted"})
 
     def _found(self, exchange: HttpExchange) -> dict[str, Any]:
-        """The file that the path names. Raises ApiError (404)."""
+        """Return the file that the path names. Raises ApiError (404)."""
         file_id = exchange.path_id()
         if file_id.startswith(PREFIX):
             try:

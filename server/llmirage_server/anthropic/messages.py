@@ -62,7 +62,10 @@ class MessagesExchange(HttpExchange):
 
 
 def messages_error(error: ApiError, strict: bool = True) -> dict[str, Any]:
-    """An error as the Messages API writes it. strict: in the API's words, else in those of engines that have this API."""
+    """Return an error as the Messages API writes it.
+
+    strict: in the API's words, else in those of engines that have this API.
+    """
     if strict and isinstance(error, ContextOverflowError):
         error = _overflow(error)
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
@@ -72,7 +75,7 @@ def messages_error(error: ApiError, strict: bool = True) -> dict[str, Any]:
 
 
 def _overflow(error: ContextOverflowError) -> ApiError:
-    """A prompt, or a prompt with its reply, beyond the context window, as clients of the API read it."""
+    """Return the error of a prompt, alone or with its reply, beyond the context window, in the API's words."""
     prompt, most, limit = error.prompt_tokens, error.max_tokens, error.limit_tokens
     if most is None or prompt > limit:
         return ApiError(f"prompt is too long: {prompt} tokens > {limit} maximum")
@@ -84,7 +87,7 @@ def _overflow(error: ContextOverflowError) -> ApiError:
 
 @dataclass(slots=True, frozen=True)
 class _Seen:
-    """What the model sees of a request. edits: those of `context_management` that were applied, None without the field."""
+    """The prompt of a request. edits: those of `context_management` that were applied, None without the field."""
 
     request: Any
     chat: Sequence[Mapping[str, Any]]
@@ -158,7 +161,7 @@ class MessagesHandler(ServiceHandler):
         return exchange.json(remembered())
 
     async def _checked(self, exchange: HttpExchange, kind: type[Request], body: Mapping[str, Any]) -> Request:
-        """The checked body. Raises ApiError."""
+        """Return the checked body. Raises ApiError."""
         service = self._service
         request = await exchange.apart(lambda: kind.check(body, service.documented_only))
         if service.dialect.strict:
@@ -177,7 +180,7 @@ class MessagesHandler(ServiceHandler):
         return request
 
     async def _seen(self, exchange: HttpExchange, request: Any, window: ContextWindow) -> _Seen:
-        """The prompt of a request, after the edits that it asks for. Raises ApiError."""
+        """Return the prompt of a request, after the edits that it asks for. Raises ApiError."""
 
         async def encoded(request: schema.messages.CountRequest) -> TokenIds:
             chat = await exchange.apart(lambda: chat_messages(request, self._service.dialect.strict))

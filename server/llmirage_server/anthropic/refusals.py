@@ -1,4 +1,4 @@
-"""What the Messages API refuses beyond the form of its fields, in its own words; and the signatures of thoughts."""
+"""Refusals of the Messages API beyond the form of its fields, in its own words; and the signatures of thoughts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _check_system(request: schema.messages.CountRequest) -> None:
 
 
 def _check_role(index: int, roles: Sequence[str], betas: frozenset[str]) -> None:
-    """A message of the system is refused, but for the beta that allows it after a user's and at the end of a turn."""
+    """Refuse a message of the system, except with the beta that allows it after a user's and at the end of a turn."""
     if roles[index] != "system":
         return
     ends = index + 1 == len(roles) or roles[index + 1] == "assistant"

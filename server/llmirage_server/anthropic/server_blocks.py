@@ -31,7 +31,7 @@ _CODE_TOOLS = ("code_execution", "bash_code_execution", "text_editor_code_execut
 
 @dataclass(slots=True)
 class ServerTools:
-    """What a request lets the API's own tools do, and what they have done in its reply.
+    """The API's own tools in a request: what they may do, and what they have done in its reply.
 
     options: of the declared tools, by name. shown: texts in which addresses may stand that can be fetched. deferred: names
     and descriptions of tools that a search finds. uses: calls so far, by name.
@@ -222,6 +222,7 @@ class ServerCall:
 
 
 def runs_code(reply: Reply) -> bool:
+    """Tell whether the reply calls a tool that runs code."""
     return any(part.kind == "hosted_call" and part.name in _CODE_TOOLS for part in reply.parts)
 
 

@@ -420,7 +420,7 @@ def valid_type(tool: schema.messages.MessagesTool) -> ToolType | None:
 def _of_toolset(
     tool: Mapping[str, Any], servers: Sequence[Mapping[str, Any]], finder: str, found: frozenset[str]
 ) -> Iterator[Tool]:
-    """The tools of an MCP server, which is never asked: those that the request names, else one named search."""
+    """Yield the tools of an MCP server, which is never asked: those that the request names, else one named search."""
     server = str(tool.get("mcp_server_name"))
     if not any(each.get("name") == server for each in servers):
         return

@@ -22,7 +22,10 @@ _ADAPTIVE_THOUGHT = 128  # of a model that decides by itself: few of an agent's 
 
 
 def chat_messages(request: schema.messages.CountRequest, strict: bool = True) -> list[dict[str, Any]]:
-    """The messages in chat's form. strict: raises ApiError for a tool use without a result, and a result without a use."""
+    """Return the messages in chat's form.
+
+    strict: raises ApiError for a tool use without a result, and a result without a use.
+    """
     chat: list[dict[str, Any]] = []
     system = request.system
     if system:
@@ -43,7 +46,7 @@ def chat_messages(request: schema.messages.CountRequest, strict: bool = True) ->
 
 
 def chat_length(request: schema.messages.CountRequest, messages: int) -> int:
-    """How many of the `chat_messages` the system prompt and the first so many messages become."""
+    """Return the number of `chat_messages` that the system prompt and the first `count` messages become."""
     return bool(request.system) + sum(
         [
             1 if isinstance(message.content, str) else len(_turn(message.role, message.plain()["content"]))
@@ -72,7 +75,7 @@ def _unanswered(index: int, uses: Any) -> ApiError:
 
 
 def _turn(role: str, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The chat messages of one message: a call of the API's own tool ends one, and its result follows."""
+    """Return the chat messages of one message: a call of the API's own tool ends one, and its result follows."""
     messages: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
@@ -113,7 +116,7 @@ def _turn(role: str, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def named_files(request: schema.messages.CountRequest) -> list[str]:
-    """The ids of the stored files that the messages name."""
+    """Return the ids of the stored files that the messages name."""
     blocks = [block for message in request.messages if not isinstance(message.content, str) for block in message.content]
     sources = [block.source for block in blocks if isinstance(block, schema.messages.SourceBlock)]
     uploads = [block.file_id for block in blocks if isinstance(block, schema.messages.ContainerUploadBlock)]
@@ -121,7 +124,7 @@ def named_files(request: schema.messages.CountRequest) -> list[str]:
 
 
 def _given(content: Any) -> str:
-    """What one of the API's own tools gave, as text: what only the API can read is left out."""
+    """Return the result of one of the API's own tools as text, without the parts that only the API can read."""
     if isinstance(content, str):
         return content
     hidden = ("encrypted_content", "encrypted_stdout")
@@ -131,7 +134,7 @@ def _given(content: Any) -> str:
 
 
 def _url(source: Mapping[str, Any]) -> str | None:
-    """A source with its bytes as a data URL, an address as it is, a stored file by its id; None for others."""
+    """Return a source with its bytes as a data URL, an address as it is, a stored file by its id; None for others."""
     if source.get("type") == "file":
         return f"file:{source.get('file_id')}"
     if source.get("type") == "base64":
@@ -161,7 +164,7 @@ def _result(content: Any) -> str:
 
 
 def chat_tools(request: schema.messages.CountRequest) -> list[dict[str, Any]] | None:
-    """The tools as the prompt shows them: those that must be found first are not there."""
+    """Return the tools as the prompt shows them: those that must be found first are not there."""
     tools = [
         {
             "type": "function",
@@ -174,13 +177,13 @@ def chat_tools(request: schema.messages.CountRequest) -> list[dict[str, Any]] | 
 
 
 def answer_schema(request: schema.messages.CountRequest) -> Any:
-    """The JSON Schema that the answer must fit, None for text."""
+    """Return the JSON Schema that the answer must fit, None for text."""
     form = (request.output_config.format if request.output_config else None) or request.output_format
     return form.schema_ if form else None
 
 
 def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequence[Mapping[str, Any]]) -> ReplyConstraints:
-    """The constraints of the reply. Raises ApiError for an invalid JSON Schema and for an unknown tool.
+    """Return the constraints of the reply. Raises ApiError for an invalid JSON Schema and for an unknown tool.
 
     chat: the messages in chat's form.
     """
@@ -206,7 +209,7 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
 
 
 def _thought_tokens(request: schema.messages.MessagesRequest) -> int:
-    """Raises ApiError for a budget that leaves nothing for the answer."""
+    """Return the tokens of thought. Raises ApiError for a budget that leaves nothing for the answer."""
     thinking = request.thinking
     if thinking is None or thinking.type == "disabled":
         return 0
@@ -234,7 +237,7 @@ _KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_
 
 
 def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with the messages and settings of its thread. Raises ApiError for an unknown message."""
+    """Return the body with the messages and settings of its thread. Raises ApiError for an unknown message."""
     thread, messages = body.get("thread"), body.get("messages")
     if not isinstance(thread, Mapping) or thread.get("type") != "continue" or not isinstance(messages, list):
         return dict(body)

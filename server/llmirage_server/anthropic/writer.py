@@ -171,4 +171,5 @@ class MessageWriter:
 
 
 def message_event(value: dict[str, Any]) -> bytes:
+    """Return an event of a stream, named by its type."""
     return named_event(value["type"], value)

@@ -47,7 +47,7 @@ class Batch:
 
     @classmethod
     def created(cls, request: schema.batches.BatchRequest, state: State, files: FileStore) -> Batch:
-        """A new one. Raises ApiError if it cannot be stored."""
+        """Create a batch. Raises ApiError if it cannot be stored."""
         now = int(files.now_s())
         expires = request.output_expires_after
         shown: Shown = {
@@ -74,7 +74,7 @@ class Batch:
 
     @classmethod
     def of_messages(cls, input_file_id: str, total: int, state: State, files: FileStore) -> Batch:
-        """A new one of messages, whose lines were checked. Raises ApiError if it cannot be stored."""
+        """Create a batch of messages, whose lines were checked. Raises ApiError if it cannot be stored."""
         now = int(files.now_s())
         shown: Shown = {
             "id": new_id("msgbatch_"),
@@ -153,7 +153,7 @@ class Batch:
             await self._store.drop(self.files.popitem()[1])
 
     async def already_written(self) -> set[str]:
-        """The custom_ids of lines whose results were written by a server before this one; they are counted now."""
+        """Return the custom_ids of lines whose results were written by a server before this one; they are counted now."""
         breaks, done = Breaks(), set()
         counts = self.object["request_counts"]
         counts["completed"], counts["failed"], self.object["usage"], self.unsent = 0, 0, None, 0
@@ -186,5 +186,5 @@ class Batch:
 
 
 def usage_in(body: Any) -> Any:
-    """What a response counts, if it is an object that counts anything."""
+    """Return the usage of a response, None for one without."""
     return body.get("usage") if isinstance(body, dict) else None

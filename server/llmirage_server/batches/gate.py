@@ -1,4 +1,4 @@
-"""When a line of a batch may begin: requests of others come first."""
+"""The gate before the lines of batches: other requests come first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Gate:
         self.changed.set()
 
     def _others_wait(self) -> bool:
-        """Whether the server refuses requests now, or another request waits for a place in its engine's batch."""
+        """Tell whether the server refuses requests now, or another request waits for a place in its engine's batch."""
         if self._service.responses.refusal is not None:
             return True
         latest_s = self._service.driver.now_s - _WAITED_S

@@ -32,7 +32,7 @@ Problem = dict[str, Any]
 
 
 async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
+    """Yield the lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
 
     Raises ApiError (413) for a line with so many values that reading it would hold up others.
     """
@@ -78,7 +78,7 @@ class LineChecker:
         return len(self.problems) < MOST_ERRORS
 
     def ended(self) -> None:
-        """That was the last line."""
+        """Check what only the end of the file shows."""
         if not self.total:
             self._add(None, "empty_file", "The file has no requests.", None)
 
@@ -86,7 +86,7 @@ class LineChecker:
         self.problems.append({"code": code, "message": message, "param": param, "line": number})
 
     def _wrong(self, line: bytes) -> Iterator[tuple[str, str, str | None]]:
-        """What is wrong with a line: code, message, param. The codes and most messages are those of the OpenAI API."""
+        """Return the problem of a line: code, message, param. The codes and most messages are those of the OpenAI API."""
         try:
             request = json_object(line)
         except ApiError:

@@ -88,7 +88,7 @@ class BatchRunner:
         return [batch for batch in self._batches.values() if batch.has_messages == messages]
 
     def found(self, batch_id: str, messages: bool = False) -> Batch:
-        """Raises ApiError (404)."""
+        """Return a batch. Raises ApiError (404)."""
         batch = self._batches.get(batch_id)
         if batch is None or batch.has_messages != messages:
             raise ApiError(f"No batch found with id '{errors.shorten(batch_id)}'.", status=404)
@@ -114,7 +114,7 @@ class BatchRunner:
         await batch.drop_files()
 
     def cancel(self, batch: Batch) -> None:
-        """Raises ApiError (409) for one that has ended otherwise, or is about to."""
+        """Cancel a batch. Raises ApiError (409) for one that has ended otherwise, or is about to."""
         if batch.status in ("validating", "in_progress"):
             batch.becomes("cancelling")
             self._stop(batch, "cancelled")
@@ -141,7 +141,7 @@ class BatchRunner:
         self._gate.changed.set()
 
     async def _live(self, batch: Batch) -> None:
-        """The whole life of a batch, or what is left of it."""
+        """Run a batch, or the rest of one, to its end."""
         assert self._loop is not None
         left_s = batch.object["expires_at"] - self._files.now_s()
         expiry = self._loop.call_later(max(0.0, left_s), self._stop, batch, "expired")
@@ -189,7 +189,7 @@ class BatchRunner:
         batch.becomes(ending)
 
     async def _check(self, batch: Batch) -> bool:
-        """Whether its lines can run: not if they are wrong, or if it is cancelled before."""
+        """Tell whether its lines can run: not if they are wrong, or if it is cancelled before."""
         file_id, endpoint = batch.object["input_file_id"], batch.object["endpoint"]
         checker = LineChecker(endpoint, self._service.models.find if endpoint in _OF_SERVED else lambda name: None)
         apart = self._service.text.in_thread
@@ -300,7 +300,7 @@ class _LinesUnderWay:
         self._gate.leave(served)
 
     async def _answered(self, request: Mapping[str, Any]) -> _Answer | None:
-        """The answer to a line, None if it breaks off. While the server refuses all requests, it waits."""
+        """Return the answer to a line, None if it breaks off. While the server refuses all requests, it waits."""
         body = json.dumps(request["body"]).encode()
         while True:
             answer = await _sent(self._endpoint, self._batch.object["endpoint"], body, request.get("headers") or {})
@@ -317,7 +317,7 @@ class _Answer(NamedTuple):
 
 
 def _result(custom_id: str, answer: _Answer | None, error: dict[str, str] | None) -> tuple[bytes, Any]:
-    """The result of a line as a line, and what the response counts. Hundreds of thousands of numbers are not read again."""
+    """Return the result of a line as a line, and its usage. Hundreds of thousands of numbers are not read again."""
     result: dict[str, Any] = {"id": new_id("batch_req_"), "custom_id": custom_id, "response": None, "error": error}
     if answer is None:
         return _line_of(result), None
@@ -339,7 +339,7 @@ def _line_of(result: dict[str, Any]) -> bytes:
 
 
 def _last_usage(body: bytes) -> Any:
-    """The usage of a large object, near whose end it stands."""
+    """Return the usage of a large object, near whose end it stands."""
     end = body[-_USAGE_BYTES:].decode("utf-8", "replace")
     try:
         return json.JSONDecoder().raw_decode(end, end.rindex('"usage":') + len('"usage":'))[0]
@@ -348,7 +348,7 @@ def _last_usage(body: bytes) -> Any:
 
 
 async def _sent(endpoint: ASGIApp, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
-    """What an endpoint answers, None if it breaks off. headers: beside the type of the body, names in lower case."""
+    """Return an endpoint's answer, None if it breaks off. headers: beside the body's type, names in lower case."""
     more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     scope: Scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "",

@@ -57,7 +57,7 @@ class EngineHandler(ServiceHandler):
         return exchange.json({"version": self._version()})
 
     async def load(self, exchange: HttpExchange) -> Response:
-        """The number of requests in the cluster."""
+        """Answer with the number of requests in the cluster."""
         return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
 
     async def server_info(self, exchange: HttpExchange) -> Response:
@@ -148,7 +148,7 @@ class EngineHandler(ServiceHandler):
         return exchange.content(b"Cache flushed.\n", _TEXT)
 
     def _version(self) -> str:
-        """Of the engine whose API this server speaks, else its own."""
+        """Return the version of the engine whose API this server speaks, else its own."""
         from importlib.metadata import version  # not at the start of the server: it loads much
 
         return self._engine_version or version("llmirage")
@@ -178,7 +178,7 @@ def _in_flight(instance: InstanceSnapshot) -> int:
 
 
 def _config(exchange: HttpExchange) -> dict[str, Any]:
-    """The server's settings without its keys."""
+    """Return the server's settings without its keys."""
     settings = dataclasses.asdict(exchange.scope["app"].config)
     for name in ("api_key", "upstream_key"):
         settings.pop(name, None)

@@ -79,7 +79,7 @@ class PoolingHandler(ServiceHandler):
 
 
 def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[bytes]]) -> list[bytes]:
-    """data: for each input the fields of its object, as JSON in pieces."""
+    """Return the answer. data: for each input the fields of its object, as JSON in pieces."""
     tokens = sum(map(len, ids))
     head = {
         "id": new_id(prefix),
@@ -97,7 +97,7 @@ def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[by
 
 
 def _list(entries: Iterable[bytes]) -> list[bytes]:
-    """A JSON array."""
+    """Return a JSON array."""
     pieces = [piece for entry in entries for piece in (b",", entry)]
     return [b"[", *pieces[1:], b"]"]
 

@@ -112,7 +112,7 @@ class RerankHandler(ServiceHandler):
         seconds: Sequence[str],
         most_tokens: int | None = None,
     ) -> tuple[list[float], int]:
-        """The score of each pair, and the number of tokens of all pairs. most_tokens: read of each of `seconds`.
+        """Return the score of each pair, and the number of tokens of all pairs. most_tokens: read of each of `seconds`.
 
         The cluster reads every pair as one prompt, as a cross-encoder does. Raises ApiError.
         """

@@ -100,7 +100,7 @@ class SglangHandler(ServiceHandler):
     async def _prompts(
         self, exchange: HttpExchange, request: schema.engines.GenerateRequest, n: int
     ) -> tuple[list[EncodedPrompt], bool]:
-        """The prompts, and whether they were given as a list."""
+        """Return the prompts, and whether they were given as a list."""
         if request.text is not None:
             texts = [request.text] if isinstance(request.text, str) else request.text
             read_prompts(request.text, "text", MOST_CHOICES)
@@ -202,7 +202,7 @@ class _SglangAnswer:
         return frame
 
     def _frame(self, place: int) -> dict[str, Any]:
-        """The answer as it is when `place` tokens have come."""
+        """Return the answer as it is when `place` tokens have come."""
         choice, request = self.choice, self.request
         reply = choice.reply
         shown = 0 if self.silent else place
@@ -253,7 +253,7 @@ class _SglangAnswer:
 
 
 def _rids(given: str | list[str] | None, count: int) -> list[str]:
-    """A request id for each choice. Raises ApiError for a list of another length."""
+    """Return a request id for each choice. Raises ApiError for a list of another length."""
     if isinstance(given, list):
         if len(given) != count:
             raise errors.invalid_value("rid", f"expected {count} of them, but got {len(given)} instead.")
@@ -287,7 +287,7 @@ def _sampling(request: schema.engines.GenerateRequest, params: schema.engines.Sg
 
 
 def _constraints(params: schema.engines.SglangSampling) -> ReplyConstraints:
-    """Raises ApiError for an invalid JSON Schema."""
+    """Return the constraints. Raises ApiError for an invalid JSON Schema."""
     if params.json_schema is not None:
         try:
             json_schema = json.loads(params.json_schema)

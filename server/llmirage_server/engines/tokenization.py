@@ -42,7 +42,7 @@ class TokenizationHandler(ServiceHandler):
         return await exchange.large_json({**head, "tokens": ids.tolist(), "token_strs": spelled})
 
     async def info(self, exchange: HttpExchange) -> Response:
-        """The settings of the tokenizer, as a tokenizer_config.json has them."""
+        """Answer with the settings of the tokenizer, as a tokenizer_config.json has them."""
         tokenizer, served = await self._service.tokenizer(), self._service.models.served[0]
         limit = self._service.models.find(served).max_model_len
         known = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "vocab_size": tokenizer.vocab_size}

@@ -75,7 +75,7 @@ def _is_at(page: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_local(client: Sequence[object] | None) -> bool:
-    """Whether a request comes from this machine; a caller without an address is one in this process."""
+    """Tell whether a request comes from this machine; a caller without an address is one in this process."""
     if client is None:
         return True
     try:
@@ -99,7 +99,7 @@ def is_public(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def given_key(exchange: HttpExchange) -> str:
-    """The key in OpenAI's header, or in Anthropic's or Azure's; "" without one."""
+    """Return the key in OpenAI's header, or in Anthropic's or Azure's; "" without one."""
     scheme, _, key = (exchange.header(b"authorization") or "").partition(" ")
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()
@@ -196,7 +196,7 @@ def _headers(account: _Account) -> list[Header]:
 
 
 def go_duration(seconds: float) -> str:
-    """A duration in Go's format: 6ms, 1.5s, 1m0s, 2h3m0s."""
+    """Return a duration in Go's format: 6ms, 1.5s, 1m0s, 2h3m0s."""
     ms = math.ceil(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"

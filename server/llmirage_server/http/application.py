@@ -124,8 +124,10 @@ class LazyRoutes(Starlette):
         await (WebSocketClose() if scope["type"] == "websocket" else self._unknown)(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Without Starlette's own two around it: an EndpointApp answers its errors itself, in the form of its API, and what
-        leaves it is for the HTTP server, such as the end of a connection that a fault breaks. Each would wrap `send`, too.
+        """Return the router within the middleware, without Starlette's own two around it.
+
+        An EndpointApp answers its errors itself, in the form of its API; an exception that leaves it is for the HTTP server,
+        such as the end of a connection that a fault breaks. Each of the two would wrap `send`, too.
         """
         app: ASGIApp = self.router
         for cls, args, kwargs in reversed(self.user_middleware):

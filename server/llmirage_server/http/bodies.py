@@ -55,7 +55,7 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | Non
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body`; surrogates that stand alone in its texts become U+FFFD, as UTF-8 cannot write them.
+    """Return the JSON object in `body`; surrogates that stand alone in its texts become U+FFFD, as UTF-8 cannot write them.
 
     Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
     """
@@ -73,7 +73,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def _has(body: bytes, found: bytes) -> bool:
-    """Whether it is in the body, of which slices are searched: no other thread runs in the meantime."""
+    """Search the body in slices: no other thread runs during one."""
     return any(
         body.find(found, start, start + _SLICE_BYTES + len(found)) >= 0 for start in range(0, len(body), _SLICE_BYTES)
     )
@@ -98,7 +98,7 @@ def _pieces_without(text: str) -> Iterator[str]:
 
 
 def no_json(error: ValueError | RecursionError) -> ApiError:
-    """The refusal (400) of a body, by what reading it raised."""
+    """Return the refusal (400) of a body for the error that reading it raised."""
     if isinstance(error, RecursionError):
         return errors.bad_json("it is nested too deeply")
     if isinstance(error, UnicodeDecodeError):
@@ -114,7 +114,7 @@ def reject_constant(name: str) -> NoReturn:
 
 
 def finite(digits: str) -> float:
-    """A number of JSON. Raises ValueError for one that no float holds."""
+    """Return a number of JSON. Raises ValueError for one that no float holds."""
     value = float(digits)
     if math.isinf(value):
         raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
@@ -125,7 +125,7 @@ DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
 
 
 def _decoder(body: bytes) -> long_texts.Decode:
-    """What decodes this body. It raises ApiError (413) for too many objects."""
+    """Return a decoder of this body, which raises ApiError (413) for too many objects."""
     hooks: dict[str, Any] = {}
     if len(body) > MOST_OBJECTS and _count(body, b"{") > MOST_OBJECTS:
         hooks["object_hook"] = _counting()
@@ -141,7 +141,7 @@ def _decoder(body: bytes) -> long_texts.Decode:
 
 
 def _has_long_number(body: bytes) -> bool:
-    """Whether some number takes long to read, for which the time grows with the square of its digits."""
+    """Tell whether some number takes long to read: the time grows with the square of its digits."""
     starts = range(0, len(body), _SLICE_BYTES)
     return any(_LONG_NUMBER.search(body, start, start + _SLICE_BYTES + _LONG_DIGITS + 1) for start in starts)
 
@@ -188,5 +188,5 @@ def _values(text: bytes, start: int = 0, end: int | None = None) -> int:
 
 
 def _count(body: bytes, character: bytes) -> int:
-    """How many of it there are, counted in slices."""
+    """Count in slices."""
     return sum([body.count(character, start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])

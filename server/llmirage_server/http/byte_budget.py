@@ -23,7 +23,7 @@ class ByteBudget:
         self._lock = threading.Lock()  # bodies are decompressed in a thread
 
     def change(self, by: int, most: int) -> bool:
-        """Take so many bytes, or give them back; take none and return False if more than `most` would be taken then."""
+        """Take `by` bytes, or give them back; take none and return False if more than `most` would be taken then."""
         with self._lock:
             if by > 0 and self.taken + by > most:
                 return False
@@ -41,7 +41,7 @@ class Held:
         self.bytes = 0
 
     def takes(self, count: int) -> bool:
-        """Take so many bytes more; return False, and take none, if there is no room for them."""
+        """Take more bytes; return False, and take none, if there is no room for them."""
         most = self._budget.most
         if not self._budget.change(count, most if self.bytes + count <= SMALL_BYTES else most // 2):
             return False

@@ -1,4 +1,4 @@
-"""Whose API is imitated where they differ: every difference is a field here and a row of docs/dialects.md.
+"""Dialects: the API imitated where APIs differ. Each difference is a field here and a row of docs/dialects.md.
 
 Read from the sources of vLLM 0.33 (vllm/entrypoints), SGLang 0.5.23 (sglang/srt/entrypoints) and TensorRT-LLM's
 tensorrt_llm/serve. What an engine has beside OpenAI's API (endpoints, fields of requests) is there in every dialect.
@@ -34,14 +34,14 @@ def _openai(error: ApiError, path: str = "") -> dict[str, Any]:
 
 
 def _of_framework(error: ApiError) -> dict[str, Any] | None:
-    """What FastAPI itself, or the check of keys in front of it, answers in all three engines."""
+    """Return the answer of FastAPI itself, or of the check of keys in front of it, in all three engines."""
     if error.code in _ROUTER_CODES:
         return {"detail": _ROUTER_CODES[error.code]}
     return dict(_UNAUTHORIZED) if error.status == 401 else None
 
 
 def _info(error: ApiError) -> dict[str, Any]:
-    """The fields that all three engines give an error; the code is the HTTP status."""
+    """Return the fields that all three engines give an error; the code is the HTTP status."""
     if error.code in _FRAMEWORK_CODES:
         kind = HTTPStatus.BAD_REQUEST.phrase
     elif error.status in _KINDS or error.status == 400:
@@ -70,7 +70,7 @@ def _enveloped(error: ApiError) -> dict[str, Any]:
 
 @dataclass(slots=True, frozen=True)
 class Vendor:
-    """What the API of a vendor with paths of its own has otherwise (vendors.py).
+    """The differences of a vendor's API with paths of its own (vendors.py).
 
     refused: the error for a request that its URL alone rules out. own_body: the body of a request in OpenAI's fields; raises
     ApiError. content_filters: chat and completions have verdicts of filters. model_card: an entry of the list of models, by
@@ -88,7 +88,7 @@ OF_OPENAI = Vendor()
 
 @dataclass(slots=True, frozen=True)
 class Dialect:
-    """What one server does differently from others that speak the same API."""
+    """The differences between servers that speak the same API."""
 
     name: DialectName
     strict: bool  # refuse what OpenAI refuses and engines take

@@ -90,7 +90,7 @@ class HttpFace:
             faults: The injected faults.
             on_error: Called for each error of the server's own code.
             most_bytes: The largest body, decompressed.
-            open_admin: Whether other machines may change the server without a key.
+            open_admin: Other machines may change the server without a key.
             in_thread: Runs the long work of large requests.
             before: Wraps the handlers that make replies.
         """

@@ -67,8 +67,17 @@ class EventStream(EventSourceResponse):
         shutdown_event: anyio.Event | None = None,
         grace_s: float = SHUTDOWN_GRACE_S,
     ) -> None:
-        """headers: all of them. ping_s: of silence, 0 for no pings. sent_s: when bytes were last sent of a response that has
-        begun, on the loop's clock. shutdown_event: is set when the server ends; the events may go on for `grace_s` then.
+        """Begin.
+
+        Args:
+            events: The pieces of the body.
+            headers: All headers.
+            shutdown: Ends the stream with the server.
+            status: The status of the response.
+            ping_s: Seconds of silence before a ping, 0 for no pings.
+            sent_s: The time on the loop's clock at which bytes were last sent of a response that has begun.
+            shutdown_event: Is set when the server ends.
+            grace_s: Seconds for which the events may continue then.
         """
         super().__init__(
             events,
@@ -145,18 +154,18 @@ async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
 
 
 def server_send(scope: Scope, send: Send) -> Send:
-    """The HTTP server's own `send`, as far as that is known. What is not bytes of a body must go through `send`."""
+    """Return the HTTP server's own `send` if it is known. Messages that are not bytes of a body must go through `send`."""
     found: Send = scope.get(SERVER_SEND, send)
     return found
 
 
 def transport_of(send: Send) -> Any:
-    """The connection under the `send` of uvicorn; None in process."""
+    """Return the connection under the `send` of uvicorn; None in process."""
     return getattr(getattr(send, "__self__", None), "transport", None)
 
 
 def is_steppable(send: Send) -> bool:
-    """Whether `send` may run outside a task.
+    """Tell whether `send` may run outside a task.
 
     Uvicorn's own, and that of an object with `may_be_stepped`, suspends on nothing but a plain future.
     """

@@ -80,7 +80,7 @@ class AnsweredElsewhereError(Exception):
 
 
 class HttpExchange:
-    """What a handler gets: the request's headers and body, and the means to answer.
+    """A request and the means to answer it: the argument of every handler.
 
     headers: by name in lower case, as bytes; Starlette's would search and decode them anew for each of the eight that are
     looked up for every request.
@@ -135,7 +135,7 @@ class HttpExchange:
         self.request_id = given if _REQUEST_ID.fullmatch(given) else b"req_" + os.urandom(12).hex().encode()
 
     async def json_object(self, empty: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object in the body. Raises ClientDisconnect, and ApiError for a body that is none.
+        """Read the JSON object in the body. Raises ClientDisconnect, and ApiError for a body that is none.
 
         empty: what an empty body stands for; None: it is refused.
         """
@@ -143,7 +143,7 @@ class HttpExchange:
         return await self.has_read(empty if empty is not None and not body.strip() else await self.read(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
-        """The body, of so many bytes, is this JSON object. Raises ApiError for a fault that refuses it."""
+        """Store the parsed body of `size` bytes. Raises ApiError for a fault that refuses it."""
         if self.dialect.vendor.own_body is not None:
             value = self.dialect.vendor.own_body(value, self.scope)
         self.body = value
@@ -153,7 +153,7 @@ class HttpExchange:
         return value
 
     async def read(self, body: bytes) -> dict[str, Any]:
-        """The JSON object in the body. Raises ApiError."""
+        """Parse the JSON object in the body. Raises ApiError."""
         if len(body) <= bodies.MOST_OBJECTS and b"\\ud" not in body and b"\\uD" not in body:
             with contextlib.suppress(ValueError, RecursionError):  # what is wrong with others is said below
                 if isinstance(value := bodies.DECODER.decode(body.decode("utf-8-sig")), dict):
@@ -170,7 +170,7 @@ class HttpExchange:
         return await self.body_of_any_type()
 
     async def body_of_any_type(self) -> bytes:
-        """The body, complete and decompressed. Raises ClientDisconnect, and ApiError for one too large."""
+        """Read the complete body, decompressed. Raises ClientDisconnect, and ApiError for one too large."""
         body = await self._received_body()
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
@@ -210,15 +210,15 @@ class HttpExchange:
         return b"".join(parts)
 
     async def apart(self, work: Callable[[], T]) -> T:
-        """What the work returns or raises, which takes the longer the larger the body is: of a large one, in a thread."""
+        """Do work whose duration grows with the body: for a large body in a thread."""
         return work() if self._in_thread is None or not self.is_large else await self._in_thread(work)
 
     async def checked(self, check: Callable[..., T], *more: object) -> T:
-        """What `check` makes of the body's JSON object. more: its other arguments. Raises as both do."""
+        """Read the body's JSON object and check it. more: other arguments of `check`. Raises as both do."""
         return await self.apart(partial(check, await self.json_object(), *more))
 
     async def planned(self, work: Callable[[], T], part: str, in_thread: InThread) -> T:
-        """What the work, a pure function, returns or raises: done at once if it is brief, else done anew in a thread.
+        """Do the work, a pure function: at once if it is brief, else anew in a thread.
 
         part: the field that decides how long it is. Raises ApiError (400) for more steps than the request has left.
         """
@@ -242,13 +242,13 @@ class HttpExchange:
             self.steps_left = full.left
 
     def _arrival(self) -> float:
-        """The HTTP server's stamp, else now."""
+        """Return the HTTP server's stamp, else now."""
         arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
 
     @property
     def submitted_s(self) -> float:
-        """When the cluster gets the request: at its arrival, or as much later as a fault kept it."""
+        """The time at which the cluster gets the request: its arrival, plus the time for which a fault held it."""
         return self.arrived_s + self.held_s
 
     def elapsed_s(self) -> float:
@@ -256,7 +256,7 @@ class HttpExchange:
         return self._clock() - self.arrived_s
 
     def header(self, name: bytes) -> str | None:
-        """A header's value; None if it is absent or empty. name: in lower case."""
+        """Return a header's value; None if it is absent or empty. name: in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
 
     @property
@@ -265,12 +265,12 @@ class HttpExchange:
         return Request(self.scope, self.receive)
 
     def path_id(self, name: str = "id") -> str:
-        """An id in the URL's path."""
+        """Return an id in the URL's path."""
         value: str = self.request.path_params[name]
         return value
 
     def query(self, name: str) -> str | None:
-        """The last value of a URL parameter, None if it is absent."""
+        """Return the last value of a URL parameter, None if it is absent."""
         return self.request.query_params.get(name)
 
     async def client_left(self) -> None:
@@ -279,7 +279,7 @@ class HttpExchange:
             pass
 
     def response_headers(self, content_type: bytes) -> list[Header]:
-        """The headers that every response has."""
+        """Return the headers that every response has."""
         elapsed_ms = int(self.elapsed_s() * 1000)
         return [
             (b"content-type", content_type),
@@ -328,11 +328,11 @@ class HttpExchange:
         return self.pieces(await self.apart(lambda: json_pieces.written(value)), b"application/json")
 
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
-        """A response of bytes."""
+        """Return a response of bytes."""
         return self.pieces([body], content_type, status)
 
     def pieces(self, body: Sequence[bytes], content_type: bytes, status: int = 200) -> Response:
-        """A response of bytes, which need not be joined: the connection would copy a large one several times at once."""
+        """Return a response of pieces of bytes: joined, the connection would copy a large one several times at once."""
         size = sum(map(len, body))
         if size <= _MOST_JOINED_BYTES:
             response = Response(b"".join(body), status)
@@ -343,12 +343,12 @@ class HttpExchange:
         return response
 
     def error(self, error: ApiError) -> Response:
-        """A refusal in the API's own form."""
+        """Return a refusal in the API's own form."""
         self.entry.error = cut(error.message)
         return self.refusal(error, self.error_body(error))
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
-        """The object of an error response."""
+        """Return the object of an error response."""
         return self.dialect.error(error, self.scope["path"])
 
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
@@ -416,7 +416,7 @@ class EndpointApp:
                 self.journal.end(exchange.entry, status, outcome, exchange.elapsed_s())
 
     async def _response(self, exchange: HttpExchange) -> Response | None:
-        """The response of the request's handler, None for a client that has gone."""
+        """Return the response of the request's handler, None for a client that has gone."""
         method = exchange.scope["method"]
         handler = self.handlers.get(method)
         try:

@@ -1,4 +1,4 @@
-"""What an exchange and its endpoint know of injected faults; http/faults.py has the rest."""
+"""Interfaces of injected faults, for exchanges and endpoints; http/faults.py implements them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Placed(Protocol):
-    """What the cluster serves."""
+    """A request that the cluster serves."""
 
     @property
     def instance(self) -> int:
@@ -30,7 +30,7 @@ class Limits(Protocol):
 
 
 class FaultOfRequest(Protocol):
-    """What may go wrong on purpose with one request, see http/faults.py."""
+    """The faults that may be injected into one request, see http/faults.py."""
 
     generation: Placed | None
     limits: Limits | None

@@ -76,13 +76,13 @@ class InjectedFaults(ActiveFaults):
         await request.scripted(rule, streamed)
 
     def limits_of(self, rule: FaultRule) -> RateLimits | None:
-        """The token buckets of a fault that has some."""
+        """Return the token buckets of a fault that has some."""
         if rule.fault.limits is not None and rule not in self._limits:
             self._limits[rule] = RateLimits(*rule.fault.limits)
         return self._limits.get(rule)
 
     def was_cut(self, text: str, number: int) -> None:
-        """A reply was cut after this text."""
+        """Remember that a reply was cut after this text."""
         if text.strip():
             self.cuts[text.strip()] = number
             if len(self.cuts) > _REMEMBERED_CUTS:
@@ -99,7 +99,7 @@ class InjectedFaults(ActiveFaults):
             raise ConfigError(problems)
 
     def _of_header(self, exchange: HttpExchange) -> FaultRule | None:
-        """The fault in the request's header. Raises ApiError for one that does not exist."""
+        """Return the fault in the request's header. Raises ApiError for one that does not exist."""
         given = exchange.header(FAULT_HEADER)
         if given is None:
             return None

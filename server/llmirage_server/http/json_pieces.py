@@ -47,7 +47,7 @@ encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=lis
 
 
 def written(value: Any) -> list[bytes]:
-    """The value as `encode` writes it, in UTF-8."""
+    """Return the value as `encode` writes it, in UTF-8."""
     pieces: list[bytes] = []
     begun: list[str] = []
     size = 0
@@ -92,8 +92,11 @@ def _parts(value: Any) -> Iterator[str]:
 
 
 def written_vectors(vectors: npt.NDArray[np.float64], decimals: int) -> Iterator[bytes]:
-    """Each row as a JSON array, all numbers with so many decimals: ten times as fast as an encoder, which looks for the
-    shortest. vectors: numbers below 10 of so many decimals, shape (rows, columns); decimals: at most 8.
+    """Yield each row as a JSON array: ten times as fast as an encoder, which looks for the shortest decimals.
+
+    Args:
+        vectors: Numbers below 10 of at most `decimals` decimals, shape (rows, columns).
+        decimals: The decimals of each number in the text, at most 8.
     """
     units = np.rint(np.abs(vectors) * 10.0**decimals).astype(np.uint32)
     text = np.empty((*vectors.shape, decimals + 4), dtype=np.uint8)  # "-0.12345678,"

@@ -14,7 +14,7 @@ Decode = Callable[[str], Any]
 
 
 def decoded(body: bytes, decoder: Callable[[bytes], Decode]) -> Any:
-    """The value that a JSON text stands for. Texts that lie in several pieces of it are decoded apart from the rest.
+    """Return the value that a JSON text stands for. Texts that lie in several pieces of it are decoded apart from the rest.
 
     decoder: what decodes the rest, which it is shown before. Raises ValueError and RecursionError as a decoder does.
     """
@@ -41,7 +41,7 @@ def decoded(body: bytes, decoder: Callable[[bytes], Decode]) -> Any:
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:
-    """The JSON value with other texts, names of fields among them."""
+    """Return the JSON value with other texts, names of fields among them."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
@@ -52,7 +52,7 @@ def changed(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _long_texts(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where texts begin and end that lie in more than one piece, without their quotes. The last one may not end."""
+    """Find the beginnings and ends of texts that lie in more than one piece, without quotes. The last may not end."""
     in_text = escaped = False  # escaped: the piece begins with the character after a backslash
     begun = 0
     for start in range(0, len(body), PIECE_BYTES):
@@ -70,12 +70,12 @@ def _long_texts(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _without_escaped(piece: bytes) -> bytes:
-    """Of the same length, without backslashes and quotes that are escaped."""
+    """Replace escaped backslashes and quotes; the length stays."""
     return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in piece else piece
 
 
 def _text(body: bytes, start: int, end: int) -> str:
-    """What stands between two quotes. Raises ValueError."""
+    """Return the text between two quotes. Raises ValueError."""
     utf8 = codecs.getincrementaldecoder("utf-8")()
     parts: list[str] = []
     while start < end:
@@ -90,7 +90,7 @@ def _text(body: bytes, start: int, end: int) -> str:
 
 
 def _whole_escapes(body: bytes, start: int, end: int) -> int:
-    """Where a piece of a text can end: not within an escaped character."""
+    """Return a place at which a piece of a text can end: not within an escaped character."""
     stop = start + PIECE_BYTES
     if stop >= end:
         return end

@@ -30,7 +30,7 @@ class FormPart(NamedTuple):
 
 
 def form_parts(content_type: str, body: bytes) -> Iterator[FormPart]:
-    """The fields of a form. Raises ApiError for another content type (415) and for a body that is none (400)."""
+    """Yield the fields of a form. Raises ApiError for another content type (415) and for a body that is none (400)."""
     kind = _header(content_type)
     if kind.get_content_type() != "multipart/form-data":
         raise errors.unsupported_content_type(content_type, "multipart/form-data")
@@ -85,7 +85,7 @@ def _part(head: bytes, data: memoryview) -> FormPart:
 
 
 def _header(value: str) -> Message:
-    """A header with parameters, as the standard library reads it."""
+    """Return a header with parameters, as the standard library reads it."""
     message = Message()
     message["content-type"] = value.replace("\r", " ").replace("\n", " ")
     return message

@@ -14,7 +14,7 @@ from llmirage_server.telemetry.journal import Outcome
 from llmirage_shared.wire.errors import ApiError
 
 Ending = Literal["complete", "cut", "client_left", "stopped"]
-"""How a body ended. cut: its source broke off, and so must this response. stopped: the server ended it."""
+"""The end of a body. cut: its source broke off, and so must this response. stopped: the server ended it."""
 _OUTCOMES: dict[Ending, Outcome] = {
     "complete": "complete", "cut": "failed", "client_left": "client_left", "stopped": "failed",
 }  # fmt: skip
@@ -69,7 +69,7 @@ class RelayedResponse(EventStream):
         raise NotImplementedError
 
     async def ended(self, ending: Ending) -> None:
-        """Called once, after the last piece."""
+        """Finish, once, after the last piece."""
 
     def abort(self, error: ApiError) -> None:
         """End the response; nothing is sent of the error, since the body is not this server's own."""
@@ -104,7 +104,7 @@ class Upstream(Protocol):
     async def answer(
         self, request: ForwardedRequest, tap: Tap | None = None, under_way: set[Any] | None = None
     ) -> RelayedResponse:
-        """The upstream's response, whatever its status. Raises ApiError (502) if there is none.
+        """Return the upstream's response, whatever its status. Raises ApiError (502) if there is none.
 
         tap: sees the response pass. under_way: has it while it passes.
         """

@@ -1,4 +1,4 @@
-"""What a fault does to one request: before the reply, and to the connection."""
+"""The effect of a fault on one request: before the reply, and on the connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WITHOUT_BODY = ("GET", "HEAD", "DELETE")
 
 
 def rule_of_header(given: str, exchange: HttpExchange) -> FaultRule:
-    """The fault that a header orders for its request. Raises ApiError for one that does not exist."""
+    """Return the fault that a header orders for its request. Raises ApiError for one that does not exist."""
     problems: list[str] = []
     rule = read_rule(node_of(given), _HEADER, lambda _, place, problem: problems.append(f"{place}: {problem}"), _HEADER)
     if rule is None:
@@ -77,7 +77,7 @@ class RequestFault:
             self._fault = fault
 
     async def parsed(self, body: Mapping[str, Any]) -> None:
-        """The request's body is known. Raises ApiError for a fault that refuses it."""
+        """Take the body. Raises ApiError for a fault that refuses the request."""
         self.subject = replace(self.subject, body=body)
         cuts = self._faults.cuts
         if cuts:
@@ -113,7 +113,7 @@ class RequestFault:
         connection.raise_if_broken()
 
     def ended(self, status: int | None, outcome: Outcome) -> tuple[int | None, Outcome]:
-        """The status that was sent and how the response ended, which is as given unless the fault changed it."""
+        """Return the status that was sent and how the response ended, which is as given unless the fault changed it."""
         connection = self._connection
         if connection is None or connection.altered is None:
             return status, outcome
@@ -131,7 +131,7 @@ class RequestFault:
             self._faults.driver.crash(self.generation.instance, restart_after_s)
 
     def _at_start(self) -> InjectedFault | None:
-        """What alters the response that begins now."""
+        """Return the fault that alters the response that begins now."""
         if self._pending is not None:
             instance = -1 if self.generation is None else self.generation.instance
             known = replace(self.subject, body=self.subject.body or {}, instance=instance)
@@ -165,7 +165,7 @@ def _no_stream(rule: FaultRule) -> ApiError:
 
 
 def assistant_texts(body: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of the assistant's messages in a request of any API, without white space at their ends.
+    """Yield the texts of the assistant's messages in a request of any API, without white space at their ends.
 
     Without the last message: an assistant's text there is one to be continued.
     """

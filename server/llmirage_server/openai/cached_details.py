@@ -11,7 +11,7 @@ _ASKING = "return_cached_tokens_details"
 
 
 def cached_details(generation: Generation, exchange: HttpExchange) -> dict[str, Any]:
-    """The keys of the response, none in other dialects. With KV offload the cluster does not know it by prompt."""
+    """Return the keys of the response, none in other dialects. With KV offload the cluster does not know it by prompt."""
     if not (exchange.dialect.sglext and exchange.body.get(_ASKING) is True):
         return {}
     if any(instance.tiers for instance in generation.responses.driver.snapshot()):

@@ -106,7 +106,7 @@ class _ChatAnswer:
     dialect: Dialect
 
     def completion(self) -> dict[str, Any]:
-        """The whole completion; stored, if the request asks for it."""
+        """Return the whole completion; stored, if the request asks for it."""
         choices = [self._finished(choice) for choice in self.generation.choices]
         completion = chat_completion(self.head, choices, self.generation.shown_usage())
         if self.dialect.vendor.content_filters:

@@ -150,5 +150,5 @@ class _TextAnswer:
         )
 
     def _prompt_pieces(self, choice: Choice) -> list[str] | None:
-        """The texts of an echoed prompt's tokens."""
+        """Return the texts of an echoed prompt's tokens."""
         return self.tokenizer.pieces(choice.request.prompt) if choice.echo else None

@@ -17,7 +17,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 @dataclass(slots=True, frozen=True)
 class ReplyLogprobs:
-    """Those of one reply. A token that shows nothing has no entry: the entries' texts join to the reply's text."""
+    """Log probabilities of one reply. A token without text has no entry: the entries' texts join to the reply's text."""
 
     reply: Reply
     tokenizer: Tokenizer
@@ -25,7 +25,7 @@ class ReplyLogprobs:
     as_ids: bool = False  # name tokens by their ids
 
     def entry(self, place: int) -> dict[str, Any]:
-        """The token at a place of the reply, in the form of chat completions and the Responses API."""
+        """Return the token at a place of the reply, in the form of chat completions and the Responses API."""
         piece = self.reply.pieces[place]
         found = self._token(place)
         entry = self._one(found.id, piece, found.logprob)
@@ -45,7 +45,7 @@ class ReplyLogprobs:
         return LazyList(self.entry, [place for place in places if pieces[place]])
 
     def text(self, prompt_pieces: list[str] | None = None) -> dict[str, Any]:
-        """The four parallel lists of text completions, an echoed prompt's tokens first (the first has no value)."""
+        """Return the four parallel lists of text completions, an echoed prompt's tokens first (the first has no value)."""
         echoed = prompt_pieces or []
         places = [place for place, piece in enumerate(self.reply.pieces) if piece]
         pieces = [*echoed, *[self.reply.pieces[place] for place in places]]
@@ -87,7 +87,7 @@ class ReplyLogprobs:
 
 
 def reply_logprobs(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> ReplyLogprobs | None:
-    """The log probabilities of a choice, if the request asks for them."""
+    """Return the log probabilities of a choice, if the request asks for them."""
     if sampling.logprobs is None:
         return None
     return ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)

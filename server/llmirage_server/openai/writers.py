@@ -11,12 +11,12 @@ from llmirage_server.service.generation import Choice
 from llmirage_shared.wire.output import ChunkFrame, encoded, new_call_id
 
 UsageAt = Callable[[int], dict[str, Any]]
-"""The usage when a choice has so many tokens."""
+"""Returns the usage of a choice at a number of its tokens."""
 
 
 @dataclass(slots=True)
 class _ChoiceEvent:
-    """What one chunk says of the choice. after: tokens of the reply that have come with it."""
+    """The content of one chunk. after: tokens of the reply that have come with it."""
 
     after: int
     choice: dict[str, Any]
@@ -100,7 +100,7 @@ class ChatWriter(_ChoiceWriter):
         return self._chunk(_ChoiceEvent(0, self._said(first)), keys)
 
     def _new_ids(self) -> dict[str, Any]:
-        """The ids since the last chunk, of tokens that showed nothing, too."""
+        """Return the ids since the last chunk, of tokens that showed nothing, too."""
         if not self._unsent_ids:
             return {}
         ids, self._unsent_ids = self._unsent_ids, []
@@ -125,7 +125,7 @@ class ChatWriter(_ChoiceWriter):
         return [*events, _ChoiceEvent(place + 1, self._said(*self._delta(part.kind, piece, place), **self._new_ids()))]
 
     def _delta(self, kind: str, piece: str, place: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """What a token adds to the message, and its log probabilities."""
+        """Return the delta of a token, and its log probabilities."""
         entries = None if self._logprobs is None else self._logprobs
         if kind == "text":
             return {"content": piece}, None if entries is None else {"content": [entries.entry(place)], "refusal": None}

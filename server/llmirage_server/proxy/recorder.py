@@ -40,7 +40,7 @@ class ExchangeRecorder:
         self._thread = ThreadPoolExecutor(1, "recorder")
 
     def tap(self, request: ForwardedRequest) -> RecordingTap | None:
-        """What records the response to this request; None for one that is not recorded."""
+        """Return the recorder of the response to this request; None for one that is not recorded."""
         if request.method != "POST" or endpoint_of(request.target) is None:
             return None
         try:
@@ -121,6 +121,6 @@ class RecordingTap:
 
 
 def redactor_of(request: ForwardedRequest, secrets: Sequence[str] = ()) -> Redactor:
-    """What replaces the keys of a request, and these."""
+    """Return the redactor of a request's keys and of these."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers]
     return Redactor([*secrets, *secrets_of(headers, request.target)])

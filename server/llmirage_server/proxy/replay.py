@@ -58,7 +58,7 @@ class Replay:
             self._recorder.close()
 
     def before(self, handler: Handler) -> Handler:
-        """A handler that replays, and leaves to `handler` what it has no recording of, if that is wanted."""
+        """Return a handler that replays, and leaves to `handler` what it has no recording of, if that is wanted."""
 
         async def replayed(exchange: HttpExchange) -> Response:
             return await self._answer(exchange, handler)
@@ -130,13 +130,13 @@ class _Replayed(RelayedResponse):
 
 
 def _together(chunks: Sequence[Chunk], *, at_once: bool) -> Iterator[tuple[float, bytes]]:
-    """The chunks that leave at the same time, joined."""
+    """Yield the chunks that leave at the same time, joined."""
     for at_ms, group in itertools.groupby(chunks, lambda chunk: 0.0 if at_once else chunk.at_ms):
         yield at_ms, b"".join([chunk.data for chunk in group])
 
 
 def replay_headers(exchange: HttpExchange, recording: Recording) -> list[Header]:
-    """This server's own headers, with those that were recorded."""
+    """Return this server's own headers, with those that were recorded."""
     kind = recording.headers.get("content-type", "application/json").encode("latin-1", "replace")
     more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in recording.headers.items()]
     return [*exchange.response_headers(kind), *[header for header in more if header[0] != b"content-type"]]
@@ -170,7 +170,10 @@ def make_replay(service: Service, settings: ClusterConfig, upstream: Upstream | 
 
 
 async def _kept_json(exchange: HttpExchange) -> tuple[bytes, dict[str, Any]]:
-    """The body, decompressed, and the JSON object in it; the handler can read it once more. Raises as `json_object`."""
+    """Return the body, decompressed, and the JSON object in it; the handler can read it once more.
+
+    Raises as `json_object`.
+    """
     body = await exchange.full_body()
     exchange.headers.pop(b"content-encoding", None)
     later = exchange.receive

@@ -34,7 +34,7 @@ _OPENING = ("message_start", "ping", "response.created", "response.in_progress",
 async def cluster_timed(
     service: Service, exchange: HttpExchange, recording: Recording, body: Mapping[str, Any], headers: Sequence[Header]
 ) -> Response:
-    """The recorded response, when the cluster would have finished it, or event by event. headers: of the response.
+    """Answer with the recording at the time at which the cluster would have finished it, or event by event.
 
     All choices of a stream count as one sequence. Raises ApiError, and ClientDisconnect if the client leaves first.
     """
@@ -73,7 +73,10 @@ class _EventWriter:
     """Sends each event with the last of the tokens that it stands for."""
 
     def __init__(self, events: Sequence[bytes], ends: Sequence[int]) -> None:
-        """ends: for each event how many tokens the reply has up to it; those before any text leave with the first token."""
+        """Begin.
+
+        ends: the number of the reply's tokens up to each event; events before any text leave with the first token.
+        """
         self._events = events
         self._ends = ends
         self._sent = 0
@@ -90,7 +93,7 @@ class _EventWriter:
 
 
 def _reply(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Reply, list[int]]:
-    """The plan of a reply that says these texts, and the number of its tokens up to the end of each."""
+    """Return the plan of a reply that says these texts, and the number of its tokens up to the end of each."""
     ids: list[TokenIds] = [tokenizer.encode_ordinary(text) for text in texts]
     ends = np.cumsum([len(part) for part in ids]).tolist() if ids else []
     if not ends or not ends[-1]:
@@ -106,7 +109,7 @@ def _whole(recording: Recording, headers: Sequence[Header]) -> Response:
 
 
 def _whole_text(data: bytes) -> str:
-    """What a whole response says: the texts of its output."""
+    """Return the texts of a whole response's output."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -131,7 +134,7 @@ def _whole_text(data: bytes) -> str:
 async def _prompt(
     service: Service, exchange: HttpExchange, endpoint: str | None, body: Mapping[str, Any]
 ) -> npt.NDArray[np.int32]:
-    """The prompt's token ids, int32, shape (prompt_tokens,). A body that no handler would take is read as a text."""
+    """Return the prompt's token ids, int32, shape (prompt_tokens,). A body that no handler would take is read as a text."""
     try:
         if endpoint == "chat":
             chat = parse_chat(dict(body), False)
@@ -150,7 +153,7 @@ async def _prompt(
 
 
 async def _responses_prompt(service: Service, exchange: HttpExchange, body: Mapping[str, Any]) -> npt.NDArray[np.int32]:
-    """Of the items that the request brings: those before it were recorded, and are not stored here."""
+    """Return the prompt of the items that the request brings: those before it are not stored here."""
     own = {name: value for name, value in body.items() if name not in ("previous_response_id", "conversation")}
     request = schema.responses.ResponseRequest.check(own, False)
     items = (await context.read_context(exchange, MemoryState(), request)).items

@@ -56,7 +56,7 @@ class HttpUpstream:
         await self._client.aclose()
 
     def _target(self, target: str) -> str:
-        """The URL of a path: a path that begins as the upstream's ends, with /v1, has that only once."""
+        """Return the URL of a path: a path that begins as the upstream's ends, with /v1, has that only once."""
         last = f"/{self._url.rpartition('/')[2]}/"
         if urlsplit(self._url).path.strip("/") and target.startswith(last):
             return self._url + target[len(last) - 1 :]

@@ -1,4 +1,4 @@
-"""What a request demands of its replies, in the terms of replies/: tools, the form of the answer, thoughts."""
+"""Constraints of a request on its replies, in the terms of replies/: tools, the form of the answer, thoughts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ NO_FORM = AnswerForm()
 
 
 def chat_constraints(request: ChatRequest) -> ReplyConstraints:
-    """The constraints of a chat reply. Raises ApiError for an invalid JSON Schema or grammar and for an unknown tool."""
+    """Return the constraints of a chat reply.
+
+    Raises ApiError for an invalid JSON Schema or grammar and for an unknown tool.
+    """
     _check_schemas(request)
     body = request.body
     legacy = bool(body.functions) and not body.tools
@@ -119,7 +122,7 @@ def check_names(choice: ToolChoice, tools: Sequence[Tool]) -> None:
 
 
 def instructions_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The texts of a conversation that may ask for a form of the answer."""
+    """Return the texts of a conversation that may ask for a form of the answer."""
     first = len(messages) - _INSTRUCTING_MESSAGES
     return tuple(
         [
@@ -147,7 +150,7 @@ def thought_tokens(effort: str | None, max_tokens: int | None) -> int:
 
 
 def schema_problem(json_schema: Any, where: str, strict: bool = False) -> str | None:
-    """What is wrong with a JSON Schema, None if it is valid.
+    """Return the problem of a JSON Schema, None if it is valid.
 
     where: the field that it stands in. strict: also what `strict: true` demands. Spends steps of planning.
     """
@@ -155,7 +158,7 @@ def schema_problem(json_schema: Any, where: str, strict: bool = False) -> str | 
 
 
 def _problem(definition: Any, where: str, kind: str, find: Callable[[], str | None]) -> str | None:
-    """What `find` finds wrong with a definition of this kind, which may be known already."""
+    """Return the problem that `find` finds in a definition of this kind; remembered ones are not searched again."""
     working_on(where)
     key = (hashlib.blake2b(marshal.dumps(definition, _WITHOUT_REFERENCES), digest_size=16).digest(), kind)
     if key in _problems:
@@ -266,7 +269,7 @@ def _form(regexes: _Given, choices: _Given, grammars: _Given, schemas: _Given, a
 
 
 def plain(field: Any) -> Any:
-    """A field's value as it was sent, of an object, too."""
+    """Return a field's value as it was sent, of an object, too."""
     return field.plain() if hasattr(field, "plain") else field
 
 
@@ -303,7 +306,7 @@ def custom_tool(custom: Mapping[str, Any], where: str) -> Tool:
 
 
 def _refusal(check: Callable[[], Any]) -> str | None:
-    """The message of the error that a check of a grammar raises."""
+    """Return the message of the error that a check of a grammar raises."""
     try:
         check()
     except (GrammarError, PatternError) as error:
@@ -312,7 +315,7 @@ def _refusal(check: Callable[[], Any]) -> str | None:
 
 
 def tool_choice(choice: Any) -> tuple[ToolChoice, bool]:
-    """The choice, and whether it names one tool."""
+    """Return the choice, and whether it names one tool."""
     if choice is None or choice in ("auto", "none", "required"):
         return ToolChoice(choice or "auto"), False
     if choice.get("type") == "allowed_tools":

@@ -64,7 +64,7 @@ _GENERATIVE_DIMENSIONS = 1536  # of the vectors of a model that generates text
 async def read_inputs(
     service: Service, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
 ) -> Sequence[Prompt]:
-    """The texts or token ids of a request; a conversation is one input. Raises ApiError."""
+    """Return the texts or token ids of a request; a conversation is one input. Raises ApiError."""
     if request.messages is None:
         if "input" not in request.model_fields_set:
             raise errors.missing("input")
@@ -74,7 +74,7 @@ async def read_inputs(
 
 
 def embedding_model(service: Service, name: str) -> EmbeddingModel:
-    """The embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
+    """Return the embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
     known = _BY_NAME.get(name.rpartition("/")[2].lower())
     if known is not None and len(name) <= LONGEST_NAME:
         return known
@@ -96,14 +96,17 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
 
 
 async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
-    """Do the work; in a thread if the inputs are so many or so long that it would hold up the streams of others."""
+    """Do the work; in a thread if the number or length of inputs would hold up the streams of others."""
     if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
         return await asyncio.to_thread(work)
     return work()
 
 
 def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
-    """The text of each input and its token ids. Raises ApiError for one input with too many tokens, or all together."""
+    """Return the text of each input and its token ids.
+
+    Raises ApiError for one input with too many tokens, or all together.
+    """
     texts, ids, together = [], [], 0
     for place, given in enumerate(inputs, 1):
         if isinstance(given, str) and (found := tokenizer.tokens_beyond(given, model.max_input_tokens)) is not None:
@@ -142,7 +145,7 @@ def vectors_of(
     dimensions: int | None = None,
     scripted: Mapping[str, ScriptedVector] = MappingProxyType({}),
 ) -> Iterator[Vector]:
-    """Vectors, float64, shape (dimensions,) each: unit vectors, but for those that a script gives.
+    """Yield vectors, float64, shape (dimensions,) each: unit vectors, but for those that a script gives.
 
     Vectors of different models are not related. scripted: by text. Raises ApiError for a scripted one that is too long.
     """
@@ -161,7 +164,7 @@ def vectors_of(
 
 
 def written(vectors: Iterator[Vector], encoding_format: str | None = None) -> Iterator[bytes]:
-    """Each vector as JSON."""
+    """Yield each vector as JSON."""
     if encoding_format == "base64":
         for vector in vectors:
             yield b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"'

@@ -58,7 +58,7 @@ class Choice:
 
     @property
     def finished(self) -> bool:
-        """Whether the cluster is done with it."""
+        """The cluster has computed all tokens, or failed."""
         return self.request.failed or self.request.produced >= len(self.request.output)
 
 
@@ -131,16 +131,16 @@ class ChoiceWriter(Protocol):
     """Writes the tokens of one choice. The calls' ranges follow each other without gaps, from the first token on."""
 
     def tokens(self, start: int, end: int) -> bytes:
-        """What tokens [start, end) of the reply add to the stream."""
+        """Return the bytes that tokens [start, end) of the reply add to the stream."""
         ...
 
     def ending(self) -> bytes:
-        """What follows the last token."""
+        """Return the bytes after the last token."""
         ...
 
 
 def chunks_due(writer: ChoiceWriter, request: Request, sent: int) -> tuple[bytes, int]:
-    """What goes out now of a request's tokens from `sent` on, and how many have gone out then."""
+    """Return the bytes of a request's tokens that are due, from `sent` on, and the number of tokens sent then."""
     if request.stream is None:
         return writer.tokens(sent, request.produced), request.produced
     ends = [sent, *request.stream.ends(sent, request.produced, request.output_tokens)]
@@ -148,7 +148,7 @@ def chunks_due(writer: ChoiceWriter, request: Request, sent: int) -> tuple[bytes
 
 
 def said_together(parts: Sequence[Part], start: int, end: int, joined: bool) -> Iterable[range]:
-    """The tokens of each event that speaks: one, or if they are joined all from `start` to `end` of one part."""
+    """Return the tokens of each event with text: one, or if they are joined all from `start` to `end` of one part."""
     if not joined:
         return [range(place, place + 1) for place in range(start, end)]
     edges = {edge for part in parts for edge in (part.start, part.end) if start < edge < end}
@@ -222,7 +222,7 @@ class Generation:
         return self._usage(self.choices[:: self.n], produced, cached)
 
     def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
-        """Of one choice, when so many of its tokens were written."""
+        """Return the usage of one choice when `sent` of its tokens were written."""
         return self.responses.shown_usage(self._usage([choice], [(choice, sent)]))
 
     def _usage(
@@ -266,9 +266,16 @@ class TokenStream(EventStream):
         opening: bytes = b"",
         pings: bool = True,
     ) -> None:
-        """writers: one for each choice. closing: what ends the response. failed: what ends it after an
-        error, in another form than the dialect's. opening: what is sent before the first token is due.
-        pings: a connection that is silent is kept from being closed on its way.
+        """Begin.
+
+        Args:
+            generation: The choices.
+            exchange: The request.
+            writers: The writer of each choice.
+            closing: Returns the bytes that end the response.
+            failed: Returns the bytes that end it after an error; None: an event in the dialect's form.
+            opening: Bytes that are sent before the first token is due.
+            pings: Pings keep a silent connection from being closed on its way.
         """
         self._ping_s = PING_S if pings else 0.0
         self._generation = generation
@@ -301,7 +308,7 @@ class TokenStream(EventStream):
 
     @property
     def outcome(self) -> Outcome:
-        """How the response ended, once it has."""
+        """The outcome of the response, once it has ended."""
         return "failed" if self._aborted else "complete" if self._complete else "client_left"
 
     @property
@@ -321,7 +328,7 @@ class TokenStream(EventStream):
             return self._failed(error)
 
     def first_shows(self, request: Request, place: int) -> None:
-        """The token at `place` of the reply, the first that shows, was handed to `write`."""
+        """Note that the token at `place` of the reply, the first that shows, was handed to `write`."""
         self._times.first_shows(request, place, written=not self._pending)
 
     def write(self, data: bytes) -> None:
@@ -411,7 +418,7 @@ class TokenStream(EventStream):
                 leaving.cancel()
 
     async def _sent_by_tick(self, most_s: float) -> None:
-        """Return when the tick has sent everything, or cannot send more; at the latest after so many seconds."""
+        """Return when the tick has sent everything, or cannot send more; at the latest after `most_s` seconds."""
         if self._direct and not self._complete:
             loop = asyncio.get_running_loop()
             assert self._wake_up is not None

@@ -31,7 +31,7 @@ _PERMITTED: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What answers for a name."""
+    """A model of the cluster, as requests may name it."""
 
     model: str  # as the cluster calls it
     max_model_len: int  # prompt and output tokens of the longest request
@@ -67,7 +67,10 @@ class ServedModels:
         self._spellings: dict[str, ServedModel] | None = None  # of the catalogue's names that are served
 
     def find(self, name: str) -> ServedModel:
-        """Raises ApiError (404, model_not_found) for a name that is not accepted; none and very long ones never are."""
+        """Return the model for a name.
+
+        Raises ApiError (404) for one that is not accepted; "" and very long ones never are.
+        """
         if (found := self._found.get(name)) is not None:
             return found
         if not name or len(name) > LONGEST_NAME or self._accept == "served":
@@ -80,7 +83,7 @@ class ServedModels:
         return found
 
     def serves(self, name: str) -> bool:
-        """Whether `find` takes the name."""
+        """Tell whether `find` takes the name."""
         try:
             self.find(name)
         except errors.ApiError:
@@ -88,7 +91,7 @@ class ServedModels:
         return True
 
     def meant(self, name: str) -> ServedModel:
-        """The served model of that name; for any other name the first one."""
+        """Return the served model of that name; for any other name the first one."""
         return self._found.get(name) or self._catalogue().get(name.lower()) or self._found[self.served[0]]
 
     def _warn(self, name: str) -> None:
@@ -99,7 +102,7 @@ class ServedModels:
         )  # fmt: skip
 
     def asked(self, name: str, exchange: HttpExchange) -> ServedModel:
-        """The model that answers a request which names this one; the journal has the name. Raises as `find`."""
+        """Return the model that answers a request which names this one; the journal has the name. Raises as `find`."""
         exchange.entry.model = name if len(name) < _LONG_NAME else errors.shorten(name)
         return self.find(name)
 
@@ -119,7 +122,7 @@ class ServedModels:
         return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
-        """An entry of the list, with the keys that the dialect adds."""
+        """Return an entry of the list, with the keys that the dialect adds."""
         found = self.find(name)
         added = {
             "root": name if name in self.served else found.model,
@@ -144,7 +147,7 @@ class ServedModels:
         }
 
     def _catalogue(self) -> Mapping[str, ServedModel]:
-        """The served model for each of its names in the catalogue: in lower case, with and without the organisation."""
+        """Return the served model for each of its names in the catalogue, in lower case, with and without organisation."""
         if self._spellings is None:
             by_model = {served.model: served for served in reversed([self._found[name] for name in self.served])}
             self._spellings = {}

@@ -19,7 +19,10 @@ Message = Mapping[str, Any]
 async def with_files(
     exchange: HttpExchange, files: FileStore, messages: Sequence[Message], strict: bool
 ) -> Sequence[Message]:
-    """The messages with the contents of the files that they name. strict: raises ApiError (404) for one that is unknown."""
+    """Return the messages with the contents of the files that they name.
+
+    strict: raises ApiError (404) for one that is unknown.
+    """
     named = await exchange.apart(lambda: {file_id for message in messages for file_id in _named(message)})
     contents: dict[str, bytes] = {}
     for file_id in sorted(named):
@@ -44,7 +47,7 @@ def _named(message: Message) -> Iterator[str]:
 
 
 def _file_id(part: Any) -> str | None:
-    """The id by which a part of a message names its file, None if the file is in it or somewhere else."""
+    """Return the id by which a part of a message names its file, None if the file is in it or somewhere else."""
     if not isinstance(part, Mapping):
         return None
     file, image = part.get("file"), part.get("image_url")

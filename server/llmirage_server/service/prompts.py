@@ -25,7 +25,7 @@ class EncodedPrompt:
 
 
 class ContextWindow(NamedTuple):
-    """What a prompt must fit in: the tokens of the context window, and the field that holds the prompt.
+    """The limit of a prompt: the tokens of the context window, and the field that holds the prompt.
 
     counted_to: up to how many tokens a longer prompt is counted, for an error that says how long it is.
     """
@@ -35,12 +35,12 @@ class ContextWindow(NamedTuple):
     counted_to: int = 0
 
     def exceeded(self, found: int) -> ApiError:
-        """The refusal of a prompt of at least so many tokens, which was not tokenized to its end."""
+        """Return the refusal of a prompt of at least `found` tokens, which was not tokenized to its end."""
         return errors.context_length_exceeded(self.tokens, found, None, self.param, counted=False)
 
 
 class CountedTokens(ContextWindow):
-    """What a text must fit in whose tokens are counted or shown, not read by a model: more than engines count at once."""
+    """The limit of a text whose tokens are only counted or shown: more than engines count at once."""
 
     @classmethod
     def of(cls, max_model_len: int, param: str) -> CountedTokens:

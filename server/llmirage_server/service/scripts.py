@@ -38,7 +38,7 @@ _LOOK_AGAIN_S = 0.25  # between two looks at the files
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """What a script says to a request. matches: one for each prompt, None where no rule fits. usage: counts to report."""
+    """A script's answer to a request. matches: one for each prompt, None where no rule fits. usage: counts to report."""
 
     matches: Sequence[RuleMatch | None]
     usage: Mapping[str, int]
@@ -46,7 +46,7 @@ class ScriptedAnswer:
     def reply(
         self, prompt: int, request: ReplyRequest, tokenizer: Tokenizer, generated: Callable[[ReplyRequest], Reply]
     ) -> Reply:
-        """The reply to one choice of a prompt. Raises ApiError for a rule that cannot reply to it."""
+        """Return the reply to one choice of a prompt. Raises ApiError for a rule that cannot reply to it."""
         match = self.matches[prompt]
         if match is None:
             return generated(request)
@@ -101,7 +101,7 @@ class LoadedScripts:
         return [*self._added.rules, *self._files.rules]
 
     def vector(self, text: str) -> ScriptedVector | None:
-        """The scripted embedding of a text, None for one that is generated."""
+        """Return the scripted embedding of a text, None for one that is generated."""
         self.refresh()
         wanted = same_text(text)
         return self._added.vectors.get(wanted) or self._files.vectors.get(wanted)
@@ -123,7 +123,7 @@ class LoadedScripts:
         self._files, self.paths, self._stamps = Script(), (), []
 
     def shown(self) -> dict[str, Any]:
-        """The rules in force and how often each has replied, as JSON data."""
+        """Return the rules in force and how often each has replied, as JSON data."""
         rules = [{"rule": rule.place, "fitting": rule.fitting, "replied": rule.replied} for rule in self.rules]
         return {"files": list(self.paths), "rules": rules, "fallback": self.fallback, "misses": self.misses}
 
@@ -146,7 +146,7 @@ class LoadedScripts:
     async def answer(
         self, exchange: HttpExchange, history: ChatHistory, users: Sequence[str], streamed: bool
     ) -> ScriptedAnswer | None:
-        """What the rules say, after the fault and the delay that they ask for; None if they say nothing.
+        """Return the answer of the rules, after the fault and the delay that they ask for; None if no rule fits.
 
         users: the last user message, or each prompt. If no rule fits: raises ApiError (404) or AnsweredElsewhereError, if
         the script says so.
@@ -225,7 +225,7 @@ def _request(exchange: HttpExchange, endpoint: str, history: ChatHistory, user: 
 
 
 def _declared(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the tools that a checked body of any API declares; a hosted tool is called by its type."""
+    """Return the names of the tools that a checked body of any API declares; a hosted tool is called by its type."""
     tools = [*(body.get("tools") or ()), *(body.get("functions") or ())]
     inner = [tool.get("function") or tool.get("custom") or tool for tool in tools]
     return tuple([str(tool.get("name") or tool.get("type")) for tool in inner])

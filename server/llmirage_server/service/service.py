@@ -60,7 +60,7 @@ class Service:
         dialect: The API imitated where APIs differ.
         files: Uploaded files, which prompts may name.
         responses: The responses in progress.
-        documented_only: Whether fields that neither the API nor any engine documents are refused.
+        documented_only: Fields that neither the API nor any engine documents are refused.
         scripts: Scripted replies, which come before generated ones; None without any.
     """
 
@@ -84,7 +84,7 @@ class Service:
         self._request_ids = itertools.count()
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
-        """A request for the cluster with an id of its own."""
+        """Return a request for the cluster with an id of its own."""
         return Request(next(self._request_ids), prompt, output, model=model, **fields)
 
     async def tokenizer(self) -> Tokenizer:
@@ -104,8 +104,9 @@ class Service:
         continue_final_message: bool | None = None,
         window: ContextWindow | None = None,
     ) -> npt.NDArray[np.int32]:
-        """The prompt's token ids, int32, shape (prompt_tokens,). Raises ApiError, for one far beyond its window at once.
+        """Return the prompt's token ids, int32, shape (prompt_tokens,).
 
+        Raises ApiError, for one far beyond its window at once.
         tools: in chat's form. answer_schema: the JSON Schema that a request gives for the answer. Two more are vLLM's.
         """
         ending = _prompt_ending(add_generation_prompt, continue_final_message)
@@ -246,7 +247,10 @@ def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:
 def _fitting(
     prompts: Sequence[EncodedPrompt], sampling: Sampling, limit_tokens: int, tokenizer: Tokenizer, param: str
 ) -> Sequence[EncodedPrompt]:
-    """The prompts, cut at their start if the request says so. Raises ApiError for one that does not fit the window."""
+    """Return the prompts, cut at their start if the request says so.
+
+    Raises ApiError for one that does not fit the window.
+    """
     wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
     if sampling.truncate_prompt_tokens:
         kept = sampling.truncate_prompt_tokens
@@ -260,7 +264,7 @@ def _fitting(
 
 
 def _requested(sampling: Sampling, constraints: ReplyConstraints) -> dict[str, Any]:
-    """The fields of a ReplyRequest that are the same for all prompts and choices."""
+    """Return the fields of a ReplyRequest that are the same for all prompts and choices."""
     asked = (sampling, constraints, constraints.history)
     fields = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
     # Who asks for a number of tokens gets it.
@@ -275,7 +279,7 @@ def check_choices(prompts: int, n: int, param: str) -> None:
 
 
 def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
-    """Where the prompt of a conversation ends. Raises ApiError for a contradiction."""
+    """Return the ending of a conversation's prompt. Raises ApiError for a contradiction."""
     if continue_final_message:
         if add_generation_prompt:
             raise errors.only_with(
@@ -299,7 +303,7 @@ def _encode_all(encoder: PromptEncoder, texts: Sequence[str], window: ContextWin
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """The texts in parts of so many characters, or of one text."""
+    """Yield the texts in parts of at most `_SPLIT_CHARACTERS` characters, or of one text."""
     part: list[str] = []
     left = _SPLIT_CHARACTERS
     for text in texts:
@@ -319,7 +323,7 @@ def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> Enco
 
 
 def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
-    """What a request may cost: its prompts, and all that it allows to be generated."""
+    """Return the tokens that a request may cost: its prompts, and all that it allows to be generated."""
     requested = (sampling.max_tokens or 0) * sampling.n * len(prompts)
     return requested + sum(len(prompt.ids) for prompt in prompts)
 

@@ -1,4 +1,4 @@
-"""What simulated tools of a server give: marked as simulated, the same for the same input, in the terms of no API."""
+"""Results of simulated tools of a server: marked as simulated, the same for the same input, in the terms of no API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed(content: str) -> str:
-    """The text in `sealed` content, "" for any other."""
+    """Return the text in `sealed` content, "" for any other."""
     try:
         return base64.urlsafe_b64decode(content.removeprefix("gAAAA")).decode()
     except ValueError:

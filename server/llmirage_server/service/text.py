@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, frozen=True)
 class TextTools:
-    """What reads prompts and what writes replies, with one tokenizer."""
+    """The encoder of prompts and the source of replies, with one tokenizer."""
 
     encoder: PromptEncoder
     replies: ReplySource

@@ -29,7 +29,7 @@ class Contents(Protocol):
         ...
 
     def next_part(self, key: str, place: int) -> tuple[int, bytes] | None:
-        """The part behind a place, and its own place, which is above 0; None behind the last part."""
+        """Return the part behind a place, and its own place, which is above 0; None behind the last part."""
         ...
 
     def delete(self, key: str) -> bool:
@@ -37,12 +37,12 @@ class Contents(Protocol):
         ...
 
     def bytes_kept(self) -> int:
-        """What all files take."""
+        """Return the bytes that all files take."""
         ...
 
 
 def size_of(record: Mapping[str, Any]) -> int:
-    """What a file without bytes takes."""
+    """Return the bytes that an empty file takes."""
     return len(json.dumps(record)) + RECORD_BYTES
 
 

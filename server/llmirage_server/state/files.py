@@ -52,7 +52,7 @@ class FileStore:
         self._holders: Counter[str] = Counter()
 
     def all(self) -> list[Record]:
-        """The file objects, oldest first."""
+        """Return the file objects, oldest first."""
         return [_object(key, record) for key, record in self._records.items() if self._is_there(record)]
 
     def count(self) -> int:
@@ -62,7 +62,7 @@ class FileStore:
         return self._contents.bytes_kept()
 
     def object(self, file_id: str) -> Record:
-        """The file object. Raises ApiError (404)."""
+        """Return the file object. Raises ApiError (404)."""
         if (found := _UNLISTED.get(file_id)) is not None:
             about = {"filename": found.filename, "purpose": found.purpose, "bytes": len(found.data)}
             return _object(file_id, {**about, "created_at": 0, "expires_at": None})
@@ -72,12 +72,12 @@ class FileStore:
         return _object(file_id, record)
 
     def read(self, file_id: str) -> StoredFile:
-        """A whole file at once. Raises ApiError (404)."""
+        """Read a whole file at once. Raises ApiError (404)."""
         found = self.object(file_id)
         return StoredFile(found["filename"], found["purpose"], b"".join(self.parts(file_id)))
 
     def parts(self, file_id: str) -> Iterator[bytes]:
-        """The parts of a file, visible or not; none of one that is gone."""
+        """Yield the parts of a file, visible or not; none of one that is gone."""
         if file_id in _UNLISTED:
             yield _UNLISTED[file_id].data
             return
@@ -139,7 +139,7 @@ class FileStore:
         self._records[file_id]["bytes"] += len(data)
 
     def found_size(self, file_id: str, size: int) -> None:
-        """What a server before this one had added to such a file is so many bytes."""
+        """Set the number of bytes that a server before this one had added to such a file."""
         self._records[file_id]["bytes"] = size
 
     def publish(self, file_id: str, lifetime_s: float | None) -> Record:

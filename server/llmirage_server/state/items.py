@@ -23,6 +23,7 @@ _MOST_PARTS = 40_000
 
 
 def new_item_id(kind: str) -> str:
+    """Return a new id of an item of this type."""
     return _ID_PREFIX.get(kind, "item_") + os.urandom(24).hex()
 
 

@@ -41,7 +41,10 @@ class SqliteState:
         ttl_s: float = math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raises OSError if the file cannot be used: no database, damaged, of another program or server, or a full disk."""
+        """Open the file.
+
+        Raises OSError for one that is no database, damaged, of another program or server, or on a full disk.
+        """
         self._path = path
         self._most_bytes = most_bytes
         self._ttl_s = ttl_s
@@ -198,7 +201,7 @@ class SqliteState:
         return self._db.execute(statement).fetchone()
 
     def _run(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
-        """The rows of a statement. Raises ApiError (503) if the file cannot be used now."""
+        """Return the rows of a statement. Raises ApiError (503) if the file cannot be used now."""
         self._used.set()
         self._check_there()
         try:

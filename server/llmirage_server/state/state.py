@@ -1,4 +1,4 @@
-"""What a store of objects does, wherever it keeps them."""
+"""The interface of a store of objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class State(Protocol):
         ...
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
-        """A copy of an object, None if there is none."""
+        """Return a copy of an object, None if there is none."""
         ...
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class State(Protocol):
         ...
 
     def keys(self, kind: Kind) -> list[str]:
-        """The ids of all objects of a kind."""
+        """Return the ids of all objects of a kind."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
@@ -50,14 +50,14 @@ class State(Protocol):
         ...
 
     def bytes_kept(self) -> int:
-        """What the objects take, with what finds them."""
+        """Return the bytes of the objects and of their index."""
         ...
 
     def close(self) -> None: ...
 
 
 def written(value: dict[str, Any]) -> bytes:
-    """An object as JSON: of one with much text in a third of the time that Python's encoder takes."""
+    """Write an object as JSON: one with much text in a third of the time that Python's encoder takes."""
     try:
         data: bytes = _to_json(value, fallback=list)
     except ValueError:  # half a pair of surrogates
@@ -66,7 +66,7 @@ def written(value: dict[str, Any]) -> bytes:
 
 
 def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
-    """An object. Raises ApiError (404) if there is none."""
+    """Return an object. Raises ApiError (404) if there is none."""
     value = state.get(kind, key)
     if value is None:
         raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")

@@ -76,7 +76,7 @@ class FilesHandler(ServiceHandler):
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[dict[str, Any], FormPart | None]:
-    """The fields of an upload as the JSON body that they would be, and the file. Raises ApiError."""
+    """Return the fields of an upload as the JSON body that they would be, and the file. Raises ApiError."""
     fields: dict[str, Any] = {}
     expires_after: dict[str, Any] = {}
     file = None
@@ -106,7 +106,7 @@ def _check_json_lines(data: memoryview) -> None:
 
 
 def _base_name(filename: str) -> str:
-    """The name without the folders of the sender. Raises ApiError (400) for one that is too long."""
+    """Return the name without the folders of the sender. Raises ApiError (400) for one that is too long."""
     name = re.split(r"[/\\]", filename)[-1] or "upload"
     if len(name) > _MOST_NAME:
         raise errors.too_long("file.filename", "a string", _MOST_NAME, len(name))

@@ -23,6 +23,7 @@ def plain(path: str) -> str:
 
 
 def test_every_route_is_an_operation_with_its_methods(api: Any) -> None:
+    api.app.make_routes()
     served: dict[str, set[str]] = {}
     for route in api.app.router.routes:
         if route.path not in UNLISTED and not isinstance(route, WebSocketRoute | Mount):  # OpenAPI has no words for these

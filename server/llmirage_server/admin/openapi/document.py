@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]:
-    """The document as a JSON object. model: the name in its examples. documented_only: other fields are refused."""
+    """Return the document as a JSON object. model: the name in its examples. documented_only: other fields are refused."""
     bodies = list(dict.fromkeys(operation.body for operation in OPERATIONS if operation.body is not None))
     names, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_PLACE + "{model}")
     refs = {body: names[body, "validation"] for body in bodies}
@@ -61,7 +61,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
 
 
 def _answer(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of answers.yaml in full, with titles where pydantic writes them: not for a reference, nullable or not."""
+    """Return a schema of answers.yaml in full, with titles where pydantic writes them: not for references."""
     if "anyOf" in schema:
         return {"title": name, **schema}
     properties = {
@@ -131,7 +131,7 @@ _LIMITS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "ex
 
 
 def _corrected(schema: Any) -> Any:
-    """The schema in JSON Schema's own words.
+    """Return the schema in JSON Schema's own words.
 
     Alternatives that a function of ours tells apart may contain each other, so `oneOf` becomes `anyOf`. And pydantic writes
     the limits of numbers behind a validator (16.0 is an integer, too) under its own names.

@@ -23,7 +23,7 @@ class OpenApiHandler(ServiceHandler):
         return exchange.content((await self._both())[0], b"application/json")
 
     async def page(self, exchange: HttpExchange) -> Response:
-        """The same for people."""
+        """Answer with the page of the document."""
         return exchange.content((await self._both())[1], b"text/html; charset=utf-8")
 
     async def _both(self) -> tuple[bytes, bytes]:

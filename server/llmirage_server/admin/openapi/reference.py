@@ -27,7 +27,7 @@ open();
 
 
 def reference_page(document: Mapping[str, Any]) -> bytes:
-    """The page, UTF-8. document: OpenAPI 3.1, as this server writes it."""
+    """Return the page, UTF-8. document: OpenAPI 3.1, as this server writes it."""
     info, schemas = document["info"], document["components"]["schemas"]
     parts = [
         '<div class="page"><nav><strong>llmirage</strong><a href="/">Live</a><a href="#schemas">Schemas</a>',
@@ -82,7 +82,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _type(schema: Any) -> str:
-    """A schema in a few words, HTML."""
+    """Return a schema in a few words, HTML."""
     return " | ".join(dict.fromkeys(_types(schema)))
 
 

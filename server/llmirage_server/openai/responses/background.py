@@ -125,7 +125,7 @@ class BackgroundRun:
         self._more.set()
 
     async def following(self, first: int) -> AsyncIterator[bytes]:
-        """The events from index `first` on, as they come."""
+        """Yield the events from index `first` on, as they come."""
         at = max(0, first)
         while True:
             while at < len(self.events):
@@ -138,17 +138,17 @@ class BackgroundRun:
 
 
 def error_of(error: ApiError) -> Item:
-    """The `error` of a response that failed."""
+    """Return the `error` of a response that failed."""
     return {"code": error.code or "server_error", "message": error.message}
 
 
 def follow(run: BackgroundRun, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
-    """A stream of a run's events."""
+    """Return a stream of a run's events."""
     return _streamed(run.following(first), exchange, shutdown)
 
 
 def replayed(state: State, response: Item, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
-    """A stream of the events of a stored response: as they were sent, if it ran in the background, else made again."""
+    """Stream the events of a stored response: as they were sent, if it ran in the background, else made again."""
     kept = state.get("events", response["id"])
     sent = (
         _events_of(response, exchange.dialect.obfuscation) if kept is None else [event.encode() for event in kept["events"]]

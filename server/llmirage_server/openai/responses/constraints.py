@@ -1,4 +1,4 @@
-"""What a request of the Responses API demands of its reply."""
+"""Constraints of a request of the Responses API on its reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmirage_shared.wire.chat import chat_history
 def response_constraints(
     request: schema.responses.ResponseRequest, messages: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]]
 ) -> ReplyConstraints:
-    """The constraints of a response. Raises ApiError for an invalid JSON Schema and for an unknown tool.
+    """Return the constraints of a response. Raises ApiError for an invalid JSON Schema and for an unknown tool.
 
     messages: all that the model sees, in chat's form; items: the same in the API's own form.
     """
@@ -60,19 +60,19 @@ def response_constraints(
 
 
 def _effort(request: schema.responses.ResponseRequest, items: Sequence[Mapping[str, Any]]) -> str | None:
-    """The effort of the last item that sets one, else of the request."""
+    """Return the effort of the last item that sets one, else of the request."""
     updates = [item.get("reasoning") or {} for item in items if item.get("type") == "configuration_update"]
     efforts = [update["effort"] for update in updates if update.get("effort")]
     return efforts[-1] if efforts else request.reasoning.effort if request.reasoning else None
 
 
 def compacting(messages: Sequence[Mapping[str, Any]]) -> ReplyConstraints:
-    """The constraints of a reply that sums a conversation up."""
+    """Return the constraints of a reply that sums a conversation up."""
     return ReplyConstraints(history=chat_history(messages), compacts=True)
 
 
 def _tools(index: int, tool: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
-    """What the model may call of one declared tool. Raises ApiError for invalid parameters and grammars."""
+    """Return the callable tools of one declared tool. Raises ApiError for invalid parameters and grammars."""
     if tool["type"] == "custom":
         return [custom_tool(tool, f"tools[{index}]")]
     if tool["type"] != "function":

@@ -38,8 +38,9 @@ async def read_context(
     strict: bool = True,
     previous: Mapping[str, Any] | None = None,
 ) -> ResponseContext:
-    """The context of a request. Raises ApiError for unknown objects; strict: and calls without outputs or the reverse.
+    """Return the context of a request.
 
+    Raises ApiError for unknown objects; strict: and calls without outputs or the reverse.
     previous: the record of the response before it, if it is known elsewhere than in the state.
     """
     given = request.conversation
@@ -88,7 +89,7 @@ async def read_context(
 
 
 def record_of(context: ResponseContext, response: Item) -> dict[str, Any]:
-    """What is kept of a response, so that others can follow it."""
+    """Return the record of a response, which lets others follow it."""
     end = len(context.items)
     begin = end - len(context.new)
     is_whole = context.items[begin:] == context.new  # not with truncation
@@ -97,7 +98,7 @@ def record_of(context: ResponseContext, response: Item) -> dict[str, Any]:
 
 
 def input_of(record: Mapping[str, Any]) -> list[Item]:
-    """The items that a request brought, of what is kept of its response."""
+    """Return the items that a request brought, from the record of its response."""
     if "input" in record:
         given: list[Item] = record["input"]
         return given
@@ -124,7 +125,7 @@ def store_context(state: State, context: ResponseContext, response: Item) -> Non
 
 
 def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The prompt as chat messages: instructions, prompt template, items."""
+    """Return the prompt as chat messages: instructions, prompt template, items."""
     messages = item_forms.messages(items)
     if request.prompt is not None:
         messages = [{"role": "developer", "content": _template(request.prompt.plain())}, *messages]
@@ -137,7 +138,7 @@ def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> l
 
 
 def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | None:
-    """The tools in chat's form, as the prompt shows them."""
+    """Return the tools in chat's form, as the prompt shows them."""
     tools: list[dict[str, Any]] = []
     for tool in request.plain_tools:
         kind = tool["type"]
@@ -147,13 +148,13 @@ def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | 
 
 
 def without_oldest(items: list[Item], count: int) -> list[Item]:
-    """The items without the first so many, and without the outputs of calls among these."""
+    """Return the items without the first `count`, and without the outputs of calls among these."""
     calls = {item.get("call_id") for item in items[:count]} - {None}
     return [item for item in items[count:] if item.get("call_id") not in calls]
 
 
 def most_left_out(items: list[Item]) -> int:
-    """How many of the oldest items can be left out so that the newest stays."""
+    """Return the number of the oldest items that can be left out so that the newest stays."""
     call = items[-1].get("call_id") if items else None
     return next((place for place, item in enumerate(items) if call and item.get("call_id") == call), len(items) - 1)
 
@@ -178,7 +179,7 @@ def _store_later(state: State, response_id: str, keys: list[str]) -> None:
 
 
 async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
-    """Those of these items that are in any stored response. Others have the event loop between two responses."""
+    """Return the items that are in any stored response. Others have the event loop between two responses."""
     breaks = Breaks()
     places: dict[str, set[str]] = {}
     for key in keys:
@@ -194,7 +195,7 @@ async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
 
 
 def _template(prompt: Mapping[str, Any]) -> str:
-    """The name and the variables of a prompt template, which stand for its text: only its owner knows that."""
+    """Return the name and the variables of a prompt template, which stand for its text: only its owner knows that."""
     lines = [f"Prompt {prompt.get('id', '')}{' version ' + str(prompt['version']) if prompt.get('version') else ''}"]
     for name, value in (prompt.get("variables") or {}).items():
         written = value.get("text", value.get("type", "")) if isinstance(value, dict) else value

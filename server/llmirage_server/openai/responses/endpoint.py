@@ -157,7 +157,7 @@ class ResponsesHandler(ServiceHandler):
         return exchange.json(page(input_of(record), exchange.query))
 
     async def input_tokens(self, exchange: HttpExchange) -> Response:
-        """How many tokens the prompt of such a request has."""
+        """Answer with the number of tokens of such a request's prompt."""
         service = self._service
         body = await exchange.json_object()
         request = await exchange.apart(lambda: schema.responses.InputFields.check(body, service.documented_only))
@@ -189,7 +189,7 @@ class ResponsesHandler(ServiceHandler):
         return await exchange.large_json({**body, "output": [*kept, summary], "usage": usage})
 
     async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
-        """The checked body. Raises ApiError."""
+        """Return the checked body. Raises ApiError."""
         body, strict = await exchange.json_object(), self._service.dialect.strict
         if strict:
             refuse_short_reply(body)
@@ -200,7 +200,7 @@ class ResponsesHandler(ServiceHandler):
         return request
 
     async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
-        """What the model sees. Raises ApiError as `read_context` does."""
+        """Return the context of a request. Raises ApiError as `read_context` does."""
         return await read_context(exchange, self._state, request, self._service.dialect.strict)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
@@ -229,7 +229,10 @@ class ResponsesHandler(ServiceHandler):
         served: ServedModel,
         exchange: HttpExchange,
     ) -> tuple[Generation, ResponseContext]:
-        """The planned reply, and the context with the items that it has seen. messages: the context in chat's form."""
+        """Return the planned reply, and the context with the items that it has seen.
+
+        messages: the context in chat's form.
+        """
         sampling = Sampling(
             max_tokens=request.max_output_tokens,
             min_tokens=request.min_tokens or 0,
@@ -250,7 +253,7 @@ class ResponsesHandler(ServiceHandler):
         messages: Sequence[Mapping[str, Any]],
         served: ServedModel,
     ) -> tuple[EncodedPrompt, list[Item]]:
-        """The prompt and its items: with truncation "auto" without the oldest, as few of them as make it fit.
+        """Return the prompt and its items: with truncation "auto" without the oldest, as few of them as make it fit.
 
         messages: all items in chat's form.
         """

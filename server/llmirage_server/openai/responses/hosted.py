@@ -40,7 +40,7 @@ def kind_of(declared: str) -> str:
 
 
 def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
-    """What the model may call of one of the API's own tools. items: the conversation with the user's approvals."""
+    """Return the callable tools of one of the API's own tools. items: the conversation with the user's approvals."""
     kind = kind_of(str(declared["type"]))
     if kind != "mcp":
         return [OWN_TOOLS[kind]] if kind in OWN_TOOLS else []
@@ -56,7 +56,7 @@ def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
 
 
 def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] | None:
-    """The names of the tools that a `tool_choice` of a hosted type forces, None for any other choice."""
+    """Return the names of the tools that a `tool_choice` of a hosted type forces, None for any other choice."""
     kind = kind_of(str(choice.get("type", "")))
     if kind == "mcp":
         label, name = choice.get("server_label", ""), choice.get("name")
@@ -67,7 +67,7 @@ def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] 
 
 
 def _names(declared: Mapping[str, Any]) -> list[str]:
-    """The tools of an MCP server, which is never called: the allowed ones, else one named search."""
+    """Return the tools of an MCP server, which is never called: the allowed ones, else one named search."""
     allowed = declared.get("allowed_tools") or ()
     names = allowed.get("tool_names") or () if isinstance(allowed, dict) else allowed
     return [str(name) for name in names] or ["search"]
@@ -83,7 +83,7 @@ def _needs_approval(declared: Mapping[str, Any], name: str) -> bool:
 
 
 def _approval(items: Sequence[Mapping[str, Any]], label: str, name: str) -> bool | None:
-    """The user's answer to the last request to call this tool, None without one."""
+    """Return the user's answer to the last request to call this tool, None without one."""
     requests = {item.get("id") for item in items if _asks_for(item, f"{label}.{name}")}
     given = [
         item for item in items if item.get("type") == "mcp_approval_response" and item.get("approval_request_id") in requests
@@ -92,12 +92,12 @@ def _approval(items: Sequence[Mapping[str, Any]], label: str, name: str) -> bool
 
 
 def _asks_for(item: Mapping[str, Any], name: str) -> bool:
-    """Whether it is a request to approve a call of this MCP tool."""
+    """Tell whether it is a request to approve a call of this MCP tool."""
     return item.get("type") == "mcp_approval_request" and f"{item.get('server_label')}.{item.get('name')}" == name
 
 
 def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[Item]:
-    """An `mcp_list_tools` item for each MCP server that the conversation does not list yet."""
+    """Return an `mcp_list_tools` item for each MCP server that the conversation does not list yet."""
     known = {item.get("server_label") for item in items if item.get("type") == "mcp_list_tools"}
     return [
         {
@@ -135,19 +135,19 @@ class OutputItem:
         self.inner: Item = {}
 
     def opening(self) -> Item:
-        """The item in `output_item.added`."""
+        """Return the item in `output_item.added`."""
         raise NotImplementedError
 
     def finished(self, logprobs: Sequence[Item]) -> Item:
-        """The item in `output_item.done` and in the response. logprobs: of its tokens."""
+        """Return the item in `output_item.done` and in the response. logprobs: of its tokens."""
         raise NotImplementedError
 
     def begun(self) -> Iterator[Event]:
-        """The events after it was added."""
+        """Yield the events after it was added."""
         yield from ()
 
     def ended(self, logprobs: Sequence[Item]) -> Iterator[Event]:
-        """The events before it is done."""
+        """Return the events before it is done."""
         raise NotImplementedError
 
 
@@ -217,7 +217,7 @@ class HostedCall(OutputItem):
         yield f"{self.kind}.completed", {}
 
     def annotation(self, text: str) -> Item | None:
-        """The citation of this call in the first sentence of the text after it."""
+        """Return the citation of this call in the first sentence of the text after it."""
         end = max(1, text.find(".") + 1 or len(text))
         if self._kind == "web_search":
             where = {"start_index": 0, "end_index": end}

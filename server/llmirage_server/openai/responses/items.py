@@ -19,7 +19,7 @@ _UNSEEN = (
 
 
 def arguments(*names: str) -> dict[str, Any]:
-    """The JSON Schema of arguments that are strings."""
+    """Return the JSON Schema of arguments that are strings."""
     return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
 
@@ -41,12 +41,12 @@ _OWN_CALLS = {f"{kind}_call": tool.name for kind, tool in OWN_TOOLS.items()} | {
 
 
 def references(items: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The ids of the items that they refer to."""
+    """Return the ids of the items that they refer to."""
     return {item["id"] for item in items if item.get("type") == "item_reference"}
 
 
 def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | None]) -> list[Mapping[str, Any]]:
-    """The items with references replaced by their targets. Raises ApiError (404) for an unknown target."""
+    """Return the items with references replaced by their targets. Raises ApiError (404) for an unknown target."""
     found: list[Mapping[str, Any]] = []
     for item in items:
         if item.get("type") != "item_reference":
@@ -67,7 +67,7 @@ def check_trigger(items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def compacted_since_user(items: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a compaction item comes after the last message of the user: the model has begun with what it asks for."""
+    """Tell whether a compaction item comes after the last message of the user: the model has begun to answer it."""
     for item in reversed(items):
         if item.get("type") == "compaction":
             return True
@@ -77,7 +77,7 @@ def compacted_since_user(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _seen(items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The items that the model sees: before the last compaction item, which stands for the rest, only what it was told."""
+    """Return the items that the model sees: before the last compaction item, which stands for the rest, only its input."""
     last = max([place for place, item in enumerate(items) if item.get("type") == "compaction"], default=0)
     needed = {item.get("call_id") for item in items[last:]} - {None}
     kept = [
@@ -90,7 +90,7 @@ def _seen(items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 
 def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The items as chat messages. Thoughts are left out, as models drop them; consecutive calls are one message."""
+    """Return the items as chat messages. Thoughts are left out, as models drop them; consecutive calls are one message."""
     chat: list[dict[str, Any]] = []
     for item in _seen(items):
         kind = item.get("type") or "message"

@@ -15,7 +15,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 
 def output_item(part: Part, reply: Reply, request: schema.responses.ResponseRequest, cut: bool) -> OutputItem:
-    """The item of a part that is no call of one of the API's own tools. cut: the reply ended inside this part."""
+    """Return the item of a part that is no call of one of the API's own tools. cut: the reply ended inside this part."""
     if request.compacts:
         return CompactionOutput(part, reply.text)
     text, status = reply.said(part), "incomplete" if cut else "completed"

@@ -12,7 +12,7 @@ from llmirage_shared.wire import schema
 def new_response(
     response_id: str, created_at: int, request: schema.responses.ResponseRequest, model: str, conversation: str | None
 ) -> Item:
-    """The object of a response that has not begun. It has the keys of OpenAI's and of the Open Responses document."""
+    """Return the object of a response that has not begun. It has the keys of OpenAI's and of the Open Responses document."""
     reasoning, text, instructions = request.reasoning, request.text, request.instructions
     return {
         "id": response_id,
@@ -67,7 +67,7 @@ def _format(text: schema.responses.TextOptions | None) -> dict[str, Any]:
 
 
 def _tool(tool: Item) -> Item:
-    """A tool as the response repeats it: function tools with all of their fields."""
+    """Return a tool as the response repeats it: function tools with all of their fields."""
     if tool.get("type") == "function":
         return {"description": None, "parameters": {}, **tool, "strict": tool.get("strict") is not False}
     if tool.get("type") == "custom":

@@ -1,4 +1,4 @@
-"""What clients send over WebSocket: events, each of which becomes a request; and what is sent for those that cannot."""
+"""Frames of WebSocket clients: events, each of which becomes a request; and the answers to those that cannot."""
 
 from __future__ import annotations
 
@@ -80,11 +80,12 @@ def _read_envelope(frame: SocketFrame, body: dict[str, Any]) -> None:
 
 
 def refused_kind(kind: str) -> ApiError:
+    """Return the error of an event whose type is not served."""
     return errors.not_a_choice("type", kind, (_CREATE, _STEER))
 
 
 def steering_failed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to `response.steer`, which hands the input back, as for models that cannot be steered."""
+    """Return the answer to `response.steer`, which hands the input back, as for models that cannot be steered."""
     steer = {"previous_response_id": body.get("previous_response_id") or "", "input": body.get("input") or ""}
     message = "No model of this server supports steering. Send the input with the next response.create."
     error = {"type": errors.INVALID_REQUEST, "code": "steering_not_supported", "message": message}
@@ -92,7 +93,7 @@ def steering_failed(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_event(status: int, body: dict[str, Any], stream_id: str | None, headers: dict[str, str]) -> bytes:
-    """An error as WebSocket connections have it. body: of the HTTP response. headers: those that clients look for."""
+    """Return an error as WebSocket connections have it. body: of the HTTP response. headers: those that clients look for."""
     error = body.get("error")
     if not isinstance(error, dict):
         error = {"type": "server_error", "message": f"Status {status}.", "param": None, "code": None}

@@ -155,7 +155,7 @@ class EventFrames:
 
 
 def _wrapped(payload: bytes) -> bytes:
-    """An error event of a stream, as WebSocket connections have it."""
+    """Return an error event of a stream, as WebSocket connections have it."""
     try:
         event = json.loads(payload)
         if "error" not in event:

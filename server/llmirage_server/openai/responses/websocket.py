@@ -239,7 +239,7 @@ class SocketSession:
         self._too_old = False
 
     def key(self, response_id: str) -> str:
-        """Of a response that only this connection knows."""
+        """Return the key of a response that only this connection knows."""
         return f"{self._number} {response_id}"
 
     async def run(self) -> None:

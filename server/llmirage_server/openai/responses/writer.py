@@ -28,7 +28,7 @@ class ResponseWriter:
         context: Sequence[Item] = (),
         obfuscated: bool = False,
     ) -> None:
-        """listed: the items that list MCP servers' tools, which come first; context: the items of the prompt.
+        """Begin. listed: the items that list MCP servers' tools, which come first. context: the items of the prompt.
 
         obfuscated: deltas are padded.
         """
@@ -55,7 +55,7 @@ class ResponseWriter:
         self._delta: tuple[bytes, bytes, bytes] | None = None
 
     def opening(self) -> bytes:
-        """The events before any token."""
+        """Return the events before any token."""
         response = {**self.response, "output": []}
         events = []
         if response["background"]:
@@ -136,7 +136,7 @@ class ResponseWriter:
         return opened + ended + self.event("response.output_item.done", output_index=index, item=item.finished(logprobs))
 
     def _events(self, events: Iterable[Event]) -> bytes:
-        """The events of the open item."""
+        """Return the events of the open item."""
         place = {"item_id": self.items[self._index].id, "output_index": self._index, **self.items[self._index].inner}
         return b"".join([self.event(f"response.{kind}", **place, **fields) for kind, fields in events])
 
