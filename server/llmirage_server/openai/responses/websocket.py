@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,6 @@ from llmirage_server.openai.responses.socket_frames import (
     steering_failed,
 )
 from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOutbox
-from llmirage_server.replies.structured.budget import InThread
 from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill
@@ -121,15 +119,24 @@ class SocketResponses(ResponsesHandler):
 
 
 class ResponsesSocket:
-    """The ASGI application of the connections."""
+    """The ASGI application of the connections.
+
+    Attributes:
+        responses: Answers frames.
+        frames: The application of frames.
+        limit_s: The longest that a connection lasts; 0: none is taken.
+        most_bytes: The largest body of a frame, and of all frames that wait.
+        in_thread: Runs the long work of large frames.
+        on_error: Called for each error of the server's own code.
+    """
 
     def __init__(self, service: Service, state: State, face: HttpFace, limit_s: float) -> None:
-        """Make the applications. limit_s: the longest that a connection lasts; 0: none is taken."""
-        self._responses = SocketResponses(service, state)
+        """Make the applications of upgrades and of frames."""
+        self.responses = SocketResponses(service, state)
         self._in_progress = service.responses
-        self._limit_s = limit_s
-        self._most_bytes = face.most_bytes
-        self._in_thread = service.text.in_thread
+        self.limit_s = limit_s
+        self.most_bytes = face.most_bytes
+        self.in_thread = service.text.in_thread
         app = partial(
             EndpointApp,
             journal=face.journal,
@@ -139,8 +146,8 @@ class ResponsesSocket:
             limits=face.limits,
         )
         self._upgrades = app({"GET": self._welcome}, guard=face.guard)
-        self._frames = app({"POST": face.before(self._responses.create)}, exchange=FrameExchange)
-        self._on_error = face.on_error
+        self.frames = app({"POST": face.before(self.responses.create)}, exchange=FrameExchange)
+        self.on_error = face.on_error
         self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,23 +155,11 @@ class ResponsesSocket:
         upgrade = _Upgrade(scope, receive, send)
         await self._upgrades(upgrade.request, upgrade.receive, upgrade.send)
         if upgrade.accepted:
-            session = SocketSession(
-                self._responses,
-                self._frames,
-                next(self._numbers),
-                scope,
-                receive,
-                send,
-                self._limit_s,
-                self._most_bytes,
-                self._in_thread,
-                self._on_error,
-            )
-            await session.run()
+            await SocketSession(self, next(self._numbers), scope, receive, send).run()
 
     async def _welcome(self, exchange: HttpExchange) -> Response:
         self._in_progress.check_open()
-        if not self._limit_s:
+        if not self.limit_s:
             raise errors.no_websocket()
         return exchange.content(b"", b"text/plain", 101)
 
@@ -206,24 +201,14 @@ class SocketSession:
 
     def __init__(
         self,
-        responses: SocketResponses,
-        app: EndpointApp,
+        socket: ResponsesSocket,
         number: int,
         scope: Scope,
         receive: Receive,
         send: Send,
-        limit_s: float,
-        most_bytes: int,
-        in_thread: InThread,
-        on_error: Callable[[], None],
     ) -> None:
-        self._limit_s = limit_s
-        self._most_bytes = most_bytes
-        self._in_thread = in_thread
-        self._on_error = on_error
+        self._socket = socket
         self.latest: dict[str | None, str] = {}
-        self._responses = responses
-        self._app = app
         self._number = number
         self._receive = receive
         self._outbox = SocketOutbox(send)
@@ -245,7 +230,7 @@ class SocketSession:
     async def run(self) -> None:
         """Serve frames until the connection ends."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._limit_s, self._grow_old)
+        timer = loop.call_later(self._socket.limit_s, self._grow_old)
         writing = loop.create_task(self._outbox.run())
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
@@ -258,7 +243,7 @@ class SocketSession:
                 await asyncio.wait(self._busy.values())
             writing.cancel()
             for response_id in self.latest.values():
-                self._responses.forget(self, response_id)
+                self._socket.responses.forget(self, response_id)
 
     async def _take(self, message: Message) -> None:
         """Serve a message, or queue it. With a full queue it waits, and with it all that the client sends."""
@@ -267,7 +252,7 @@ class SocketSession:
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
         frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
-        await read_frame(frame, raw, text is not None, self._in_thread)
+        await read_frame(frame, raw, text is not None, self._socket.in_thread)
         if frame.error is None and frame.kind in (*_IGNORED, "response.steer"):
             if frame.kind == "response.steer":
                 self._outbox.put(encoded(steering_failed(frame.body)))
@@ -290,7 +275,7 @@ class SocketSession:
         if frame.kind != "response.create":
             return refused_kind(frame.kind)
         if self._too_old:
-            return errors.websocket_too_old(self._limit_s)
+            return errors.websocket_too_old(self._socket.limit_s)
         if frame.stream_id is not None and frame.stream_id not in self._streams:
             if len(self._streams) == MOST_STREAMS:
                 return errors.too_many_streams(MOST_STREAMS)
@@ -299,7 +284,7 @@ class SocketSession:
 
     def _is_full(self) -> bool:
         size = sum([frame.size for frame in self._queued])
-        return len(self._queued) >= _MOST_QUEUED or size > self._most_bytes
+        return len(self._queued) >= _MOST_QUEUED or size > self._socket.most_bytes
 
     def _start_next(self) -> None:
         """Start the first frame whose lane is free; another one in another turn of the loop, after the streams of others."""
@@ -336,13 +321,13 @@ class SocketSession:
         scope = {**self._scope, FRAME: frame, "state": {**self._state, **arrived, HELD: frame.held}}
         previous = frame.body.get("previous_response_id")
         try:
-            await self._app(scope, self._disconnected, frames.send)
+            await self._socket.frames(scope, self._disconnected, frames.send)
         except ConnectionError:  # a fault has broken the connection of an application in process
             self._outbox.close(_BROKEN_OFF, "A fault has broken the connection.")
             return
         except Exception:
             logger.exception("A response over WebSocket failed inside the server; please report this")
-            self._on_error()
+            self._socket.on_error()
             self._outbox.close(_BROKEN_OFF, "The server had an error while processing your request.")
             return
         finally:
@@ -350,7 +335,7 @@ class SocketSession:
                 frame.held.release()
         if frames.failed and previous is not None and self.latest.get(frame.stream_id) == previous:
             del self.latest[frame.stream_id]
-            self._responses.forget(self, previous)
+            self._socket.responses.forget(self, previous)
         if frames.status == 200 and not frames.ended and not self._gone.is_set():
             self._outbox.close(_BROKEN_OFF, "The response has broken off.")
 
@@ -372,7 +357,7 @@ class SocketSession:
                 held.release()
 
     def _say_too_old(self) -> None:
-        error = errors.websocket_too_old(self._limit_s)
+        error = errors.websocket_too_old(self._socket.limit_s)
         self._outbox.put(error_event(error.status, error.body(), None, {}))
         self._outbox.close(_GOING_AWAY, "")
 
