@@ -173,29 +173,13 @@ class Service:
                 exchange, history, [history.last_user_text or each.user_text for each in prompts], sampling.stream
             )
         exchange.admit(served.model, _tokens(prompts, sampling))
-        affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
-        requested = _requested(sampling, constraints)
-        wanted = [
-            (
-                place,
-                ReplyRequest(
-                    prompt_ids=prompt.ids,
-                    last_user_text=prompt.user_text,
-                    limit_tokens=limit_tokens - len(prompt.ids),
-                    conversation=correlation or affinity,
-                    choice=choice,
-                    **requested,
-                ),
-            )
-            for place, prompt in enumerate(prompts)
-            for choice in range(sampling.n)
-        ]
 
         def reply(one: _Wanted) -> Reply:
             if scripted is None:
                 return _planned(tools.replies, one[1])
             return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
 
+        wanted = _wanted(prompts, sampling, constraints, limit_tokens, exchange)
         part = "tools" if constraints.tools else constraints.form_field
         choices: list[Choice] = []
         for start in range(0, len(wanted), _SLICE):
@@ -204,20 +188,8 @@ class Service:
             some = wanted[start : start + _SLICE]
             replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
             choices += [
-                Choice(
-                    planned,
-                    self.new_request(
-                        asked_for.prompt_ids,
-                        planned.ids,
-                        served.model,
-                        session_key=affinity or correlation or sampling.session_key,
-                        priority=sampling.priority + exchange.priority,
-                        max_tokens=sampling.max_tokens or asked_for.limit_tokens,
-                    ),
-                    prompts[place].echo,
-                    served.joined,
-                )
-                for (place, asked_for), planned in zip(some, replies, strict=True)
+                self._choice(prompts[place], request, planned, sampling, served, exchange)
+                for (place, request), planned in zip(some, replies, strict=True)
             ]
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             exchange.expect_logprobs(_logprobs(prompts, choices, sampling))
@@ -238,6 +210,34 @@ class Service:
         if exchange.held is not None:
             exchange.held.planned()
         return generation
+
+    def _choice(
+        self,
+        prompt: EncodedPrompt,
+        request: ReplyRequest,
+        reply: Reply,
+        sampling: Sampling,
+        served: ServedModel,
+        exchange: HttpExchange,
+    ) -> Choice:
+        """Return a planned reply with its request for the cluster."""
+        in_cluster = self.new_request(
+            prompt.ids,
+            reply.ids,
+            served.model,
+            session_key=_affinity(exchange) or _correlation(exchange) or sampling.session_key,
+            priority=sampling.priority + exchange.priority,
+            max_tokens=sampling.max_tokens or request.limit_tokens,
+        )
+        return Choice(reply, in_cluster, prompt.echo, served.joined)
+
+
+def _affinity(exchange: HttpExchange) -> str | None:
+    return exchange.header(b"x-session-affinity")
+
+
+def _correlation(exchange: HttpExchange) -> str | None:
+    return exchange.header(b"x-correlation-id")
 
 
 def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -338,6 +338,33 @@ def _logprobs(prompts: Sequence[EncodedPrompt], choices: Sequence[Choice], sampl
 
 
 _Wanted = tuple[int, ReplyRequest]  # the number of the prompt, and one choice for it
+
+
+def _wanted(
+    prompts: Sequence[EncodedPrompt],
+    sampling: Sampling,
+    constraints: ReplyConstraints,
+    limit_tokens: int,
+    exchange: HttpExchange,
+) -> list[_Wanted]:
+    """Return the requests for replies, prompt-major: `n` for each prompt."""
+    requested = _requested(sampling, constraints)
+    conversation = _correlation(exchange) or _affinity(exchange)
+    return [
+        (
+            place,
+            ReplyRequest(
+                prompt_ids=prompt.ids,
+                last_user_text=prompt.user_text,
+                limit_tokens=limit_tokens - len(prompt.ids),
+                conversation=conversation,
+                choice=choice,
+                **requested,
+            ),
+        )
+        for place, prompt in enumerate(prompts)
+        for choice in range(sampling.n)
+    ]
 
 
 def _replies(wanted: Sequence[_Wanted], reply: Callable[[_Wanted], Reply]) -> list[Reply]:
