@@ -29,7 +29,7 @@ def url() -> Iterator[str]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "llmirage_client", "serve", "--port", str(port), "--speed", "max"])
+    server = subprocess.Popen([sys.executable, "-m", "llmirage_client", "serve", "--port", str(port), "--speed", "100"])
     address = f"http://localhost:{port}"
     try:
         deadline = time.monotonic() + 30
@@ -62,6 +62,35 @@ def test_the_pytest_example_passes(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+CURLS = [
+    pytest.param(command, id=f"{page.stem}-{command.removeprefix('curl http://localhost:8000')[:30]}")
+    for page in PAGES[1:]
+    for block in blocks(page)
+    for command in commands(block)
+    if command.startswith("curl http://localhost:8000")
+]
+
+
+@pytest.mark.parametrize("command", CURLS)
+def test_every_curl_line_of_the_pages_is_answered(url: str, command: str) -> None:
+    urllib.request.urlopen(f"{url}/v1/models", timeout=30).close()
+    line = command.partition(" #")[0].replace("http://localhost:8000", url)
+    done = subprocess.run(
+        ["sh", "-c", f"{line} --silent --show-error --max-time 2 --write-out ' status=%{{http_code}}'"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    endless = "-N" in command.split()
+    assert done.returncode in ((0, 28) if endless else (0,)), done.stderr
+    assert done.stdout.endswith(" status=200"), done.stdout
+    assert len(done.stdout) > len(" status=200")
+
+
+def test_the_pages_have_such_lines() -> None:
+    assert len(CURLS) >= 4
 
 
 def anchors(page: Path) -> set[str]:

@@ -12,6 +12,7 @@ from llmirage._settings import PathName, named_values, takes_settings
 from llmirage._simulate import SimulationResult, simulate
 from llmirage._step import StepResult
 from llmirage_client.report.html.page import PageHead, Section, page, table
+from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.cluster_flags import NOT_HERE
 from llmirage_client.simulator.pools import ClusterConfig, cluster_facts, planned, step_of
@@ -120,7 +121,7 @@ class Deployed(Result):
         summary = self.summary
         usd = summary["usd_per_h"]
         price = "" if usd is None else f", {usd[0]:,.2f} to {usd[1]:,.2f} USD/h"
-        return f"{summary['gpus']:,} GPUs in {summary['instances']:,} instances{price}"
+        return f"{plural(summary['gpus'], 'GPU')} in {plural(summary['instances'], 'instance')}{price}"
 
 
 Cluster = Deployed

@@ -26,7 +26,7 @@ ELSEWHERE = {
 """Parts of commands that no page's test runs, and what they need."""
 
 NEEDS_A_PORT = {
-    "curl http://localhost": "curl and a port: tests/test_readme.py, tests/test_typed_pages.py",
+    "curl http://localhost": "curl and a port: tests/test_readme.py types each of them",
     "curl -s 'http://localhost": "curl and a port: tests/test_typed_pages.py",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
     "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py, tests/test_typed_pages.py",

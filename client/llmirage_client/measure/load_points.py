@@ -104,6 +104,7 @@ def _binomial_tail(counts: range, requests: int, share: float) -> float:
 
 
 _ERROR_CHARACTERS = 120
+_SURPLUS = 0.1  # over the rate asked for
 
 
 def point_name(variable: str, load: float) -> str:
@@ -158,6 +159,27 @@ class PointResult:
     def first_error(self) -> str:
         """The most frequent error in one line; empty when nothing failed."""
         return self.metrics.errors[0].error.one_line(_ERROR_CHARACTERS) if self.metrics.errors else ""
+
+    @property
+    def surplus(self) -> float | None:
+        """The requests per second that were delivered, where that is clearly more than the rate asked for."""
+        values = self.metrics.whole_run
+        delivered = values.get("request_throughput")
+        if self.variable != "request_rate" or delivered is None or delivered <= self.load * (1 + _SURPLUS):
+            return None
+        return delivered
+
+    @property
+    def surplus_note(self) -> str | None:
+        """The note on a surplus."""
+        if self.surplus is None:
+            return None
+        requests = int(self.metrics.whole_run.get("request_count", 0))
+        return (
+            f"{self.name}: {self.surplus:.3g} requests/s were delivered, not {self.load:g}, so the figures are those of a "
+            f"higher load. {requests:,} requests are few for an exact rate of random arrivals (--request-count), or "
+            "conversations have requests of children, which the rate does not count."
+        )
 
     @property
     def mark(self) -> str:

@@ -328,6 +328,7 @@ def _save(
 def _done(
     loads: Loads, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, status: int
 ) -> LoadsRun:
+    notes = [*notes, *dict.fromkeys(note for one in results if (note := one.surplus_note))]
     files = _save(loads, results, notes, answer)
     problem = [] if files or loads.problem is None else [loads.problem]
     return LoadsRun(loads.title, results, [*notes, *problem], answer, files, status)

@@ -186,6 +186,8 @@ def render(
 def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
     """Return the report for a screen of `width` characters."""
     tables: list[tuple[str, ScreenTable]] = []
+    if metrics.errors:
+        tables.append(("Errors", error_table(metrics.errors)))
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))
         tables.append(("Throughput and tokens", throughput_table(metrics)))
@@ -203,8 +205,6 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
         tables.append(("By turn (0: first request of a conversation)" + _GROUP_WORDS, group_table("turn", metrics.by_turn)))
     if result.branch_stats is not None and any(asdict(result.branch_stats).values()):
         tables.append(("Branches (branch_stats)", branch_table(result.branch_stats)))
-    if metrics.errors:
-        tables.append(("Errors", error_table(metrics.errors)))
 
     blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics)]
     for title, table in tables:

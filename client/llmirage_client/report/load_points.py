@@ -18,7 +18,7 @@ from llmirage_client.measure.load_points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.report.atomic_files import write_json, write_text
 from llmirage_client.report.numbers import cached_cell, count, known, latency_cells, number, rate_cells
-from llmirage_client.report.screen import Block, plain_table
+from llmirage_client.report.screen import Block, plain_table, warning
 from llmirage_client.report.secrets import hide_in_text
 
 SWEEP_JSON = "sweep.json"
@@ -172,7 +172,9 @@ def points_blocks(
         table.add_row(*_row(result), *([result.mark] if judged else []))
     of_cluster = f", of the cluster's own life (at speed {results[0].speed:g})"
     unit = "times in ms" + ("" if all(result.speed == 1 for result in results) else of_cluster)
-    blocks: list[Block] = ["", hide_in_text(title), "", table, unit]
+    name = results[0].variable.replace("_", " ")
+    failures = [f"{name} {one.load:g} failed with: {one.first_error}" for one in ordered if one.first_error]
+    blocks: list[Block] = ["", hide_in_text(title), *map(warning, dict.fromkeys(failures)), "", table, unit]
     if answer is not None:
         blocks += ["", str(answer)]
     if notes:
@@ -187,12 +189,14 @@ def points_blocks(
 
 def _row(result: PointResult) -> list[str]:
     values = result.metrics.whole_run
+    requests_per_s, tokens_per_s = rate_cells(result.metrics)
     return [
         f"{result.load:g}",
         count(values.get("request_count", 0)),
         count(values.get("error_request_count", 0)),
         known(values.get("benchmark_duration"), "{:.1f}".format),
-        *rate_cells(result.metrics),
+        requests_per_s if result.surplus is None else f"{requests_per_s} for {result.load:g}",
+        tokens_per_s,
         *latency_cells(result.metrics),
         cached_cell(result.metrics),
     ]

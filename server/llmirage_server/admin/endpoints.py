@@ -11,7 +11,7 @@ from llmirage_server.admin.openapi.endpoint import OpenApiHandler
 from llmirage_server.admin.pacing import PacingHandler
 from llmirage_server.admin.script import ScriptHandler
 from llmirage_server.admin.verdict import VerdictHandler
-from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods, post
+from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods
 from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.service.service import Service
 from llmirage_server.telemetry.journal import Journal
@@ -54,5 +54,9 @@ def endpoints(
         own("script", methods(GET=script.show, POST=script.add, PUT=script.replace, DELETE=script.clear)),
     ]
     if live is not None:
-        found += [HttpEndpoint("/", get(live.page), "probe"), own("live", get(live.live)), own("speed", post(live.speed))]
+        found += [
+            HttpEndpoint("/", get(live.page), "probe"),
+            own("live", get(live.live)),
+            own("speed", methods(GET=live.show_speed, POST=live.speed)),
+        ]
     return found

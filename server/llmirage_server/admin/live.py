@@ -23,7 +23,7 @@ _MOST_SPEED = 1e6
 
 
 class LiveHandler:
-    """GET / and /llmirage/live, POST /llmirage/speed."""
+    """GET / and /llmirage/live, GET and POST /llmirage/speed."""
 
     def __init__(self, service: Service, cluster: LiveCluster) -> None:
         self._service = service
@@ -40,6 +40,11 @@ class LiveHandler:
         headers = [*exchange.response_headers(b"text/event-stream; charset=utf-8"), *STREAM_HEADERS]
         over = anyio.Event()
         return EventStream(self._states(over), headers, self._service.responses.shutdown, shutdown_event=over)
+
+    async def show_speed(self, exchange: HttpExchange) -> Response:
+        """Seconds of the cluster's time in one of real time: a number, or "max"."""
+        speed = self._service.driver.speed
+        return exchange.json({"speed": "max" if speed == math.inf else speed})
 
     async def speed(self, exchange: HttpExchange) -> Response:
         """Change how fast the cluster's time goes."""

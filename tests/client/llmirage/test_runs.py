@@ -108,6 +108,20 @@ def test_several_loads_are_a_sweep(
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_rate_that_delivers_more_than_asked_says_so_beside_the_figure(server: llmirage.Server) -> None:
+    load = LOAD | {"concurrency": None, "request_rate": [0.5, 400.0], "requests": 4, "arrival_pattern": "constant"}
+    result = llmirage.run(url=server.url, **load)
+    assert isinstance(result, llmirage.RunSweep)
+    slow, fast = (one._outcome.metrics.whole_run["request_throughput"] for one in result.runs)
+    shown = str(result)
+    assert slow > 0.55  # four requests, three gaps
+    assert f"{slow:.2f} for 0.5" in " ".join(shown.split())
+    [note] = [note for note in result.notes if "were delivered" in note]
+    assert note.startswith("request rate 0.5: ")
+    assert fast < 440
+    assert " for 400" not in shown
+
+
 def test_a_run_of_a_sweep_keeps_its_files_while_it_is_needed(server: llmirage.Server, tmp_path: Path) -> None:
     runs = llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 2]}).runs
     assert (runs[1].folder / "profile_export.jsonl").exists()
@@ -179,6 +193,7 @@ def test_a_cluster_says_what_fits_and_takes_loads() -> None:
     assert (cluster.gpus, cluster.instances) == (2, 2)
     assert cluster.pools[0]["kv_tokens"] == cluster.step(decode=[(8, 1024)]).memory.kv_tokens
     assert repr(cluster).startswith("<Cluster: 2 GPUs in 2 instances, ")
+    assert repr(llmirage.Cluster(model=MODEL, instances=1)).startswith("<Cluster: 1 GPU in 1 instance, ")
     assert cluster.assumed == ["TP1; bf16 weights, as published; vLLM with KV blocks of 1 token"]
     load: dict[str, Any] = {"isl": 64, "osl": 8, "requests": 20, "request_rate": 9}
     alone = llmirage.simulate(model=MODEL, gpu="h100_sxm", instances=2, **load)

@@ -147,6 +147,7 @@ def test_errors_are_grouped_with_their_words_and_counts() -> None:
     text = report(run([request(0), failure(1), failure(2), failure(3, None, "connection refused")]))
     assert cells(text, "forced failure") == ["500", "server_error", "2"]
     assert cells(text, "connection refused") == ["-", "server_error", "1"]
+    assert text.index("forced failure") < text.index("Latency in ms")  # the reason comes before any figures
 
 
 def test_an_endpoints_words_cannot_draw_on_the_terminal() -> None:

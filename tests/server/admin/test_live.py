@@ -188,6 +188,8 @@ def test_with_keys_the_page_opens_and_its_data_needs_a_key() -> None:
     assert asked(app, "POST", "/llmirage/speed", json={"speed": 2}).status_code == 401
     key = {"authorization": "Bearer sk-one"}
     assert asked(app, "POST", "/llmirage/speed", json={"speed": 2}, headers=key).status_code == 200
+    assert asked(app, "GET", "/llmirage/speed").status_code == 401
+    assert asked(app, "GET", "/llmirage/speed", headers=key).json() == {"speed": 2.0}
 
 
 def test_a_request_comes_again_when_its_body_has_been_read_and_when_it_ends(app: LlmirageApp) -> None:
