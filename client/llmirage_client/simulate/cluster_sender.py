@@ -68,6 +68,8 @@ class ClusterSender(Sender):
         key, prompt_tokens = self._prompts.plan(conversation, index)
         affinity_id = conversation.affinity_id if self._named else None
         request = Request.of_key(0, key, prompt_tokens, affinity_id)
+        if extra := conversation.session.turns[index].extra:
+            request.priority = extra.get("priority", 0)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self.cancels and self.is_cancelled_on_purpose(self.request_id(conversation, index)):

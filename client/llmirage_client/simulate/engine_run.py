@@ -18,6 +18,7 @@ from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, QueueWait, ServedPool, new_cluster
 from llmirage_client.workload.session import Workload
 
+_OF_ENGINE = {"priority"}  # fields of a body that the cluster itself reads
 # Routers that do not ask which conversation a request is of.
 NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware")
 
@@ -110,7 +111,7 @@ def _kind(workload: Workload) -> str:
         if session.mode != "tokens":
             return "mixed" if any(turn.tokens for turn in session.turns) else "messages"
         for turn in session.turns:
-            if turn.tokens is None or (turn.tokens.input_ids is not None and (turn.extra or turn.model)):
+            if turn.tokens is None or (turn.tokens.input_ids is not None and (turn.extra.keys() - _OF_ENGINE or turn.model)):
                 return "mixed"
             if turn.tokens.input_ids is not None:
                 kind = "ids"

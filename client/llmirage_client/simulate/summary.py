@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import STATISTICS
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
     from llmirage_client.simulate.cluster_series import Totals
     from llmirage_client.simulate.saturation import InstanceQueue
+    from llmirage_client.simulate.token_rows import TokenRow
 
 SHOWN_STATISTICS = ("mean", *(name for name in STATISTICS if name[0] == "p"), "min", "max")
 _TIMES = {
@@ -46,6 +50,22 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[In
         "step_shares": totals.step_shares,
         **tiers,
     }
+
+
+def by_priority(rows: Sequence[TokenRow], columns: Columns) -> dict[str, dict[str, Any]]:
+    """Return requests and times of each priority, where there are several. rows: those of the columns."""
+    priorities = np.array([row.request.priority for row in rows], dtype=np.int64)
+    found = {}
+    counted = columns.measured & columns.ok
+    for priority in np.unique(priorities).tolist() if len(set(priorities.tolist())) > 1 else ():
+        of = counted & (priorities == priority)
+        times = {"ttft_ms": columns.first_s - columns.start_s, "latency_ms": columns.end_s - columns.start_s}
+        found[str(priority)] = {"requests": int(of.sum())} | {
+            name: {"mean": float(ms.mean()), **{f"p{share}": float(np.percentile(ms, share)) for share in (50, 90, 95, 99)}}
+            for name, seconds in times.items()
+            if (ms := 1e3 * seconds[of]).size
+        }
+    return found
 
 
 def _queue_json(queue: InstanceQueue, totals: Totals) -> dict[str, Any]:

@@ -104,7 +104,14 @@ def detect(path: str) -> str:
     data = read_head(path)
     keys = first_keys(data).keys
     number, first_line = next((number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip())
+    columns = [column.strip() for column in first_line.decode("utf-8", "replace").split(",")]
+    of_csv = not keys and len(columns) > 1 and all(columns) and columns[0][0] not in "{["
+    if of_csv:
+        known = {name: declared for name, declared in known.items() if declared.recognises_header is not never}
     needs = "; ".join(f"{name} needs {declared.needs}" for name, declared in known.items())
+    if of_csv:
+        header = ", ".join(map(repr, columns[:8]))
+        raise fault(path, f"no known CSV: its header has the columns {header}. Known tables: {needs}", number)
     raise fault(path, f"{_describe(first_line, keys)}. Known formats: {needs}", None if keys else number)
 
 

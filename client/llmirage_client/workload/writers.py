@@ -68,21 +68,22 @@ def write_tokens(workload: Workload) -> Written:
     for name in workload.roots:
         session = workload.sessions[name]
         arrival: dict[str, Any] = {"arrival_time_ns": round((session.arrival_s or 0.0) * _NS_PER_S)}
-        specs = [turn.tokens for turn in session.turns if turn.tokens is not None]
-        if len(specs) == 1:
-            rows.append(line(arrival | _call_row(specs[0])))
+        rows_of_calls = [_call_row(turn.tokens, turn) for turn in session.turns if turn.tokens is not None]
+        if len(rows_of_calls) == 1:
+            rows.append(line(arrival | rows_of_calls[0]))
             continue
         waits = [*(turn.delay_s for turn in session.turns[1:]), 0.0]
         calls = [
-            _call_row(spec) | {"tool_duration_ns": round(wait_s * _NS_PER_S)}
-            for spec, wait_s in zip(specs, waits, strict=True)
-        ]  # fmt: skip
+            call | {"tool_duration_ns": round(wait_s * _NS_PER_S)} for call, wait_s in zip(rows_of_calls, waits, strict=True)
+        ]
         rows.append(line({"session_id": session.id, **arrival, "sub_requests": calls}))
     return Written(b"".join(rows))
 
 
-def _call_row(spec: TokenSpec) -> dict[str, Any]:
+def _call_row(spec: TokenSpec, turn: Turn) -> dict[str, Any]:
     row: dict[str, Any] = {"input_toks": spec.input_tokens, "output_toks": spec.output_tokens}
+    if "priority" in turn.extra:
+        row["priority"] = turn.extra["priority"]
     if spec.input_ids is not None:
         row["input_tok_ids"] = spec.input_ids.tolist()
     if spec.output_ids is not None:

@@ -117,3 +117,35 @@ def test_json_has_every_percentile_that_an_objective_may_name() -> None:
     found = summary(*words, "--slo", ", ".join(f"ttft_{name}<10s" for name in names))
     assert {"p1", "p95", "p99"} < set(names)
     assert [found["ttft_ms"][name] for name in names] == [verdict["value"] for verdict in found["slo"]["objectives"]]
+
+
+def test_requests_of_a_priority_overtake_others_where_the_engine_schedules_by_it(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    calls = ({"arrival_time_ns": 0, "input_toks": 900, "output_toks": 60, "priority": place % 2} for place in range(80))
+    file.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    words = [str(file), "--concurrency", "40", "--model", "llama-3.1-8b", "--set", "max_num_seqs=8"]
+    fcfs, urgent = summary(*words), summary(*words, "--set", "schedule_policy=priority")
+    for found in (fcfs, urgent):
+        assert [found["by_priority"][name]["requests"] for name in ("0", "1")] == [40, 40]
+    first, last = (urgent["by_priority"][name]["ttft_ms"]["p50"] for name in ("0", "1"))
+    assert first < 0.5 * last
+    assert fcfs["by_priority"]["0"]["ttft_ms"]["p50"] == pytest.approx(fcfs["by_priority"]["1"]["ttft_ms"]["p50"], rel=0.3)
+    assert any("Priorities have no effect" in note for note in fcfs["notes"])
+    assert not any("Priorities have no effect" in note for note in urgent["notes"])
+
+
+def test_a_file_of_parameters_is_drawn_as_a_preset_is(tmp_path: Path) -> None:
+    file = tmp_path / "agents.yaml"
+    file.write_text("preset: agent-chain\nconversations: 3\n")
+    found = summary(str(file), "--model", "llama-3.1-8b")
+    assert found["requests"] == summary("agent-chain", "--num-conversations", "3", "--model", "llama-3.1-8b")["requests"]
+
+
+def test_a_table_that_is_not_known_is_told_of_tables_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("time,user,input\n0.1,a,100\n")
+    outcome = CliRunner().invoke(main, ["simulate", str(file)])
+    assert outcome.exit_code == 2
+    assert "no known CSV: its header has the columns 'time', 'user', 'input'. Known tables: " in outcome.output
+    assert "azure_trace needs a header" in outcome.output
+    assert "dag_jsonl" not in outcome.output

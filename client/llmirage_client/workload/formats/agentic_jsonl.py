@@ -20,9 +20,9 @@ from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
-_CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids"})
+_CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids", "priority"})
 _FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns"}
-_SESSION_KEYS = frozenset({"session_id", "arrival_time_ns", "sub_requests"})
+_SESSION_KEYS = frozenset({"session_id", "arrival_time_ns", "sub_requests", "priority"})
 _SUB_REQUEST_KEYS = _CALL_KEYS | {"tool_duration_ns"}
 _LARGEST_ID = np.iinfo(np.int32).max
 _NS_PER_S = 1e9
@@ -52,17 +52,17 @@ def _session(row: Mapping[str, Any], check: Checker, unused: Counter[str]) -> Se
     arrival_s = _seconds(check.required(row, "arrival_time_ns"), "arrival_time_ns", check)
     if "sub_requests" not in row:
         unused.update(row.keys() - _FLAT_KEYS)
-        turn = Turn(tokens=_tokens(row, "", check))
+        turn = Turn(tokens=_tokens(row, "", check), extra=_priority(row, "", check))
         return Session(f"request_{check.line}", (turn,), mode="tokens", arrival_s=arrival_s, line=check.line)
     unused.update(row.keys() - _SESSION_KEYS)
     session_id = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
-    turns = _chain(row["sub_requests"], check, unused)
+    turns = _chain(row["sub_requests"], _priority(row, "", check), check, unused)
     if session_id is None:
         return None
     return Session(session_id, turns, mode="tokens", arrival_s=arrival_s, line=check.line)
 
 
-def _chain(value: object, check: Checker, unused: Counter[str]) -> tuple[Turn, ...]:
+def _chain(value: object, extra: dict[str, Any], check: Checker, unused: Counter[str]) -> tuple[Turn, ...]:
     calls = check.items(value, "sub_requests")
     if calls is not None and not calls:
         check.fail("sub_requests", f"a session needs at least one sub-request ({AT_LEAST_ONE_ITEM})")
@@ -74,11 +74,22 @@ def _chain(value: object, check: Checker, unused: Counter[str]) -> tuple[Turn, .
         if call is None:
             continue
         unused.update(call.keys() - _SUB_REQUEST_KEYS)
-        turns.append(Turn(tokens=_tokens(call, f"{at}.", check), delay_s=delay_s))
+        own = extra | _priority(call, f"{at}.", check)
+        turns.append(Turn(tokens=_tokens(call, f"{at}.", check), delay_s=delay_s, extra=own))
         delay_s = _seconds(call.get("tool_duration_ns", 0), f"{at}.tool_duration_ns", check)
     if delay_s > 0:
         unused["tool_duration_ns of a last call"] += 1
     return tuple(turns)
+
+
+def _priority(row: Mapping[str, Any], prefix: str, check: Checker) -> dict[str, Any]:
+    """Return the field of the request's body, as vLLM has it: lower is served first."""
+    if "priority" not in row:
+        return {}
+    priority = check.integer(
+        row["priority"], f"{prefix}priority", minimum=-_LARGEST_ID, maximum=_LARGEST_ID, from_text=False
+    )
+    return {} if priority is None else {"priority": priority}
 
 
 def _seconds(value: object, field: str, check: Checker) -> float:

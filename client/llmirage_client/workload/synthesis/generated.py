@@ -5,6 +5,7 @@ Sessions have messages of text of exact token lengths, or calls in tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from llmirage_client.workload.files import fault
 from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthesis.conversations import Piece, Plan, PlannedConversation, PlannedTurn, draw_plan
+from llmirage_client.workload.synthesis.parameters import defaults
 from llmirage_client.workload.synthesis.profile import Profile, presets, read_profile
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
@@ -124,8 +126,18 @@ MOST_DRAWN = 200  # conversations: their prompts are kept; a run repeats them wi
 
 
 def is_preset(name: str | None) -> bool:
-    """Return whether the name is that of a preset, and no file is called so."""
-    return name in presets() and not Path(name).exists()
+    """Return whether the name is that of a preset, and no file is called so; or that of a YAML file of parameters."""
+    return name is not None and (_is_parameters(name) if Path(name).exists() else name in presets())
+
+
+def _is_parameters(name: str) -> bool:
+    if not name.endswith((".yaml", ".yml")):
+        return False
+    try:
+        keys = set(re.findall(r"^(\w+):", Path(name).read_text(encoding="utf-8"), re.MULTILINE))
+    except (OSError, ValueError):
+        return False
+    return bool(keys) and keys <= {"preset", *(parameter.partition(".")[0] for parameter in defaults())}
 
 
 def preset_workload(

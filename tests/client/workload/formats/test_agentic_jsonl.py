@@ -15,6 +15,7 @@ from workload_files import problems_of, write
 
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.writers import write_tokens
 
 FLAT = {"input_toks": 3, "output_toks": 2, "arrival_time_ns": 5_000_000}
 CALL = {"input_toks": 4, "output_toks": 1, "tool_duration_ns": 250_000_000}
@@ -195,3 +196,29 @@ def test_a_mutated_line_loads_or_is_refused(
         assert load(path).sessions
     except WorkloadError as error:
         assert str(error).startswith(path)  # noqa: PT017
+
+
+def test_priorities_of_calls_and_sessions_are_fields_of_the_body_and_are_written_again(tmp_path: Path) -> None:
+    call = {"input_toks": 5, "output_toks": 2}
+    rows = [
+        {"arrival_time_ns": 0, **call, "priority": 3},
+        {
+            "arrival_time_ns": 0,
+            "session_id": "s",
+            "priority": 1,
+            "sub_requests": [{**call, "tool_duration_ns": 0}, {**call, "priority": -2, "tool_duration_ns": 0}],
+        },
+        {"arrival_time_ns": 0, **call},
+    ]
+    file = tmp_path / "calls.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    workload = load(str(file))
+    found = [[turn.extra for turn in session.turns] for session in workload.sessions.values()]
+    assert found == [[{"priority": 3}], [{"priority": 1}, {"priority": -2}], [{}]]
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(write_tokens(workload).data)
+    assert [[turn.extra for turn in session.turns] for session in load(str(again)).sessions.values()] == found
+    assert not workload.notes
+    file.write_text(json.dumps(rows[0] | {"priority": "high"}))
+    with pytest.raises(WorkloadError, match="priority"):
+        load(str(file))
