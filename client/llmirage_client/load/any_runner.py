@@ -96,6 +96,7 @@ class AnyRunner:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=inputs,
+            replay=None if self._lanes is None else self._lanes.replay,
             notes=[
                 *self._workload.notes,
                 *self._notes(phase, records),

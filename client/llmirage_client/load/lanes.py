@@ -19,7 +19,8 @@ from llmirage_client.load.arrivals import Arrivals, Slots, Steps, Stop
 from llmirage_client.load.conversation import Conversation, Family, Group, RequestTree, Resumption, Timer, Until
 from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.plan import Sampler
-from llmirage_client.load.plays import Play, Stream, sampled_instant_s, streams_of
+from llmirage_client.load.plays import Play, Stream, known_prefixes, sampled_instant_s, streams_of
+from llmirage_client.measure.submission import ReplayCounts
 from llmirage_client.workload.session import Session, Workload
 
 _FEWEST_RECORDS = 10  # before errors can cancel a run
@@ -40,7 +41,7 @@ class Lanes:
 
     problem: the reason for which the run was given up.
     failed_warm_up: the trace whose root failed in the warm-up; there is no profile then.
-    skipped_s: idle time that was left out, by whose it was: the system's or a tree's.
+    replay: what is counted.
     """
 
     def __init__(self, workload: Workload, options: RunOptions, sampler: Sampler) -> None:
@@ -48,13 +49,15 @@ class Lanes:
         self.options: LaneOptions = options.lanes
         self.problem: str | None = None
         self.failed_warm_up: str | None = None
-        self.skipped_s = {"system": 0.0, "tree": 0.0}
+        self.replay = ReplayCounts(skipped_s={"system": 0.0, "tree": 0.0})
         self._workload = workload
         self._sampler = sampler
         self._plays: Counter[str] = Counter()  # by trace
         self._known: dict[str, tuple[Stream, ...]] = {}
         self._seed = options.seed
+        self._prefixes: dict[tuple[str, int], tuple[int, int]] = {}
         self.plays = list(self._first_plays(options.concurrency or 1))
+        self.replay.lanes = [play.about() for play in self.plays]
 
     def _first_plays(self, lanes: int) -> Iterator[Play]:
         lane, attempts = 0, lanes + 2 * max(len(self._workload.roots), 1)
@@ -82,7 +85,12 @@ class Lanes:
     def _streams(self, root: Session) -> tuple[Stream, ...]:
         if root.id not in self._known:
             self._known[root.id] = streams_of(self._workload, root)
+            self._prefixes |= known_prefixes(self._known[root.id])
         return self._known[root.id]
+
+    def count(self, phase: str, session: str, turn: int) -> None:
+        """Count a request that has succeeded."""
+        self.replay.add_prefix(phase, *self._prefixes.get((session, turn), (0, 0)))
 
     def _marker(self, play: Play) -> str:
         """Return a text that no other play of any run has before its first user message; none where there are no markers."""
@@ -278,12 +286,17 @@ class LaneArrivals(Arrivals):
         if overflow and self.stage != "primers" and conversation.turn_index is not None:
             tree.play.turns[conversation.session.id] = conversation.turn_index
             tree.play.ended.add(conversation.session.id)
+        if not failed and not overflow and conversation.turn_index is not None:
+            phase = "profiling" if self.stage == "profile" else "warmup"
+            self._lanes.count(phase, conversation.session.id, conversation.turn_index)
         if self.stage != "profile":
             if (failed or overflow) and not conversation.depth:
                 self._lanes.failed_warm_up = conversation.session.id
                 self._give_up("a root's request of the warm-up failed, so there is no profile")
             return overflow
-        if not overflow and not conversation.cancelled:
+        if overflow:
+            self._lanes.replay.context_overflows += 1
+        elif not conversation.cancelled:
             self._records += 1
             self._errors += failed
             self._judge()
@@ -338,7 +351,7 @@ class LaneArrivals(Arrivals):
         for tree in trees.values():
             assert tree is not None
             tree.skipped_s += by_s
-        self._lanes.skipped_s["system" if whose is None else "tree"] += by_s * self._speed
+        self._lanes.replay.skipped_s["system" if whose is None else "tree"] += by_s * self._speed
         for conversation, _ in waiting:
             conversation.wake_early()
         self._clock.call_soon(lambda: self._skip(whose))

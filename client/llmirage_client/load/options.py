@@ -54,6 +54,7 @@ class Share:
 class LaneOptions:
     """The load of AgentX: `RunOptions.concurrency` lanes that replay recorded trees (see load.lanes). Times in seconds.
 
+    scenario, violations: the rules of the run, and those that it does not keep.
     run_id: part of the markers before prompts; another one makes all prompts new to a server.
     start_min, start_max: shares of the recorded time between which the instants are sampled at which lanes begin.
     marks: every play of a tree has a marker before its prompts.
@@ -66,6 +67,8 @@ class LaneOptions:
     """
 
     run_id: str
+    scenario: str = "agentx"
+    violations: tuple[str, ...] = ()
     start_min: float = 0.25
     start_max: float = 0.75
     marks: bool = True

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from llmirage_client.workload.agent_chains import shared_blocks
 from llmirage_client.workload.session import Session, Workload
 
 
@@ -58,6 +62,18 @@ class Play:
     def root(self) -> Session:
         return self.streams[0].session
 
+    def about(self) -> dict[str, Any]:
+        """Return where it stands, for JSON."""
+        live = self.under_way()
+        return {
+            "lane": self.lane,
+            "trace": self.root.id,
+            "start_s": self.origin_s,
+            "root_turn": self.next_turn(self.root.id),
+            "under_way": len(live),
+            "gated": sum(self.gated(*each) for each in live),
+        }
+
     def next_turn(self, session: str) -> int:
         return self.turns.get(session, 0)
 
@@ -89,6 +105,29 @@ class Play:
     def offset_s(self, stream: Stream, index: int) -> float:
         """Return how long after the instant a turn was sent in the recording."""
         return max((stream.session.turns[index].recorded_s or 0.0) - self.origin_s, 0.0)
+
+
+def known_prefixes(streams: Sequence[Stream]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return by session and turn how many blocks a prompt begins with that the recording had before, and how many it has."""
+    ids_of = {
+        (stream.session.id, index): turn.synthetic.block_ids
+        for stream in streams
+        for index, turn in enumerate(stream.session.turns)
+        if turn.synthetic is not None and turn.synthetic.block_ids is not None
+    }
+    starts = {(s.session.id, i): turn.recorded_s or 0.0 for s in streams for i, turn in enumerate(s.session.turns)}
+    seen: set[int] = set()
+    last: dict[str, npt.NDArray[np.int64]] = {}
+    found = {}
+    for place in sorted(ids_of, key=lambda place: starts[place]):
+        ids, before = ids_of[place], last.get(place[0])
+        hits = 0 if before is None else shared_blocks(before, ids)
+        more = ids[hits:].tolist()
+        hits += next((number for number, block in enumerate(more) if block not in seen), len(more))
+        found[place] = hits, len(ids)
+        seen.update(more)
+        last[place[0]] = ids
+    return found
 
 
 def sampled_instant_s(streams: tuple[Stream, ...], low: float, high: float, seed: object, lane: int) -> float:

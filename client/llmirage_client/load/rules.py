@@ -105,11 +105,13 @@ class Rules:
                     ready_s = max(ready_s, schedule_s + turn.arrival_s / self._speed)
                 elif lanes is None or (not lanes.unpaced and (fresh or index > first)):
                     ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
+                if turn.after and tree is not None and not joins and _joins(tree, turn.after):
+                    suspended = joins = True
+                    self.stats.parents_suspended += 1
                 if lanes is not None and tree is not None:
                     ready_s = yield from self._on_lane(tree, ready_s)
                 if turn.after and tree is not None:
-                    ready_s, joined = yield from self._after(conversation, tree, turn.after, ready_s)
-                    suspended, joins = suspended or joined, joins or joined
+                    ready_s = yield from self._after(conversation, tree, turn.after, ready_s)
                 yield from self._until(ready_s)
                 if not index or awaited is not None or conversation.depth or turn.after:
                     due_s = ready_s
@@ -127,7 +129,7 @@ class Rules:
                 joins = False
                 if suspended:
                     self.stats.parents_resumed += 1
-                if not index and conversation.depth:
+                if not index and conversation.depth and fresh:
                     self.stats.children_spawned += 1
                 conversation.turn_index, conversation.due_s = index, due_s
                 known = tree if (session.id, index) in self._family.awaited else None
@@ -163,23 +165,19 @@ class Rules:
 
     def _after(
         self, conversation: Conversation, tree: RequestTree, after: Sequence[After], ready_s: float
-    ) -> Generator[Wait, None, tuple[float, bool]]:
+    ) -> Generator[Wait, None, float]:
         """Wait for requests of the tree.
 
-        Returns when the turn may be sent: `ready_s`, or later if one of them requires it; and whether it waited for a join.
+        Returns when the turn may be sent: `ready_s`, or later if one of them requires it.
         """
-        joined = False
         for each in after:
             while (happened_s := tree.happened_s(each.session, each.turn, each.event)) is None:
                 if self._stop.ended:
-                    return ready_s, joined
-                if each.join and not joined:
-                    joined = True
-                    self.stats.parents_suspended += 1
+                    return ready_s
                 tree.wait(conversation, each.session, each.turn, each.event)
                 yield EVENT
             ready_s = max(ready_s, happened_s + self._paced(each.delay_s))
-        return ready_s, joined
+        return ready_s
 
     def _resume(self, conversation: Conversation, resumed: Resumption) -> int:
         """Start the children of a conversation that is taken up in its middle; return its next turn."""
@@ -190,6 +188,7 @@ class Rules:
             for branch in turn.branches:
                 for place, name in enumerate(branch.children):
                     if name in resumed.turns:
+                        self.stats.children_spawned += 1
                         self._start(self._family.child(conversation, name, branch.kind, branch.id, place))
         return next_turn
 
@@ -265,6 +264,8 @@ class Rules:
                     for place, name in enumerate(branch.children)
                 ]
             )
+            if conversation.tree is not None:
+                self.stats.children_delayed += sum(child.session.turns[0].delay_s > 0 for child in children)
             if branch.join_at is not None:
                 conversation.children = conversation.children or Group()
                 conversation.children.gates.setdefault(branch.join_at, []).extend(children)
@@ -325,3 +326,8 @@ class Rules:
         self.stats.children_errored += child
         self.stats.parents_failed_due_to_child_error += conversation.parent is not None
         self._abort()
+
+
+def _joins(tree: RequestTree, after: Sequence[After]) -> bool:
+    """Return whether a turn takes in the result of a session that is not over."""
+    return any(each.join and tree.happened_s(each.session, each.turn, each.event) is None for each in after)

@@ -12,7 +12,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.record import NOTABLE, Record, Repeats
+from llmirage_client.measure.record import NOTABLE, Record, Repeats, RunResult
+from llmirage_client.measure.submission import submission_of
 from llmirage_client.workload.common_prefixes import common_shares
 from llmirage_client.workload.session import Workload
 
@@ -20,6 +21,26 @@ GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoi
 GAIN_LIMIT = 0.1  # doubling the concurrency must bring 7 % more output: 2 ** 0.1
 LATENCY_FACTOR = 10.0  # against the lightest load of a sweep
 _FEWEST_REQUESTS = 10
+
+
+def judge_scenario(result: RunResult, options: RunOptions, metrics: Metrics, columns: Columns) -> None:
+    """Write the verdict of the rules of a run's scenario, if it has one, into its result."""
+    if options.lanes is None or result.replay is None:
+        return
+    profile = columns.measured & columns.ok
+    result.submission = submission_of(
+        result.replay,
+        int(metrics.whole_run.get("completed_request_count", 0)),
+        columns.first_s[profile & ~np.isnan(columns.first_s)],
+        columns.end_s[profile & (columns.events > 1)],
+        scenario=options.lanes.scenario,
+        violations=options.lanes.violations,
+        start_s=result.start_s,
+        duration_s=options.benchmark_duration_s,
+        speed=options.speed,
+        cancelled=result.cancelled,
+    )
+    result.notes += result.submission.notes()
 
 
 def backlog_growth(records: Sequence[Record]) -> float | None:

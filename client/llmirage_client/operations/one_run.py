@@ -14,7 +14,7 @@ from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_promp
 from llmirage_client.load.event_loop import Heartbeat, spare_the_collector
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
-from llmirage_client.load.saturation import repeats_in_run
+from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
@@ -78,9 +78,12 @@ class Outcome:
             return INTERRUPTED
         verdicts = self.verdicts
         records = self.result.records
+        submission = self.result.submission
         unasked = self.result.options.get("fail_on_mismatch") and self.result.mismatches
         if unasked or not all(verdict.met for verdict in verdicts):
             return MISSED
+        if submission is not None:
+            return 1 if submission.failed or self.result.cancelled or not self.files else 0
         failed = not judge_failures(verdicts) and any(not record.ok and not record.cancelled for record in records)
         succeeded = any(record.ok for record in records)
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
@@ -192,6 +195,7 @@ class OneRun:
             values = request_columns(columns, result.speed)
             result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
         result.mismatches = mismatches_of(records)
+        judge_scenario(result, self.options, metrics, columns)
         found = [one for one in (result.mismatches, result.repeats, result.distortion) if one is not None]
         result.notes[:0] = [note for one in found for note in one.notes]
         files = _written(result, metrics, self.records)

@@ -29,10 +29,7 @@ from llmirage_shared.settings import settings_of
 
 @dataclass(frozen=True, slots=True)
 class RequestedRun:
-    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for.
-
-    violations: of the rules of its scenario.
-    """
+    """A run that can be made. shown: its settings as its files have them. search, points: several loads, if asked for."""
 
     workload: Workload
     options: RunOptions
@@ -41,7 +38,6 @@ class RequestedRun:
     spread: Spread | None
     search: Search | None
     points: list[Point]
-    violations: tuple[str, ...] = ()
 
     def one_run(self, folder: Callable[[RunOptions], Path], watch: RunWatch) -> OneRun:
         """Return the run of a single load."""
@@ -73,7 +69,7 @@ def requested_run(file: str | Workload | None, settings: RunSettings) -> Request
         options = run_options(workload, settings, seed=options.seed)
     of_lengths = () if settings.isl else settings_of(LengthSettings)
     shown = {name: value for name, value in shown_settings(settings).items() if name not in of_lengths}
-    return RequestedRun(workload, options, endpoint, shown, spread, search, points, scenario.violations)
+    return RequestedRun(workload, options, endpoint, shown, spread, search, points)
 
 
 def steps_of(
@@ -100,4 +96,6 @@ def steps_of(
 def run_json(outcome: Outcome) -> dict[str, Any]:
     """Return the figures of --json, by the names that simulations have, too."""
     slo = {"slo": verdicts_json(outcome.verdicts)} if outcome.verdicts else {}
-    return slo | figures_of_run(outcome.metrics) | {"notes": list(outcome.result.notes)}
+    submission = outcome.result.submission
+    scenario = {} if submission is None else {"metadata": submission.metadata()}
+    return slo | figures_of_run(outcome.metrics) | scenario | {"notes": list(outcome.result.notes)}

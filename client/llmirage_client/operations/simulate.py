@@ -184,4 +184,5 @@ def simulation_json(simulation: Simulation, *, steady_state: bool) -> dict[str, 
     spread = {"seeds": simulation.seeds} if simulation.seeds else {}
     bands = {"bands": bands_json(simulation.band, simulation.summary)}
     about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": steady_state}
-    return slo | simulation.summary | spread | bands | about
+    scenario = {} if simulation.submission is None else {"metadata": simulation.submission.metadata()}
+    return slo | simulation.summary | spread | bands | scenario | about

@@ -8,7 +8,7 @@ import io
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,45 @@ from llmirage_shared.statistics import Summary
 CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
 
 
-def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "") -> dict[str, Any]:
-    """Return the content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
+def _metrics_json(metrics: Metrics) -> dict[str, Any]:
+    """Return the metrics of a phase, by tag."""
+    content = {tag: WHOLE_RUN[tag].entry(value) for tag, value in metrics.whole_run.items()}
+    content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in metrics.per_request.items()}
+    return content | {tag: OVER_TIME[tag].entry(level) for tag, level in metrics.over_time.items()}
+
+
+def _replay_json(result: RunResult, phase: str) -> dict[str, Any]:
+    """Return the metrics of a phase that only runs over recorded trees have."""
+    content: dict[str, Any] = {}
+    assert result.replay is not None
+    if (hits := result.replay.theoretical_prefix_cache_hit(phase)) is not None:
+        content["theoretical_prefix_cache_hit"] = hits
+    if phase == "profiling":
+        content["context_overflow_count"] = {"unit": "requests", "avg": float(result.replay.context_overflows)}
+    return content
+
+
+def _warm_up(result: RunResult) -> dict[str, Any] | None:
+    """Return the metrics of the warm-up of a scenario."""
+    records = [replace(record, phase="profiling") for record in result.records if record.phase == "warmup"]
+    return _metrics_json(compute(replace(result, records=records))) if result.replay is not None and records else None
+
+
+def summary_json(
+    result: RunResult,
+    metrics: Metrics,
+    cli_command: str,
+    benchmark_id: str = "",
+    warm_up: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage".
+
+    warm_up: metrics of the warm-up, where they are wanted.
+    """
     clock = RunClock(result.start_s, result.start_unix_s, result.speed)
     head = run_head(result, benchmark_id, clock.start_unix_ns)
     content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
-    content |= {tag: WHOLE_RUN[tag].entry(value) for tag, value in metrics.whole_run.items()}
-    content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in metrics.per_request.items()}
-    content |= {tag: OVER_TIME[tag].entry(level) for tag, level in metrics.over_time.items()}
+    content |= _metrics_json(metrics)
     duration_s = (result.end_s - result.start_s) * result.speed
     content |= {
         "input_config": head["input_config"],
@@ -55,6 +86,11 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "start_time": head["start_time"],
         "end_time": datetime.fromtimestamp(result.start_unix_s + duration_s, UTC).isoformat(timespec="microseconds"),
     }
+    if result.replay is not None:
+        content |= _replay_json(result, "profiling")
+        content["warmup_metrics"] = {**warm_up, **_replay_json(result, "warmup")} if warm_up else {}
+    if result.submission is not None:
+        content["metadata"] = result.submission.metadata()
     if result.branch_stats is not None:
         content["branch_stats"] = asdict(result.branch_stats)
     cost = metrics.client
@@ -77,6 +113,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         **({"repeats": result.repeats.as_dict()} if result.repeats else {}),
         **({"distortion": result.distortion.as_dict()} if result.distortion else {}),
+        **({"replay": asdict(result.replay)} if result.replay else {}),
         **({"mismatches": result.mismatches.as_dict()} if result.mismatches else {}),
         "notes": list(result.notes),
         **({"slo": verdicts_json(verdicts)} if verdicts else {}),
@@ -187,7 +224,7 @@ def write_artifacts(
     columns = columns_of(result.records)
     others = evalscope_files(columns, result.speed, result.options, result.workload_format)
     slices = _slices(result, columns)
-    summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
+    summary = summary_json(result, measured, hide_in_command(words), benchmark_id, _warm_up(result))
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV]
     if each_request:

@@ -188,7 +188,7 @@ def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> by
         f'"request_start_ns":{clock.unix_ns(exchange.start_s)},"request_ack_ns":{ack_ns},'
         f'"request_end_ns":{clock.unix_ns(end_s)},"worker_id":{_string(worker)},"record_processor_id":"llmirage",'
         f'"benchmark_phase":"{record.phase}","was_cancelled":{"true" if record.cancelled else "false"},'
-        f'"agent_depth":{record.agent_depth},"root_correlation_id":{_string(record.root_correlation_id)}{parent}'
+        f'{_source(record.conversation_id)}"agent_depth":{record.agent_depth},"root_correlation_id":{_string(record.root_correlation_id)}{parent}'
     )
     metrics = [f"{_BEFORE[tag]}{value!r}{_AFTER[tag]}" for tag, value in request_metrics(record, clock.speed).items()]
     gaps = chunk_gaps_of(record, clock.speed)
@@ -199,6 +199,16 @@ def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> by
     own = _own(record)
     error = "" if exchange.error is None else f',"error":{_ENCODER.encode(error_details(exchange.error))}'
     return f'{{"metadata":{{{metadata}}},"metrics":{{{",".join(metrics)}}},"llmirage":{own}{error}}}\n'.encode()
+
+
+@lru_cache(maxsize=1024)
+def _source(conversation_id: str) -> str:
+    """Return the fields that say of which trace's which agent a conversation is, where its name tells."""
+    trace, agent, name = conversation_id.partition("::")
+    if not agent:
+        return ""
+    kind = "weka_subagent" if name.startswith("sa:") else "weka_flat"
+    return f'"source_trace_id":{_string(trace)},"source_kind":"{kind}",'
 
 
 def _own(record: Record) -> str:

@@ -364,6 +364,9 @@ class ScenarioSettings:
     ignore_trace_delays: bool = switch(
         SCENARIO, "Leave out the pauses of the recording; scenarios forbid it.", needs="{} needs {scenario}", carried=True
     )
+    use_server_token_count: bool = switch(
+        SCENARIO, "Take token counts from the endpoint's usage, as all runs do that get it.", carried=True
+    )
     synthesis_max_isl: int | None = _of_scenario("Longest prompt in tokens; scenarios forbid it.", least=1)
 
 

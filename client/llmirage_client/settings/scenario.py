@@ -21,8 +21,6 @@ T = TypeVar("T", bound=TrafficSettings)
 
 LEAST_DURATION_S = 900.0
 SYSTEM_IDLE_CAP_S = 10.0
-COVERAGE = 0.95
-OVERFLOW_RATE = 0.01
 _MARKED: Literal["first_turn_prefix"] = "first_turn_prefix"
 _OVERFLOW = "context length,maximum context,context_length_exceeded,prompt is too long"
 _CORPUS = "the published corpora semianalysisai/cc-traces-weka-*"
@@ -77,12 +75,11 @@ class ScenarioRefused(InputRefused):
 class Resolved(Generic[T]):
     """Settings with all that their scenario says.
 
-    lanes: None without a scenario. violations: those that --unsafe-override has made warnings.
+    lanes: None without a scenario.
     """
 
     settings: T
     lanes: LaneOptions | None = None
-    violations: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -119,14 +116,16 @@ def resolved(settings: T, format: str | None) -> Resolved[T]:
     if settings.ignore_trace_delays:
         given["conversation_turn_delay_ratio"] = 0.0
     complete = replace(settings, **given)
-    return Resolved(complete, _lanes(complete), tuple(violations))
+    return Resolved(complete, _lanes(complete, tuple(violations)))
 
 
-def _lanes(settings: TrafficSettings) -> LaneOptions:
+def _lanes(settings: TrafficSettings, violations: tuple[str, ...]) -> LaneOptions:
     grace_s = settings.agentic_warmup_grace_period
     texts = os.environ.get("AIPERF_AGENTX_CONTEXT_OVERFLOW_SUBSTRINGS") or _OVERFLOW
     return LaneOptions(
         run_id=uuid.uuid4().hex,
+        scenario=settings.scenario or "",
+        violations=violations,
         start_min=settings.trajectory_start_min_ratio or 0.0,
         start_max=1.0 if settings.trajectory_start_max_ratio is None else settings.trajectory_start_max_ratio,
         burst=settings.burst_phase_starts,

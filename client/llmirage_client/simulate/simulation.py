@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.saturation import repeats_in_run
+from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
@@ -57,7 +57,7 @@ class Simulation:
     columns: one row a request.
     repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
     result: with the records of single requests, which are made on demand.
-    verdicts: of the run's own objectives (--slo).
+    verdicts: of the run's own objectives (--slo). submission: of the rules of its scenario.
     queues: of the cluster, and of each instance.
     seeds: of each figure, its mean and spread over several seeds, where there were several.
     rates: of a load with one request rate, or None.
@@ -95,6 +95,7 @@ class Simulation:
             self.summary["by_priority"] = classes
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
+        self.submission = result.submission
         self._result = result
         self._rows = rows
         self.seeds: dict[str, dict[str, float]] = {}
@@ -195,6 +196,7 @@ def simulate(
         return rows.names() if rows is not None else [record.conversation_id for record in result.records]
 
     result.repeats = repeats_in_run(workload, options, run.roots_taken, columns, names)
+    judge_scenario(result, options, metrics, columns)
     if result.repeats is not None:
         result.notes[:0] = result.repeats.notes
     if window is None:

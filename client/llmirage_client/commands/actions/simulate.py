@@ -68,6 +68,8 @@ def simulate(workload: str | None, trace: str | None, records: bool | None, json
     if not all(verdict.met for verdict in simulation.verdicts):
         sys.exit(MISSED)
     failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
+    if (submission := simulation.submission) is not None:
+        failed = submission.failed
     sys.exit(0 if simulation.stopped is None and not failed and written else 1)
 
 
