@@ -162,7 +162,8 @@ def _endpoint_of(payload: Mapping[str, Any]) -> EndpointName:
 
 def headers(conversation: Conversation, request_id: str, call: Call, options: RunOptions) -> dict[str, str]:
     """Return the headers of a request."""
-    return {
+    route = {"X-Session-ID": conversation.session.route} if conversation.session.routed else {}
+    return route | {
         "X-Request-ID": request_id,
         options.session_header or "X-Correlation-ID": conversation.correlation_id,
         "X-Session-Affinity": conversation.affinity_id,

@@ -91,6 +91,7 @@ class Phase:
         self.name = name
         self.left_unfinished = 0
         self._options = options
+        self._frees_early = workload.frees_early and lanes is None
         self._family = family
         self._interpreter = interpreter
         self._stop = Stop(own_requests(options), interpreter.now)
@@ -257,8 +258,8 @@ class Phase:
         if conversation.children is not None:
             conversation.children.cancel()
 
-    def _end(self, conversation: Conversation) -> None:
-        """Finish its own turns, and the conversation if all its descendants have finished."""
+    def _end(self, conversation: Conversation, freed: bool = False) -> None:
+        """Finish its own turns, and the conversation if all its descendants have finished. freed: its slot is free."""
         if conversation.rules is not None:
             conversation.rules = None
             parent = conversation.parent
@@ -266,13 +267,15 @@ class Phase:
                 parent.wake()
             if conversation.children is not None and conversation.children.busy:
                 conversation.waits = TREE
-                conversation.children.when_over = partial(self._end, conversation)
+                if self._frees_early and conversation.group is self._roots:
+                    self._arrivals.tree_done(conversation)
+                conversation.children.when_over = partial(self._end, conversation, self._frees_early)
                 return
         conversation.waits = NOTHING
         group = conversation.group
         del group.running[conversation]
         conversation.play = _nothing  # the interpreter refers to the run, and finished conversations are kept for longer
-        if group is self._roots:
+        if group is self._roots and not freed:
             self._arrivals.tree_done(conversation)
         if not group.running:
             group.leaving += 1

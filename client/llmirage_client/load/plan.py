@@ -185,7 +185,7 @@ class Sampler:
             self._pass_over(self._share.first(place) - place)
         session, repeat = next(self._order)
         self.taken += 1
-        return replace(session, repeat=repeat) if repeat and self._vary else session
+        return replace(session, repeat=repeat) if repeat and (self._vary or session.routed) else session
 
     def _pass_over(self, count: int) -> None:
         for _ in range(count):

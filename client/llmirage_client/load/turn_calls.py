@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from llmirage_client.load.variation import Variation
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.workload.hash_blocks import block_content
-from llmirage_client.workload.session import SyntheticUser, Turn, Workload
+from llmirage_client.workload.session import Session, SyntheticUser, Turn, Workload
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
 
@@ -42,6 +43,8 @@ class CallPlanner:
         turn = session.turns[turn_index] if self._variation is None else self._variation.turn(session, turn_index)
         if conversation.reply_tokens is not None:
             turn = replace(turn, max_tokens=conversation.reply_tokens, min_tokens=conversation.reply_tokens)
+        if session.salted and not turn_index:
+            turn = replace(turn, messages=_salted(turn.messages, session))
         planned = self._planned(conversation, turn)
         planned.call.affinity_id = conversation.affinity_id
         planned.call.empty_ok = session.ends_on_failure  # evalscope's rules, which have both
@@ -89,6 +92,15 @@ def _marked(messages: Sequence[Mapping[str, Any]], marker: str) -> tuple[Mapping
         return tuple(messages)
     marked = {**messages[place], "content": marker + messages[place]["content"]}
     return (*messages[:place], marked, *messages[place + 1 :])
+
+
+def _salted(messages: Sequence[Mapping[str, Any]], session: Session) -> tuple[Mapping[str, Any], ...]:
+    """Return the messages with salts around the system message, as MLPerf Endpoints makes them."""
+    repeat, own = (
+        hashlib.blake2b(text.encode(), digest_size=2).hexdigest() for text in (str(session.repeat + 1), session.id)
+    )
+    system, *rest = messages
+    return {**system, "content": f"[salt: {repeat}]\n\n{system['content']}\n\n[salt: {own}]"}, *rest
 
 
 _PREFIX_KEY = 0x7072_6566_6978

@@ -174,6 +174,8 @@ class Session:
     rounds: only for an orchestrator session, which has no turns and sends nothing itself.
     ends_on_failure: after a failed request its later turns are not sent.
     repeat: 0: as the file has it; else the tokens that are its own are fresh, and the same in every copy of this number.
+    routed: its name goes out with each request as X-Session-ID, with __repeat_N from its second time in the run on.
+    salted: its system message stands between a text for the number of the repeat and one for the session.
     """
 
     id: str
@@ -186,6 +188,13 @@ class Session:
     line: int | None = None  # where the session stands in its file, for messages
     ends_on_failure: bool = False
     repeat: int = 0
+    routed: bool = False
+    salted: bool = False
+
+    @property
+    def route(self) -> str:
+        """Its name in X-Session-ID."""
+        return f"{self.id}__repeat_{self.repeat + 1}" if self.repeat else self.id
 
     def __post_init__(self) -> None:
         if self.arrival_s is not None and type(self.arrival_s) is not float:
@@ -210,6 +219,7 @@ class Workload:
     roots: ids of the sessions nothing refers to; these are what a run starts. In file order, or by arrival time where
     the file gives one. notes: what a user should know though the file is valid (keys that are not used, and the like).
     skipped: number of roots at the end of `roots` that a run takes only when it needs more than those before them.
+    frees_early: the slot of a root is free when its own turns are over, though its descendants have turns left.
     """
 
     format: str
@@ -218,6 +228,7 @@ class Workload:
     roots: tuple[str, ...]
     notes: tuple[str, ...] = ()
     skipped: int = 0
+    frees_early: bool = False
 
     @classmethod
     def of_roots(cls, format: str, path: str, sessions: Iterable[Session], notes: Iterable[str] = ()) -> Workload:

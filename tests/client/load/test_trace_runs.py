@@ -104,3 +104,36 @@ def test_tools_of_whole_messages_are_of_their_request_alone(bench: Any, tmp_path
     _, target = bench.run(load(write(tmp_path, *rows)))
     assert ["tools" in sent.call.body for sent in target.sent] == [True, False, True, True]
     assert len(target.sent[3].call.body["messages"]) == 3
+
+
+def test_conversations_of_mlperf_have_salts_and_names_by_their_repeat(bench: Any, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for name in ("c1", "c2"):
+        rows += [
+            {"conversation_id": name, "turn": 1, "role": "user", "content": "q", "system": f"You are {name}."},
+            {"conversation_id": name, "turn": 2, "role": "assistant", "content": "a"},
+            {"conversation_id": name, "turn": 3, "role": "user", "content": "more"},
+        ]
+    file = write(tmp_path, *rows)
+    _, target = bench.run(load(file, None, {"salts": True}), num_conversations=5)
+    seen = [(s.call.headers["X-Session-ID"], s.call.body["messages"][0]["content"]) for s in target.sent]
+    assert seen[::2] == seen[1::2]  # the salts are those of the conversation, in both of its turns
+    assert [name for name, _ in seen[::2]] == ["c1", "c2", "c1__repeat_2", "c2__repeat_2", "c1__repeat_3"]
+    # the values that MLPerf Endpoints put on the wire: 4461, ba75 and 0967 for passes 1, 2 and 3
+    assert seen[0][1] == "[salt: 4461]\n\nYou are c1.\n\n[salt: 6d82]"
+    assert [text[7:11] for _, text in seen[::2]] == ["4461", "4461", "ba75", "ba75", "0967"]
+    _, plain = bench.run(load(file))
+    assert plain.sent[0].call.body["messages"][0]["content"] == "You are c1."
+
+
+def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:
+    def call(t: float, block: int) -> dict[str, Any]:
+        return {"t": t, "type": "s", "in": 64, "out": 4, "hash_ids": [block], "api_time": 0.5}
+
+    child = {"t": 0.1, "type": "subagent", "agent_id": "a", "requests": [call(0.1, 7), call(9.0, 7)]}
+    trace = {"block_size": 64, "requests": [call(0.0, 1), child]}
+    file = write(tmp_path, {"id": "one", **trace}, {"id": "two", **trace})
+    result, _ = bench.run(load(file), concurrency=1)
+    began = {r.conversation_id: r.exchange.start_s for r in result.records if r.turn_index == 0}
+    assert began["two"] == pytest.approx(began["one"] + 1.0)
+    assert len(result.records) == 6  # and the run waits for the children all the same

@@ -38,8 +38,10 @@ class _Conversation:
     system: str | None = None
 
 
-def load(path: str, *, tool_delays: bool = True) -> Workload:
-    """Load every conversation of the file. tool_delays: wait `delay_seconds` before a request.
+def load(path: str, *, tool_delays: bool = True, salts: bool = False) -> Workload:
+    """Load every conversation of the file.
+
+    tool_delays: wait `delay_seconds` before a request. salts: see Session.salted.
 
     Raises WorkloadError with all problems, each with line and field.
     """
@@ -59,20 +61,24 @@ def load(path: str, *, tool_delays: bool = True) -> Workload:
             check.fail("conversation_id", message)
         last = name
         _read(row, found.setdefault(name, _Conversation(check.line or 0)), tool_delays, check)
+    for name, one in found.items():
+        if salts and one.system is None:
+            problems.append(Problem(f"'{name}' has no system prompt, which the option salts needs", one.line, "system"))
     if not found and not problems:
         problems.append(Problem("has no conversations"))
     if problems:
         raise WorkloadError(path, problems)
-    sessions = [_session(name, one) for name, one in found.items()]
+    sessions = [_session(name, one, salts) for name, one in found.items()]
     return Workload.of_roots(FORMAT.name, path, sessions)
 
 
-def _session(name: str, found: _Conversation) -> Session:
+def _session(name: str, found: _Conversation, salted: bool) -> Session:
     first, *rest = found.turns
     if found.system is not None:
         messages = ({"role": "system", "content": found.system}, *first.messages)
         first = Turn(messages, None, None, first.model, first.max_tokens, first.tools, first.extra, first.delay_s)
-    return Session(name, (first, *rest), "accumulate_authored", line=found.line, ends_on_failure=True)
+    turns = (first, *rest)
+    return Session(name, turns, "accumulate_authored", line=found.line, ends_on_failure=True, routed=True, salted=salted)
 
 
 def _read(row: Mapping[str, Any], found: _Conversation, tool_delays: bool, check: Checker) -> None:
@@ -169,5 +175,8 @@ FORMAT = Format(
     load=load,
     aliases=("agentic_inference",),
     order=22,
-    options=(Option("tool_delays", "boolean", "wait delay_seconds before a request", True),),
+    options=(
+        Option("tool_delays", "boolean", "wait delay_seconds before a request", True),
+        Option("salts", "boolean", "put the system prompt between salts: repeats share nothing, as --enable-salt", False),
+    ),
 )

@@ -36,15 +36,18 @@ _MARKER_KEYS = (
 _TOUCH_S = 1e-6
 
 
-def load(path: str, *, max_context_length: int | None = None, think_time_only: bool = False) -> Workload:
+def load(
+    path: str, *, max_context_length: int | None = None, think_time_only: bool = False, global_ids: bool = False
+) -> Workload:
     """Load every trace of the file or folder.
 
     max_context_length: leave out traces with a longer prompt and reply.
     think_time_only: a request comes its `think_time` after the previous reply, where it has one.
+    global_ids: traces with hashes that mean the same in all of them may be among these.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(max_context_length, think_time_only)
+    reader = _WekaReader(max_context_length, think_time_only, global_ids)
     for file in files_below(path, _ENDINGS):
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
     return reader.workload(path)
@@ -101,9 +104,10 @@ class _WekaTrace:
 
 
 class _WekaReader:
-    def __init__(self, max_context_length: int | None, think_time_only: bool) -> None:
+    def __init__(self, max_context_length: int | None, think_time_only: bool, global_ids: bool) -> None:
         self._most_context = max_context_length
         self._think_time_only = think_time_only
+        self._global_ids = global_ids
         self._problems: list[Problem] = []
         self._sessions: list[Session] = []
         self._roots: list[str] = []
@@ -158,8 +162,8 @@ class _WekaReader:
         name = check.text(check.required(row, "id"), "id", may_be_empty=False)
         size = check.integer(check.required(row, "block_size"), "block_size", minimum=1, maximum=MOST_TOKENS)
         scope = row.get("hash_id_scope", "local")
-        if scope not in ("local", "global"):
-            check.fail("hash_id_scope", "Input should be 'local' or 'global'")
+        if scope != "local" and not (scope == "global" and self._global_ids):
+            check.fail("hash_id_scope", "Input should be 'local' (global_ids=true takes 'global' too)")
         if row.get("models") is not None:
             check.texts(row["models"], "models")
         entries = check.items(check.required(row, "requests"), "requests")
@@ -252,9 +256,8 @@ class _WekaReader:
         ):
             if count:
                 notes.append(f"left out {count:,}: {what}")
-        return Workload(
-            FORMAT.name, path, {session.id: session for session in self._sessions}, tuple(self._roots), tuple(notes)
-        )
+        sessions = {session.id: session for session in self._sessions}
+        return Workload(FORMAT.name, path, sessions, tuple(self._roots), tuple(notes), frees_early=True)
 
 
 class _Body:
@@ -472,6 +475,7 @@ FORMAT = Format(
     options=(
         Option("max_context_length", "integer", "leave out traces with a longer prompt and reply, in tokens", minimum=1),
         Option("think_time_only", "boolean", "wait think_time after a reply instead of the recorded pause", False),
+        Option("global_ids", "boolean", "read traces whose hash_id_scope is global", False),
     ),
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
 )

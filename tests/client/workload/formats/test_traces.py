@@ -130,7 +130,8 @@ BAD: dict[str, list[tuple[list[Any], str]]] = {
     "weka_trace": [
         ([{**WEKA, "id": ""}], "line 1: id: String should have at least 1 character"),
         ([{**WEKA, "block_size": 0}], "line 1: block_size: Input should be greater than or equal to 1"),
-        ([{**WEKA, "hash_id_scope": "file"}], "line 1: hash_id_scope: Input should be 'local' or 'global'"),
+        ([{**WEKA, "hash_id_scope": "file"}], "line 1: hash_id_scope: Input should be 'local'"),
+        ([{**WEKA, "hash_id_scope": "global"}], "line 1: hash_id_scope: Input should be 'local' (global_ids=true"),
         ([{**WEKA, "requests": {}}], "line 1: requests: Input should be a valid list"),
         (
             [{**WEKA, "requests": [3]}],
