@@ -344,9 +344,9 @@ class LaneArrivals(Arrivals):
             if isinstance(conversation.waits, Until)
         ]
         now_s = self._clock.now()
-        by_s = min((when_s for _, when_s in waiting), default=now_s) - now_s
-        if not waiting or by_s < 0:
+        if not waiting:
             return
+        by_s = max(min(when_s for _, when_s in waiting) - now_s, 0.0)
         trees = {id(conversation.tree): conversation.tree for conversation, _ in waiting}
         for tree in trees.values():
             assert tree is not None

@@ -33,6 +33,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import After, Event, Turn
 
+_ROUNDING_S = 1e-9  # of a time from which another one was taken
+
 
 class Rules:
     """The rules of one phase.
@@ -112,7 +114,10 @@ class Rules:
                     ready_s = yield from self._on_lane(tree, ready_s)
                 if turn.after and tree is not None:
                     ready_s = yield from self._after(conversation, tree, turn.after, ready_s)
-                yield from self._until(ready_s)
+                if lanes is not None and tree is not None:
+                    ready_s = yield from self._on_lane(tree, ready_s)
+                else:
+                    yield from self._until(ready_s)
                 if not index or awaited is not None or conversation.depth or turn.after:
                     due_s = ready_s
                 elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
@@ -215,7 +220,7 @@ class Rules:
     def _on_lane(self, tree: RequestTree, ready_s: float) -> Generator[Wait, None, float]:
         """Wait for a time that moves earlier while the lanes are idle; return it."""
         skipped_s, clock = tree.skipped_s, self._stop.clock
-        while clock() < (due_s := ready_s - (tree.skipped_s - skipped_s)) and not self._stop.ended:
+        while clock() + _ROUNDING_S < (due_s := ready_s - (tree.skipped_s - skipped_s)) and not self._stop.ended:
             yield Until(due_s)
         return due_s
 

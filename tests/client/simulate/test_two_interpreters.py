@@ -6,16 +6,17 @@ import asyncio
 import heapq
 import zlib
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import Planned
 from llmirage_client.load.conversation import Conversation
-from llmirage_client.load.options import RunOptions
+from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
 from llmirage_client.simulate import engine_run
@@ -140,6 +141,8 @@ def outcome(run: Any, workload: Workload, options: RunOptions) -> Any:
         return told(run(workload, options))
     except VirtualDeadlockError:
         return "stands still"
+    except WarmUpError as error:
+        return str(error)
 
 
 DELAYS = st.sampled_from([0.0, 0.0, 0.125, 0.5, 2.0])
@@ -245,6 +248,46 @@ def test_both_do_the_same_where_requests_wait_for_each_other(
     by_events = outcome(by_queue, workload, options)
     assert by_events == outcome(by_tasks, workload, options)
     assert by_events != "stands still"
+
+
+@st.composite
+def lanes(draw: st.DrawFn) -> LaneOptions:
+    start_min = draw(st.sampled_from([0.0, 0.3, 0.5]))
+    pressure: dict[str, Any] = draw(
+        st.sampled_from([{}, {"pressure_requests": 1}, {"pressure_requests": 5}, {"pressure_s": 1.5}])
+    )
+    return LaneOptions(
+        run_id="r",
+        start_min=start_min,
+        start_max=draw(st.sampled_from([start_min, 1.0])),
+        burst=draw(st.booleans()),
+        warm_up_grace_s=draw(st.sampled_from([0.4, 1e9])),
+        system_idle_cap_s=draw(st.sampled_from([None, 0.5])),
+        tree_idle_cap_s=draw(st.sampled_from([None, 0.25])),
+        failed_request_threshold=draw(st.sampled_from([None, 0.1])),
+        overflow=draw(st.sampled_from([(), ("lost",)])),
+        **pressure,
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(plays(), lanes(), st.integers(1, 4), st.integers(0, 3))
+def test_both_do_the_same_on_lanes(workload: Workload, on: LaneOptions, count: int, seed: int) -> None:
+    options = RunOptions(
+        model="m", seed=seed, lanes=on, concurrency=count, benchmark_duration_s=6.0, benchmark_grace_period_s=0.5
+    )
+    by_events = outcome(by_queue, workload, options)
+    assert by_events == outcome(by_tasks, workload, options)
+    assert by_events != "stands still"
+    if isinstance(by_events, str):
+        return  # a failed warm-up
+    places = [(who[2], place[4], when) for _, who, place, when, _, _ in by_events["requests"]]
+    ordered = sorted(places, key=lambda each: (each[0], each[2][1]))
+    for (name, _, (_, _, end_s)), (other, _, (_, start_s, _)) in pairwise(ordered):
+        assert name != other or start_s >= end_s  # one request of an agent after the other, across the phases, too
+    warm_up = [when for _, phase, when in places if phase == "warmup"]
+    profile = [when for _, phase, when in places if phase == "profiling"]
+    assert not warm_up or not profile or max(end for _, _, end in warm_up) <= min(start for _, start, _ in profile)
 
 
 def test_what_is_compared_has_forks_joins_failures_and_cancellations() -> None:
