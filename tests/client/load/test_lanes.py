@@ -192,3 +192,21 @@ def test_an_overflow_ends_its_agent_and_releases_the_join(lanes: Any, bench: Any
     assert {(r.conversation_id, r.turn_index) for r in result.records} == {("w", 0), ("w::sa:a", 0), ("w::sa:a", 1)}
     assert not any(r.exchange.error for r in result.records)
     assert [name for name, turn, _ in of(result, "profiling") if turn == 0].count("w") > 1  # recycled
+
+
+def test_too_many_failures_end_the_run_once_there_are_ten_requests(lanes: Any, bench: Any, tmp_path: Path) -> None:
+    class Flaky(bench.FakeTarget):  # type: ignore[name-defined,misc]
+        async def send(self, call: Any) -> Exchange:
+            exchange: Exchange = await super().send(call)
+            if len(self.sent) % self.every == 0:
+                exchange.error = RequestError(500, "http_error", "forced")
+            return exchange
+
+        every = 5
+
+    workload = traces(tmp_path, one=LINEAR)
+    result, target = lanes(workload, 100.0, Flaky(reply_s=0.5), failed_request_threshold=0.1)
+    assert (result.cancelled, len(target.sent)) == (True, 10)
+    assert result.cancel_reason == "2 of 10 requests failed: more than 10%"
+    patient, _ = lanes(workload, 100.0, Flaky(reply_s=0.5), failed_request_threshold=0.2)  # it has to be more than that
+    assert not patient.cancelled

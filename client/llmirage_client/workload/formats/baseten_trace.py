@@ -93,7 +93,7 @@ def _read(
     most = max(output, 1)
     extra: dict[str, Any] = {"min_tokens": most} if force_min_tokens else {}
     if kv_hints:
-        hints = {"hash_ids": row.get("total_hashes"), "block_size": row.get("block_size")}
+        hints = {"hash_ids": row.get("total_hashes") or None, "block_size": row.get("block_size")}
         extra |= {key: value for key, value in hints.items() if value is not None}
     start_s = start_ms / _MS_PER_S
     turn = Turn(({"role": "user", "content": prompt},), max_tokens=most, extra=extra, arrival_s=start_s)
