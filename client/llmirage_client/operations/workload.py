@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from llmirage_client.load.history import in_context_mode
@@ -25,7 +26,7 @@ T = TypeVar("T", bound=TrafficSettings)
 _OF_FORMATS = {
     name: about.option or name
     for name, about in settings_of(WorkloadSettings).items()
-    if name not in ("format", "format_option", "min_turns")
+    if name not in ("format", "format_option", "min_turns", "num_dataset_entries")
 }
 
 
@@ -62,7 +63,10 @@ def load_workload(
     if is_preset(file):
         return preset_workload(file, conversations, seed or 0, tokenizer, list(options.items()))
     offered = {"min_turns": settings.min_turns, "tokenizer": tokenizer, "seed": seed, "conversations": conversations}
-    return load(file, settings.format, options, offered)
+    loaded = load(file, settings.format, options, offered)
+    most = getattr(settings, "num_dataset_entries", None)
+    kept = loaded.roots[: len(loaded.roots) - loaded.skipped][:most]
+    return loaded if most is None else replace(loaded, roots=kept, skipped=0)
 
 
 def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:

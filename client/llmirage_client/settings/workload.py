@@ -59,6 +59,9 @@ class FileSettings:
     max_context_length: int | None = _workload(
         None, "Leave out traces with a longer prompt and reply, in tokens.", least=1, carried=True
     )
+    num_dataset_entries: int | None = _workload(
+        None, "Use only the first N conversations of the file.", least=1, carried=True
+    )
     think_time_only: bool | None = _workload(
         None, "Wait a trace's think times instead of its pauses.", aliases=("use_think_time_only",), carried=True
     )

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.measure.submission import ReplayCounts, submission_of
+from llmirage_client.operations.workload import load_workload
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.scenario import ScenarioRefused, resolved
 
@@ -122,3 +123,13 @@ def test_a_simulated_run_is_judged_and_repeatable(tmp_path: Path) -> None:
     assert coverage["ttft_ratio"] > 0.99
     assert found["requests"] > 900 / 12 * 5  # six requests and ten seconds of pauses a play
     assert 0.4 < found["cached_token_share"] < 0.95  # within plays alone, as every one has a marker
+
+
+def test_only_the_first_traces_that_fit_the_context_are_replayed(tmp_path: Path) -> None:
+    for name, tokens in (("a", 9_000), ("b", 100), ("c", 100), ("d", 100)):
+        one = {**TRACE, "id": name, "requests": [{**TRACE["requests"][0], "in": tokens}]}  # type: ignore[index, dict-item]
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    settings = asked("agentx", max_context_length=1_000, num_dataset_entries=2)
+    loaded = load_workload(str(tmp_path), settings)
+    assert loaded.roots == ("b", "c")
+    assert load_workload(str(tmp_path), asked("agentx", dataset_offset=3, num_dataset_entries=9)).roots == ("d",)
