@@ -180,3 +180,29 @@ def test_httpx2_has_the_same() -> None:
             return len([line async for line in response.aiter_lines() if line.startswith("data: ")])
 
     assert run(main()) > 20
+
+
+def test_a_request_under_way_fails_when_the_transport_closes() -> None:
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/begun":
+            await start(send)
+        for _ in range(2):
+            await receive()
+        await asyncio.Event().wait()  # the client has gone, and the app stays
+
+    async def main() -> None:
+        http = client(app)
+        asking = [asyncio.create_task(http.get(path)) for path in ("/silent", "/begun")]
+        await asyncio.sleep(1.0)
+        await http.aclose()
+        for each in asking:
+            with pytest.raises(httpx.RemoteProtocolError, match="the server closed"):
+                await each
+
+    run(main())
+
+
+def test_a_client_without_a_loop_needs_a_host() -> None:
+    http = httpx.Client(transport=MemoryTransport(None), base_url="http://llmirage")  # type: ignore[arg-type]
+    with http, pytest.raises(RuntimeError, match="needs a host"):
+        http.get("/")
