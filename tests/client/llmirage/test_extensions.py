@@ -75,7 +75,7 @@ def test_a_fault_edits_streams_and_bodies_and_no_request_can_import_one() -> Non
         said = [ask(model="m", messages=WEATHER).choices[0].message.content for _ in range(2)]
         assert said == ["YES, IT IS.!", "Yes, it is."]
         assert fault.happened == 1
-        assert server._server.app.service.faults.rules[0].shown()["kind"] == "my_llmirage:Shout"
+        assert server._server.app.faults.rules[0].shown()["kind"] == "my_llmirage:Shout"
         with pytest.raises(llmirage.ConfigError, match=r"fault 'my_llmirage:weather': it must be a subclass"):
             server.fault("my_llmirage:weather")
         with pytest.raises(llmirage.ConfigError, match=r"'my_llmirage' has no 'Shot' .did you mean 'Shout'"):

@@ -254,7 +254,7 @@ def test_what_is_put_together_is_kept_together_or_not_at_all(tmp_path: Path) -> 
 
 def test_a_full_disk_leaves_no_part_of_a_response(make_api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = make_api(state=str(tmp_path / "state.db"))
-    state, put = api.app.service.state, SqliteState.put
+    state, put = api.app.store, SqliteState.put
 
     def full(self: SqliteState, kind: Any, key: str, value: dict[str, Any]) -> None:
         if kind == refused:
