@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from llmirage_server.admin.faults import FaultsHandler
-from llmirage_server.admin.journal import JournalHandler
 from llmirage_server.admin.openapi.endpoint import OpenApiHandler
-from llmirage_server.admin.pacing import PacingHandler
+from llmirage_server.admin.reports import JournalHandler, PacingHandler, VerdictHandler
 from llmirage_server.admin.script import ScriptHandler
-from llmirage_server.admin.verdict import VerdictHandler
 from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods
 from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.service.service import Service
