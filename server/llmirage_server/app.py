@@ -214,6 +214,9 @@ class LlmirageApp(LazyRoutes):
             "tokenized": 0 if tools is None else tools.encoder.cache.bytes_kept(),
             "files": self.files.bytes_kept(),
             "unread": self.unread.taken,
+            "journal": self.journal.bytes_kept(),
+            "rate_limits": 0 if self.face.limits is None else self.face.limits.bytes_kept(),
+            "sessions": self.driver.cluster.routers_bytes(),
         }
 
     def close(self) -> None:

@@ -150,6 +150,10 @@ class Cluster:
             self._send_all()
             self._retire()
 
+    def routers_bytes(self) -> int:
+        """Return what the routers remember of clients' names, in bytes."""
+        return sum([router.bytes_kept() for router in {pool.router for pool in self._pools.pool_of}])
+
     def clear_cache(self, now: float) -> None:
         """Evict the KV that no request uses on all instances. Routers are not informed, as in real deployments."""
         self._go_to(now)

@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from ipaddress import ip_address
 from socket import gethostname
 
@@ -15,6 +16,8 @@ from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 
 _REMEMBERED_KEYS = 10_000
+_ACCOUNT_BYTES = 1024  # of memory, its key included
+_LONGEST_NAME = 128  # characters
 
 
 class ApiKeys:
@@ -98,6 +101,13 @@ def is_public(headers: Mapping[bytes, bytes]) -> bool:
     return False
 
 
+def short_name(name: str) -> str:
+    """Return a client's name for something, such as a session, or the digest of a long one: what is kept by it is small."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 def given_key(exchange: HttpExchange) -> str:
     """Return the key in OpenAI's header, or in Anthropic's or Azure's; "" without one."""
     scheme, _, key = (exchange.header(b"authorization") or "").partition(" ")
@@ -143,7 +153,7 @@ class RateLimits:
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request and add what is left to its response's headers. Raises ApiError (429) for one over the limit."""
-        account = self._account(given_key(exchange))
+        account = self._account(short_name(given_key(exchange)))
         now_s = (self._clock or precise_clock())()
         for bucket in (account.requests, account.tokens):
             if bucket is not None:
@@ -157,6 +167,10 @@ class RateLimits:
         if account.tokens is not None:
             account.tokens.left -= tokens
         exchange.more_headers = _headers(account)
+
+    def bytes_kept(self) -> int:
+        """Return what all accounts take."""
+        return len(self._accounts) * _ACCOUNT_BYTES
 
     def _check(self, bucket: Bucket | None, account: _Account, model: str, kind: str, wanted: int) -> None:
         if bucket is None or bucket.left >= wanted:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
+from llmirage_server.http.access import short_name
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
@@ -225,19 +226,23 @@ class Service:
             prompt.ids,
             reply.ids,
             served.model,
-            session_key=_affinity(exchange) or _correlation(exchange) or sampling.session_key,
+            session_key=_affinity(exchange) or _correlation(exchange) or _short(sampling.session_key),
             priority=sampling.priority + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
         )
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 
 
+def _short(name: str | None) -> str | None:
+    return name and short_name(name)
+
+
 def _affinity(exchange: HttpExchange) -> str | None:
-    return exchange.header(b"x-session-affinity")
+    return _short(exchange.header(b"x-session-affinity"))
 
 
 def _correlation(exchange: HttpExchange) -> str | None:
-    return exchange.header(b"x-correlation-id")
+    return _short(exchange.header(b"x-correlation-id"))
 
 
 def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,7 +1,7 @@
 """The journal: what the last requests asked, what they got, and how they ended. GET /llmirage/journal shows it.
 
 An entry is made when a request arrives and filled in when its generation is planned and when it ends; nothing is done for
-a token. Every text is cut, so the journal's memory is bounded by its number of entries.
+a token. Every text is cut, and where the entries of responses that have ended take too much together, the oldest go.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from sys import getsizeof
 from typing import Any, Literal
 
 from llmirage_server.cluster.request import Request
@@ -19,6 +20,8 @@ from llmirage_server.replies.reply import Reply
 from llmirage_server.telemetry.client_connection import ClientConnection
 
 MOST_ENTRIES = 1000
+MOST_BYTES = 32 << 20
+_ENTRY_BYTES = 1024  # of memory, beside its texts
 MOST_CHARACTERS = 4_000  # of each text of an entry
 MOST_ITEMS = 16  # tool results and tool calls of an entry
 MOST_HEADERS = 64
@@ -84,6 +87,13 @@ class JournalEntry:
         self.advice: RawHeaders = ()
         self.continues: tuple[int, ...] = ()
         self.connection: ClientConnection | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entry takes, without a body."""
+        texts = (self.path, self.model, self.served, self.user, self.system, self.reply, self.error, self.rule, self.fault)
+        pairs: Iterable[Sequence[str | bytes]] = (*self.results, *self.calls, *self._headers, *self.advice)
+        return _ENTRY_BYTES + sum(map(getsizeof, texts)) + sum([getsizeof(one) + getsizeof(two) for one, two in pairs])
 
     @property
     def caller(self) -> tuple[str | bytes, ...]:
@@ -177,8 +187,12 @@ class Journal:
     cleared: the newest that `clear` has dropped. keeps_bodies: whole, which only a server in a test does.
     """
 
-    def __init__(self, most: int = MOST_ENTRIES) -> None:
-        self.entries: deque[JournalEntry] = deque(maxlen=most)
+    def __init__(self, most: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
+        self.entries: deque[JournalEntry] = deque()
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0  # of entries that have ended, which have grown to their size
+        self._sizes: dict[int, int] = {}  # of these, by number
         self.observers: list[Callable[[JournalEntry], None]] = []
         self.keeps_bodies = False
         self._numbers = itertools.count(1)
@@ -187,6 +201,8 @@ class Journal:
     def begin(self, entry: JournalEntry) -> None:
         self.last = entry.number = next(self._numbers)
         self.entries.append(entry)
+        if len(self.entries) > self._most:
+            self._drop_oldest()
         if self.keeps_bodies:
             entry.body = b""
 
@@ -195,6 +211,12 @@ class Journal:
         entry.status = status
         entry.outcome = outcome
         entry.elapsed_s = elapsed_s
+        if self.entries and self.entries[0].number <= entry.number:
+            self._bytes -= self._sizes.get(entry.number, 0)
+            size = self._sizes[entry.number] = entry.size_bytes
+            self._bytes += size
+            while self._bytes > self._most_bytes and self.entries[0] is not entry:
+                self._drop_oldest()
         for observer in self.observers:
             observer(entry)
 
@@ -202,6 +224,15 @@ class Journal:
         """Forget all entries; numbers go on."""
         self.cleared = self.last
         self.entries.clear()
+        self._sizes.clear()
+        self._bytes = 0
+
+    def bytes_kept(self) -> int:
+        """Return what the entries take whose responses have ended."""
+        return self._bytes
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= self._sizes.pop(self.entries.popleft().number, 0)
 
     def found(self, wanted: Mapping[str, str], since: int | None, limit: int) -> list[JournalEntry]:
         """Entries whose fields have these values: the first `limit` after number `since`, or the last `limit`; oldest first.

@@ -27,6 +27,33 @@ def test_the_oldest_entries_go_first_and_numbers_go_on() -> None:
     assert ([kept.number for kept in journal.entries], journal.last) == ([6], 6)
 
 
+def test_the_entries_that_have_ended_are_bounded_in_bytes() -> None:
+    journal = Journal(most_bytes=1 << 20)
+    made = []
+    for _ in range(40):
+        journal.begin(one := entry())
+        made.append(one)
+        one.asked("model", "😀" * 5000, "😀" * 5000, [], [], stream=False)
+        journal.end(one, 200, "complete", 0.5)
+        assert journal.bytes_kept() <= 1 << 20
+    assert [one.number for one in journal.entries] == [one.number for one in made[-len(journal.entries) :]]
+    assert 25 < len(journal.entries) < 40
+    journal.end(made[0], 200, "complete", 0.5)  # gone: it counts no more
+    journal.end(made[-1], 200, "complete", 0.5)  # once
+    assert journal.bytes_kept() == sum(one.size_bytes for one in journal.entries)
+    journal.clear()
+    journal.end(made[-1], 200, "complete", 0.5)
+    assert journal.bytes_kept() == 0
+
+
+def test_an_entry_that_is_larger_than_all_may_be_is_kept_alone() -> None:
+    journal = Journal(most=10, most_bytes=1000)
+    for _ in range(3):
+        journal.begin(one := entry())
+        journal.end(one, 200, "complete", 0.5)
+    assert [one.number for one in journal.entries] == [3]
+
+
 def test_an_entry_is_small_whatever_was_sent() -> None:
     long = "ü" * 1_000_000
     big = entry([(b"x-long-%d" % at, long.encode()) for at in range(1000)], path="/" + long)

@@ -42,6 +42,10 @@ class Router(ABC):
     def forget(self, index: int) -> None:  # noqa: B027 (most have nothing to forget)
         """Forget what was sent to an instance that has lost its KV."""
 
+    def bytes_kept(self) -> int:
+        """Return what the router remembers of clients' names, in bytes."""
+        return 0
+
 
 class Rotation:
     """Rotation among equal choices: every search begins one instance after the last."""

@@ -14,6 +14,7 @@ from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 _REMEMBERED_SESSIONS = 100_000
+_SESSION_BYTES = 384  # of memory, with a key of 128 characters
 
 
 class RoundRobin(Router):
@@ -92,6 +93,9 @@ class SessionAffinity(LeastLoaded):
                 self._placed.popitem(last=False)
         self._placed.move_to_end(key)
         return position
+
+    def bytes_kept(self) -> int:
+        return len(self._placed) * _SESSION_BYTES
 
 
 # SGLang's cache_threshold (sgl-project/sglang, sgl-model-gateway; default of its command line).
