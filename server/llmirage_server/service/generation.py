@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,6 +44,8 @@ from llmirage_shared.wire.output import event, usage
 logger = logging.getLogger("llmirage")
 
 SLICE = 64  # choices submitted together: some milliseconds
+_AT_ONCE = 256  # tokens that are written in one piece: 64 KB of a plain stream
+_MOST_PENDING = 64 << 10  # bytes written for a connection that takes no more; what is due beyond is written when it does
 WATCH_AFTER_S = 0.005  # from the headers on
 EVENT_SOURCE_AFTER_S = 5.0  # the same; its tasks cost as much CPU time as ten tokens that are each due at a time of its own
 
@@ -139,11 +142,16 @@ class ChoiceWriter(Protocol):
         ...
 
 
-def chunks_due(writer: ChoiceWriter, request: Request, sent: int) -> tuple[bytes, int]:
-    """Return the bytes of a request's tokens that are due, from `sent` on, and the number of tokens sent then."""
+def chunks_due(writer: ChoiceWriter, request: Request, sent: int, most: int = sys.maxsize) -> tuple[bytes, int]:
+    """Return the bytes that go out now of a request's tokens from `sent` on, and the count of tokens sent by then.
+
+    most: tokens to write, or those of one interval if that has more.
+    """
     if request.stream is None:
-        return writer.tokens(sent, request.produced), request.produced
-    ends = [sent, *request.stream.ends(sent, request.produced, request.output_tokens)]
+        end = min(request.produced, sent + most)
+        return writer.tokens(sent, end), end
+    until = min(request.produced, sent + max(most, request.stream.tokens))
+    ends = [sent, *request.stream.ends(sent, until, request.output_tokens)]
     return b"".join([writer.tokens(start, end) for start, end in pairwise(ends)]), ends[-1]
 
 
@@ -286,6 +294,8 @@ class TokenStream(EventStream):
         self._unfinished = len(generation.choices)
         self._direct = False  # the tick may step the server's `send` itself
         self._pending: list[bytes] = [opening] if opening else []
+        self._pending_bytes = len(opening)
+        self._owed: dict[_ChoiceStream, Request] = {}  # choices with tokens that are due and not written
         self._last = False  # the end of the response is pending or sent
         self._ended = False  # `send` was called with it
         self._complete = False  # the connection has taken it
@@ -316,6 +326,27 @@ class TokenStream(EventStream):
         """The connection; None in process."""
         return transport_of(self._send)
 
+    @property
+    def takes_more(self) -> bool:
+        """False while a client does not read what was written. The cluster's time goes on."""
+        return self._direct or self._pending_bytes < _MOST_PENDING
+
+    def owe(self, choice: _ChoiceStream, request: Request) -> None:
+        """Let a choice write its tokens when the connection takes more."""
+        self._owed[choice] = request
+        self._wake()
+
+    def _write_owed(self) -> None:
+        while self._owed and self.takes_more:
+            choice = next(iter(self._owed))
+            choice.write_due(self._owed.pop(choice))
+
+    def _take_pending(self) -> bytes:
+        data = b"".join(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        return data
+
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
         self._unfinished -= 1
@@ -336,6 +367,7 @@ class TokenStream(EventStream):
         self._last = last = self._unfinished == 0
         if not self._direct:
             self._pending.append(data)
+            self._pending_bytes += len(data)
             self._wake()
             return
         self._sent_s = self._time()
@@ -365,6 +397,7 @@ class TokenStream(EventStream):
     def abort(self, error: ApiError) -> None:
         """End the stream with an error event. What was written before it stays valid."""
         self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
+        self._owed.clear()  # but those that a slow client has not waited for
         if self._unfinished:
             self._unfinished = 0
             self._aborted = True
@@ -385,6 +418,7 @@ class TokenStream(EventStream):
                 await super().__call__(scope, receive, self._deliver)
         finally:
             self._direct = False
+            self._owed.clear()
             generation, exchange = self._generation, self._exchange
             generation.responses.open.discard(self)
             generation.stop()
@@ -397,9 +431,8 @@ class TokenStream(EventStream):
         self._direct = self._begun = True
         self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
         if self._direct and self._pending:
-            data = b"".join(self._pending)
-            self._pending.clear()
-            self.write(data)
+            self.write(self._take_pending())
+            self._write_owed()
             if self._direct:
                 self._times.written(self._complete)
         if self._wake_up is not None and self._wake_up.done():
@@ -436,9 +469,9 @@ class TokenStream(EventStream):
             if self._suspended is not None:
                 await self._send_with_timeout(self._carry_on, {"type": "http.response.body"})
             elif self._pending:
-                data = b"".join(self._pending)
-                self._pending.clear()
-                yield data
+                yield self._take_pending()
+            elif self._owed:
+                self._write_owed()
             elif self._last:
                 return
             else:
@@ -461,7 +494,7 @@ class TokenStream(EventStream):
             if not self._begun:
                 await self._start(message)
             return
-        last = self._last and not self._pending
+        last = self._last and not self._pending and not self._owed
         if self._ended or not (last or message["body"]):
             return
         self._ended = last
@@ -486,21 +519,26 @@ class _ChoiceStream:
         self._sent = 0
 
     def tokens_due(self, request: Request) -> None:
-        sent, produced = self._sent, request.produced
-        if sent == self._total:  # the stream was aborted, or the cluster repeats itself
+        if self._sent == self._total:  # the stream was aborted, or the cluster repeats itself
             return
         if request.failed:
             self._sent = self._total
             # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
             asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
             return
-        if request.stream is None:
-            self._sent, data = produced, self._writer.tokens(sent, produced)
-        else:
-            data, self._sent = chunks_due(self._writer, request, sent)
-        if produced >= self._total:
-            data += self._writer.ending() + self._stream.end_of_choice()
-        if data:
-            self._stream.write(data)
-        if sent <= self._shows < self._sent:
-            self._stream.first_shows(request, self._shows)
+        self.write_due(request)
+
+    def write_due(self, request: Request) -> None:
+        """Write the tokens that are due, as far as the connection takes them."""
+        stream, produced, sent = self._stream, request.produced, -1
+        while sent < self._sent < produced and stream.takes_more:
+            sent = self._sent
+            data, self._sent = chunks_due(self._writer, request, sent, _AT_ONCE)
+            if self._sent == self._total:
+                data += self._writer.ending() + stream.end_of_choice()
+            if data:
+                stream.write(data)
+            if sent <= self._shows < self._sent:
+                stream.first_shows(request, self._shows)
+        if sent < self._sent < produced:  # else the rest waits for the end of an interval
+            stream.owe(self, request)

@@ -16,6 +16,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.http.event_stream import PING_S
+from llmirage_server.service.generation import TokenStream
 from llmirage_shared import virtual_time
 
 
@@ -102,6 +103,53 @@ def test_a_full_connection_gets_the_rest_in_one_piece_when_it_drains_and_then_go
     assert connection.waits == 1  # the others did not even try
     assert connection.in_task == [False, False, False, True, True, False, False, False]
     assert "".join(texts(connection.body)) == whole_text(app)
+
+
+@pytest.mark.parametrize("itl_ms", [0.0, 10.0])
+@pytest.mark.parametrize("steppable", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"n": 3}])
+def test_what_a_slow_client_has_not_read_is_not_even_written(
+    monkeypatch: pytest.MonkeyPatch, itl_ms: float, steppable: bool, fields: dict[str, Any]
+) -> None:
+    held: list[int] = []
+    write = TokenStream.write
+
+    def watched(self: TokenStream, data: bytes) -> None:
+        write(self, data)
+        held.append(self._pending_bytes)
+
+    monkeypatch.setattr(TokenStream, "write", watched)
+    asked = {"max_tokens": 2000, "ignore_eos": True, "seed": 1, **fields}
+
+    def streamed(stalls: bool) -> tuple[Connection, bool]:
+        app = fixed_app(200.0, itl_ms)
+
+        async def main() -> Connection:
+            connection = Connection(app, **asked)
+            loop = asyncio.get_running_loop()
+            if stalls:
+                loop.call_at(0.1, connection.writable.clear)
+                loop.call_at(60.0, connection.writable.set)  # the cluster's time goes on
+            await connection.run(None if steppable else lambda message: _in_a_task(connection, message))
+            return connection
+
+        return virtual_time.run(main()), idle(app)
+
+    (quick, _), (slow, is_idle) = streamed(False), streamed(True)
+    assert 0 < max(held) < 3 * (64 << 10)
+    assert slow.complete
+    assert is_idle
+    assert slow.messages[-1][0] == pytest.approx(60.0)
+    assert sorted(texts(slow.body)) == sorted(texts(quick.body))
+    assert slow.body.endswith(b"data: [DONE]\n\n")
+    if not fields:
+        assert texts(slow.body) == texts(quick.body)
+        assert len(quick.body) > 3 * max(held)
+
+
+async def _in_a_task(connection: Connection, message: Message) -> None:
+    with anyio.move_on_after(1e6):
+        await connection.send(message)
 
 
 @pytest.mark.parametrize("resume_s", [0.3, 5.0])
