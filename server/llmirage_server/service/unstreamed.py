@@ -48,6 +48,7 @@ class _Waiter:
     def __init__(self, generation: Generation) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished = len(generation.choices)
+        self._over = False
 
     def tokens_due(self, request: Request) -> None:
         if request.failed:
@@ -61,10 +62,11 @@ class _Waiter:
         """Mark an error that came after the end as retrieved, so that asyncio does not log it; and keep no cycle of it."""
         if self.done.done() and not self.done.cancelled():
             self.done.exception()
+        self._over = True
         del self.done
 
     def client_left(self, watch: asyncio.Future[None]) -> None:
-        if not watch.cancelled() and not self.done.done():
+        if not watch.cancelled() and not self._over and not self.done.done():
             self.done.set_exception(ClientDisconnect())
 
     def abort(self, error: ApiError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,7 +18,9 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.http.event_stream import PING_S
 from llmirage_server.service.generation import TokenStream
+from llmirage_server.service.unstreamed import _Waiter
 from llmirage_shared import virtual_time
+from llmirage_shared.wire.errors import instance_lost
 
 
 def whole_text(app: LlmirageApp) -> str:
@@ -190,6 +193,18 @@ def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(stream: 
 
     assert virtual_time.run(main()).messages == []
     assert not app.service.responses.open
+
+
+def test_a_client_that_leaves_as_its_reply_is_done_raises_nothing() -> None:
+    async def main() -> None:
+        waiter = _Waiter(SimpleNamespace(choices=[None]))  # type: ignore[arg-type]
+        left = asyncio.ensure_future(asyncio.sleep(0))
+        await left
+        waiter.abort(instance_lost())
+        waiter.forget()  # in the turn of the loop in which the client's leaving was seen, and before that is told
+        waiter.client_left(left)
+
+    asyncio.run(main())
 
 
 def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its_slot() -> None:
