@@ -4,16 +4,19 @@
     make held-up ARGS="--attacks 1000 --at-once 4 --seed 7"
     make held-up ARGS="--attacks 60 --large 1"           # large bodies alone
     make held-up ARGS="--mutated --attacks 2000 --at-once 8"
+    make held-up ARGS="--attacks 1 --mixtures 1000"      # mixtures of connections alone
 
 A server in a process of its own serves streams of one token every 20 ms. For ten seconds nothing else happens: the largest
 gap between two tokens of a stream then is what the machine itself causes. Then come the attacks of tests/support/attacks.py,
 a tenth of them of large_bodies.py, or with --mutated those of valid_bodies.py, which are almost valid. All were written
-before, so that this program is not what holds up the reading of streams. At the end the server gets SIGTERM in the middle of
-attacks. Printed are the times of the answers, the gaps with and without attacks, and the time until the server has ended.
+before, so that this program is not what holds up the reading of streams. Then come the mixtures of mixtures.py; the memory
+of the server is looked at until a minute after them (Linux). At the end the server gets SIGTERM in the middle of attacks.
+Printed are the times of the answers, the gaps with and without attacks, and the time until the server has ended.
 
 Exit status: 1 when an answer took more than a second (to a large body, 20) or was not 200, 400, 404 or 413, when a gap
-during attacks was over 100 ms (and over twice the largest one without), or when the server took more than five seconds to
-end. With --mutated, when an answer was 500 or more, or when the p99 of the gaps was more than 5 ms above that without.
+during attacks was over 100 ms (and over twice the largest one without), when the server took more than 400 MB in the
+mixtures, or a minute after them 20 % more than before, or when it took more than five seconds to end. With --mutated, when
+an answer was 500 or more, or when the p99 of the gaps was more than 5 ms above that without.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import asyncio
 import json
 import random
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -31,6 +35,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import attacks
 import httpx
@@ -41,7 +46,9 @@ QUIET_S = 10.0
 MOST_ANSWER_S, MOST_LARGE_S, MOST_GAP_S, MOST_END_S, MOST_P99_S = 1.0, 20.0, 0.1, 5.0, 0.005
 _CHUNK_BYTES = 1 << 18
 ITL_MS = 20
+PHASES = ("quiet", "attacked", "mixed")
 _LARGE = "large "
+MOST_RSS_BYTES, MOST_GROWTH, REST_S = 400_000_000, 1.2, 60.0
 LAST = 200  # requests during which the server is ended
 Prepared = tuple[str, bytes, str]  # path, body, what to call it
 
@@ -51,7 +58,8 @@ class Watched:
     """What was seen. gaps: seconds between two reads of a stream that brought tokens, by phase. answers: seconds, attack."""
 
     phase: str = "quiet"
-    gaps: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "attacked": [], "ending": []})
+    gaps: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*PHASES, "ending")})
+    rss: list[int] = field(default_factory=list)  # bytes: before the mixtures, the most during them, and REST_S after them
     answers: list[tuple[float, str]] = field(default_factory=list)
     attack: str = ""  # the last one that was sent
     widest: dict[str, float] = field(default_factory=dict)  # seconds, by the attack
@@ -113,6 +121,38 @@ async def send(client: httpx.AsyncClient, requests: Iterator[Prepared], watched:
         watched.statuses[response.status_code] += 1
 
 
+def rss_bytes(process: subprocess.Popen[str]) -> int:
+    """Memory of the server now; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+async def mix(url: str, process: subprocess.Popen[str], count: int, seed: int, watched: Watched) -> None:
+    """Let another process send mixtures, and look at the server's memory."""
+    place = httpx.URL(url)
+    before = most = rss_bytes(process)
+    words = [sys.executable, "-m", "held_up.mixtures", place.host, str(place.port), str(seed), str(count)]
+    sender = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+    assert sender.stdout is not None
+    watched.phase = "mixed"
+    reading = asyncio.ensure_future(sender.stdout.readline())
+    while True:
+        done, _ = await asyncio.wait([reading], timeout=0.05)
+        most = max(most, rss_bytes(process))
+        if done:
+            if not (line := reading.result()):
+                break
+            watched.attack = line.decode().strip()
+            reading = asyncio.ensure_future(sender.stdout.readline())
+    if await sender.wait():
+        raise RuntimeError("the process that sends mixtures has failed")
+    watched.phase = "ending"
+    await asyncio.sleep(REST_S)
+    watched.rss = [before, most, rss_bytes(process)]
+
+
 async def watch(url: str, process: subprocess.Popen[str], options: argparse.Namespace) -> tuple[Watched, float]:
     """The whole run, and the seconds from SIGTERM to the end of the server."""
     watched, rng = Watched(), random.Random(options.seed)
@@ -127,6 +167,8 @@ async def watch(url: str, process: subprocess.Popen[str], options: argparse.Name
         watched.phase = "attacked"
         waiting = iter(requests)
         await asyncio.gather(*[send(client, waiting, watched) for _ in range(options.at_once)])
+        if options.mixtures:
+            await mix(url, process, options.mixtures, options.seed, watched)
         watched.phase = "ending"
         last = [asyncio.ensure_future(send(client, iter(final[first::4]), Watched())) for first in range(4)]
         await asyncio.sleep(0.5)
@@ -150,22 +192,28 @@ def report(watched: Watched, ended_s: float, is_mutated: bool) -> bool:
     print(f"answer: median {statistics.median(answers):.3f} s, p99 {p99_s:.3f} s, max {answers[-1]:.3f} s")
     for seconds, what in sorted(watched.answers, reverse=True)[:5]:
         print(f"  {seconds:.3f} s {what}")
-    gaps = {phase: sorted(watched.gaps[phase]) for phase in ("quiet", "attacked")}
+    gaps = {phase: sorted(found) for phase in PHASES if (found := watched.gaps[phase])}
     p99s = {phase: found[int(len(found) * 0.99)] for phase, found in gaps.items()}
     for phase, found in gaps.items():
         p999_ms, most_ms = found[int(len(found) * 0.999)] * 1000, found[-1] * 1000
         print(f"gap between tokens, {phase}: p99 {p99s[phase] * 1000:.1f} ms, p99.9 {p999_ms:.1f} ms, max {most_ms:.1f} ms")
     for attack, widest_s in sorted(watched.widest.items(), key=lambda each: -each[1])[:5]:
         print(f"  {widest_s * 1000:.1f} ms {attack}")
+    if watched.rss:
+        before, most, after = [count / 1e6 for count in watched.rss]
+        print(f"memory of the server: {before:.0f} MB, {most:.0f} MB at most in mixtures, {after:.0f} MB {REST_S:g} s later")
     print(f"SIGTERM to the end of the server: {ended_s:.2f} s")
     if is_mutated:
         return max(watched.statuses) < 500 and p99s["attacked"] <= p99s["quiet"] + MOST_P99_S and ended_s <= MOST_END_S
-    quiet_s, attacked_s = gaps["quiet"][-1], gaps["attacked"][-1]
+    quiet_s, attacked_s = gaps["quiet"][-1], max([found[-1] for phase, found in gaps.items() if phase != "quiet"])
+    before, most, after = watched.rss or (0, 0, 0)
     return (
         set(watched.statuses) <= {200, 400, 404, 413}
         and max([took for took, what in watched.answers if not what.startswith(_LARGE)], default=0.0) <= MOST_ANSWER_S
         and answers[-1] <= MOST_LARGE_S
         and (attacked_s <= MOST_GAP_S or attacked_s <= 2 * quiet_s)
+        and most <= MOST_RSS_BYTES
+        and after <= MOST_GROWTH * before
         and ended_s <= MOST_END_S
     )
 
@@ -175,6 +223,7 @@ def main() -> int:
     parser.add_argument("--mutated", action="store_true", help="almost valid bodies instead of attacks")
     parser.add_argument("--large", type=float, default=0.1, help="share of the attacks that are large bodies")
     parser.add_argument("--attacks", type=int, default=300)
+    parser.add_argument("--mixtures", type=int, default=200, help="of connections that ask for memory or time")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,0 +1,137 @@
+"""Random mixtures of connections that ask for memory or time: `python -m held_up.mixtures HOST PORT SEED COUNT`.
+
+Each mixture is two to four of the attacks below at once, and ends before the next begins. Its name is printed first. This
+is a process of its own, so that its work holds up nobody who reads streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from attacks import MODEL
+
+HOLD_S = 0.7
+_CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Go on"}], "max_tokens": 10}
+_MIB = bytes(1 << 20)
+
+
+class Socket:
+    """One connection of an attacker."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._place = host, port
+
+    async def __aenter__(self) -> Socket:
+        self.reader, self.writer = await asyncio.open_connection(*self._place, limit=1 << 16)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.transport.abort()
+
+    def head(self, path: str, *lines: str, method: str = "POST") -> bytes:
+        fields = ["Host: localhost", "Content-Type: application/json", *lines]
+        return "\r\n".join([f"{method} {path} HTTP/1.1", *fields, "", ""]).encode()
+
+    async def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+
+    async def post(self, body: object, path: str = "/v1/chat/completions", *lines: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        await self.send(self.head(path, f"Content-Length: {len(data)}", *lines), data)
+
+
+Attack = Callable[[Socket, random.Random], Awaitable[None]]
+
+
+async def pipelined(socket: Socket, rng: random.Random) -> None:
+    await socket.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n" * rng.randint(100, 14_000))
+
+
+async def unfinished_body(socket: Socket, rng: random.Random) -> None:
+    await socket.send(socket.head("/v1/chat/completions", "Content-Length: 30000000"), *[_MIB] * rng.choice((0, 0, 1, 20)))
+
+
+async def endless_trailers(socket: Socket, rng: random.Random) -> None:
+    await socket.send(socket.head("/v1/chat/completions", "Transfer-Encoding: chunked"), b"2\r\n{}\r\n0\r\n")
+    for number in range(rng.randint(1000, 40_000)):
+        await socket.send(b"x-%d: %b\r\n" % (number, b"y" * 200))
+
+
+async def unread_stream(socket: Socket, rng: random.Random) -> None:
+    socket.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await socket.post(_CHAT | {"stream": True, "max_tokens": rng.randint(1000, 30_000), "ignore_eos": True, "n": 2})
+
+
+async def unread_logprobs(socket: Socket, rng: random.Random) -> None:
+    socket.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await socket.post(
+        _CHAT | {"max_tokens": rng.randint(100, 4000), "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    )
+
+
+async def inflating(socket: Socket, rng: random.Random) -> None:
+    await socket.post(gzip.compress(_MIB * rng.randint(1, 35)), "/v1/chat/completions", "Content-Encoding: gzip")
+
+
+async def long_name(socket: Socket, rng: random.Random) -> None:
+    await socket.post(_CHAT | {"user": f"{rng.random()}" + "u" * rng.randint(1000, 1_000_000)})
+
+
+async def upgrade(socket: Socket, rng: random.Random) -> None:
+    to = rng.choice(("h2c", "websocket", "foo"))
+    await socket.post(
+        _CHAT, "/v1/chat/completions", f"Upgrade: {to}", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AA"
+    )
+
+
+async def unfinished_message(socket: Socket, rng: random.Random) -> None:
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+    upgrade = ("Upgrade: websocket", "Connection: Upgrade", key, "Sec-WebSocket-Version: 13")
+    await socket.send(socket.head("/v1/responses", *upgrade, method="GET"))
+    frame = b"\x01\xff" + (1 << 20).to_bytes(8) + bytes(4) + _MIB  # a text, masked by zeros, that goes on
+    await socket.send(frame, *[b"\x00" + frame[1:]] * rng.randint(0, 20))
+
+
+async def half_a_head(socket: Socket, rng: random.Random) -> None:
+    await socket.send(b"GET / HTTP/1.1\r\n" + b"a" * rng.randint(1, 70_000))
+
+
+async def foreign_page(socket: Socket, rng: random.Random) -> None:
+    path = rng.choice(("/flush_cache", "/start_profile", "/llmirage/journal?limit=1000", "/llmirage/live/events"))
+    await socket.send(socket.head(path, "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", method="GET"))
+
+
+ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at most
+    (pipelined, 20), (unfinished_body, 50), (endless_trailers, 4), (unread_stream, 60), (unread_logprobs, 10),
+    (inflating, 10), (long_name, 20), (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
+)  # fmt: skip
+
+
+async def one(attack: Attack, rng: random.Random, host: str, port: int) -> None:
+    """One connection of an attack, open for as long as the server lets it, HOLD_S at most."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(HOLD_S), Socket(host, port) as socket:
+            await attack(socket, rng)
+            await asyncio.sleep(HOLD_S)
+
+
+async def mixtures(host: str, port: int, seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    for number in range(count):
+        mixed = [(attack, rng.randint(1, most)) for attack, most in rng.sample(ATTACKS, rng.randint(2, 4))]
+        print(f"mixture {number}: {', '.join(f'{many} x {attack.__name__}' for attack, many in mixed)}", flush=True)
+        await asyncio.gather(
+            *[one(attack, random.Random(rng.random()), host, port) for attack, many in mixed for _ in range(many)]
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(mixtures(sys.argv[1], *map(int, sys.argv[2:])))
