@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from llmirage_server.cluster.routers import ROUTERS
+from llmirage_server.cluster.routers import ROUTERS, router_problem
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
 from llmirage_shared.extensions import is_extension
 from llmirage_shared.settings import About, at_call, did_you_mean, make_plain, settings_of, under
@@ -27,12 +27,6 @@ OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
 _time, _cluster, _, _replies, _recordings, _access, _faults = map(under, GROUPS[5:])
 _transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster files
-
-
-def _router_problem(name: str) -> str | None:
-    if name in ROUTERS or is_extension("router", name):
-        return None
-    return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
 
 
 _REPLIES = ("prose", "echo")
@@ -169,7 +163,7 @@ class ClusterConfig(InstanceSettings):
     router: str = _cluster(
         "prefix",
         f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.",
-        check=_router_problem,
+        check=router_problem,
         usual=True,
         names=lambda: ROUTERS,
     )

@@ -14,10 +14,18 @@ from llmirage_server.cluster.routers.builtin import (
     RoundRobin,
     SessionAffinity,
 )
+from llmirage_server.cluster.routers.production import (
+    LLM_D,
+    DynamoKV,
+    LlmD,
+    ProductionStackPrefix,
+    SGLangCacheAware,
+    llm_d_weights,
+)
 from llmirage_shared.extensions import is_extension
 from llmirage_shared.settings import did_you_mean
 
-__all__ = ["ROUTERS", "Router", "RouterError", "make_router"]
+__all__ = ["ROUTERS", "Router", "RouterError", "make_router", "router_problem"]
 
 ROUTERS: dict[str, Callable[[int], Router]] = {
     "round_robin": RoundRobin,
@@ -27,13 +35,32 @@ ROUTERS: dict[str, Callable[[int], Router]] = {
     "session": SessionAffinity,
     "prefix": Prefix,
     "kv_aware": KVAware,
+    "llm-d:default": LlmD,
+    "dynamo:kv": DynamoKV,
+    "sglang:cache_aware": SGLangCacheAware,
+    "production-stack:prefixaware": ProductionStackPrefix,
 }
+
+
+def router_problem(name: str) -> str | None:
+    """Say what is wrong with the name of a router; None: nothing."""
+    try:
+        if name.startswith(LLM_D) and name not in ROUTERS:
+            llm_d_weights(name)
+            return None
+    except ValueError as error:
+        return str(error)
+    if name in ROUTERS or is_extension("router", name):
+        return None
+    return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
 
 
 def make_router(name: str, seed: int = 0) -> Router:
     """Return a router by its name, or an extension (see `routers/custom.py`). Raises ValueError."""
     if name in ROUTERS:
         return ROUTERS[name](seed)
+    if name.startswith(LLM_D):
+        return LlmD(seed, llm_d_weights(name))
     if is_extension("router", name):
         from llmirage_server.cluster.routers.custom import custom_router
 

@@ -116,6 +116,7 @@ class Prefix(Router):
     """
 
     reads_kv = False
+    balance_requests = _BALANCE_REQUESTS
 
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
@@ -131,7 +132,7 @@ class Prefix(Router):
             self._capacities = [instance.kv_total_tokens for instance in instances]
         key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
         matched_bytes, found = self._sent.longest(key, self._positions, prompt_bytes)
-        if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance(instances, _BALANCE_REQUESTS):
+        if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance(instances, self.balance_requests):
             positions = [self._positions[index] for index in found]
             position = min(positions, key=lambda i: (instances[i].load, i)) if len(positions) > 1 else positions[0]
         else:
@@ -148,15 +149,15 @@ class KVAware(Router):
 
     What is cached is asked of the instances themselves, so it is exact, as it is for a router that is told of every block
     that is stored and removed. The cost of an instance is, in tokens, what it has to prefill (what waits there and is not
-    cached, and the uncached part of this prompt) plus the KV it will hold (what is in use, and again the uncached part):
-    prefill blocks + decode blocks, the cost of NVIDIA Dynamo's KV router with its overlap_score_weight of 1
-    (ai-dynamo/dynamo, docs/router/kv_cache_routing.md). Equal costs go to the least load. When one instance has more than 64
-    requests more and over 1.5 times as many as another, the least load decides alone, as in SGLang's router.
+    cached, and the uncached part of this prompt) plus the KV it will hold (what is in use, and again the uncached part), so
+    that KV in use outweighs what is cached for a conversation that pauses. Equal costs go to the least load. When one
+    instance has more than 64 requests more and over 1.5 times as many as another, the least load decides alone, as in
+    SGLang's router. NVIDIA Dynamo's own cost is `dynamo:kv`.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
-        self._ahead: defaultdict[int, _Prefills] = defaultdict(_Prefills)
+        self._ahead: defaultdict[int, PendingPrefills] = defaultdict(PendingPrefills)
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         key = key_of(request)
@@ -175,7 +176,7 @@ class KVAware(Router):
         self._ahead.pop(index, None)
 
 
-class _Prefills:
+class PendingPrefills:
     """Uncached prompt tokens of the requests sent to one instance that have not got a token from there yet."""
 
     def __init__(self) -> None:

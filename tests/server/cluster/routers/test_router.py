@@ -305,7 +305,7 @@ def test_kv_aware_counts_what_a_request_has_produced_elsewhere_as_work() -> None
 
 
 def test_an_unknown_router_is_answered_with_the_choices() -> None:
-    names = "round_robin, random, least_loaded, power_of_two, session, prefix, kv_aware"
+    names = ", ".join(ROUTERS)
     with pytest.raises(ValueError, match=f"unknown router 'lru': choose one of {names}, or module:name of your own$"):
         make_router("lru")
     with pytest.raises(ValueError, match=r"unknown router 'kv-aware' \(did you mean 'kv_aware'\?\)"):

@@ -1,0 +1,152 @@
+"""Routers of production stacks, against the numbers of their own unit tests and documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers import ROUTERS, make_router, router_problem
+from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD
+
+
+@dataclass
+class Pod:
+    """The state of an instance that a router may read. cached: leading tokens of any prompt that it has."""
+
+    index: int
+    waiting: int = 0
+    running: int = 0
+    kv_used_tokens: int = 0
+    kv_total_tokens: int = 1600
+    cached: int = 0
+    limits: EngineLimits = field(default_factory=lambda: EngineLimits(kv_tokens=1600))
+
+    @property
+    def unfinished(self) -> int:
+        return self.waiting + self.running
+
+    @property
+    def load(self) -> int:
+        return 4 * self.waiting + self.running
+
+    def match(self, key: bytes) -> int:
+        return self.cached
+
+
+def ask(prompt: int | np.ndarray = 160, session: str | None = None, first: int = 0, output: int = 9) -> Request:
+    ids = np.arange(first, first + prompt, dtype=np.int32) if isinstance(prompt, int) else prompt
+    return Request(1, ids, np.arange(output, dtype=np.int32), session_key=session)
+
+
+@pytest.mark.parametrize(("waiting", "scores"), [((10, 5, 0), [0.0, 0.5, 1.0]), ((5, 5), [1.0, 1.0]), ((0, 0), [1.0, 1.0])])
+def test_the_queue_scorer_has_the_numbers_of_its_own_test(waiting: tuple[int, ...], scores: list[float]) -> None:
+    """TestQueueScorer of the gateway API inference extension."""
+    pods: Any = [Pod(place, waiting=count) for place, count in enumerate(waiting)]
+    assert LLM_D_SCORERS["queue"](LlmD(), ask(), pods) == scores
+
+
+def test_the_kv_scorer_is_what_is_free() -> None:
+    pods: Any = [Pod(place, kv_used_tokens=used) for place, used in enumerate((1280, 800, 0))]
+    assert LLM_D_SCORERS["kv-cache-utilization"](LlmD(), ask(), pods) == pytest.approx([0.2, 0.5, 1.0])
+
+
+def test_llm_d_weighs_prefix_by_three_and_load_by_two_each() -> None:
+    """With the whole prompt there, 3 of 7: more than a queue or a full memory alone, less than both."""
+    for waiting, used, expected in ((9, 0, 0), (0, 1500, 0), (9, 1500, 1)):
+        router = make_router("llm-d:default")
+        pods: Any = [Pod(0), Pod(1, waiting=50)]
+        assert router.choose(ask(), pods) == 0
+        pods = [Pod(0, waiting=waiting, kv_used_tokens=used), Pod(1)]
+        assert router.choose(ask(), pods) == expected
+
+
+def test_llm_d_looks_at_256_blocks_of_a_prompt_and_forgets_what_does_not_fit() -> None:
+    pods: Any = [Pod(place, kv_total_tokens=16 * 300) for place in range(2)]
+    router = make_router("llm-d:prefix-cache=1")
+    long = np.arange(16 * 256, dtype=np.int32)
+    place = router.choose(ask(long), pods)
+    assert router.choose(ask(np.append(long, long)), pods) == place
+    assert isinstance(router, LlmD)
+    router._blocks = [1, 2]
+    router._sent[0].update({1: None})
+    assert router._prefix(ask(), pods)[0] == 0.5
+    for first in range(10_000, 90_000, 10_000):
+        router.choose(ask(1000, first=first), pods)
+    assert all(len(sent) <= 300 for sent in router._sent.values())
+
+
+def test_sessions_stay_by_the_session_scorer_alone() -> None:
+    pods: Any = [Pod(place) for place in range(4)]
+    router = make_router("llm-d:session-affinity=1", 3)
+    places = {name: router.choose(ask(session=name), pods) for name in "abcdefgh"}
+    assert len(set(places.values())) > 1
+    assert all(router.choose(ask(session=name, first=500), pods) == place for name, place in places.items())
+
+
+def test_the_cost_of_dynamo_is_that_of_its_formula() -> None:
+    """Ten blocks of prompt; cached 2, 5 and 8 of them, active 10, 5 and 9: costs of 28, 20 and 21 with the prompt's ten."""
+    router = make_router("dynamo:kv")
+    pods: Any = [Pod(place) for place in range(3)]
+    for place, blocks in enumerate((10, 5, 9)):
+        running = ask(16 * blocks, first=1000 * (place + 1))
+        only: Any = [pods[place]]
+        router.choose(running, only)
+        running.produced = 1  # its prefill is over
+    for pod, cached in zip(pods, (2, 5, 8), strict=True):
+        pod.cached = 16 * cached
+    assert router.choose(ask(160), pods) == 1
+    again = make_router("dynamo:kv")  # without load the longest match wins
+    assert again.choose(ask(160), pods) == 2
+    assert again.choose(ask(160), pods) == 2  # equal blocks are active once: 4 + 10 against 5 + 10
+
+
+def test_dynamo_forgets_blocks_of_requests_that_are_over() -> None:
+    router = make_router("dynamo:kv")
+    pods: Any = [Pod(0), Pod(1)]
+    first = ask(160, output=1)
+    assert router.choose(first, pods) == 0
+    assert router.choose(ask(32, first=500), pods) == 1
+    first.produced = 1
+    assert router.choose(ask(16, first=900), pods) == 0
+
+
+def test_production_stack_follows_the_prefix_whatever_the_load() -> None:
+    router = make_router("production-stack:prefixaware", 1)
+    pods: Any = [Pod(0), Pod(1)]
+    place = router.choose(ask(64), pods)
+    pods[place].waiting = 1000
+    assert [router.choose(ask(96), pods) for _ in range(8)] == [place] * 8
+    short = {router.choose(ask(31, first=5000), pods) for _ in range(40)}
+    assert short == {0, 1}
+
+
+def test_sglang_keeps_affinity_up_to_64_requests_apart() -> None:
+    pods: Any = [Pod(0), Pod(1)]
+    ours, sglang = make_router("prefix"), make_router("sglang:cache_aware")
+    for router in (ours, sglang):
+        assert router.choose(ask(), pods) == 0
+    pods[0].running = 60
+    assert (ours.choose(ask(), pods), sglang.choose(ask(), pods)) == (1, 0)
+    pods[0].running = 66
+    assert sglang.choose(ask(), pods) == 1
+
+
+@pytest.mark.parametrize("name", ["llm-d:queue=2,prefix-cache-scorer", *ROUTERS])
+def test_names_that_are_known(name: str) -> None:
+    assert router_problem(name) is None
+    make_router(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("llm-d:prefx=2", "not 'prefx'"), ("llm-d:queue=much", "must be a number"), ("dynamo", "must be one of")],
+)
+def test_names_that_are_not(name: str, said: str) -> None:
+    assert said in (router_problem(name) or "")
+    with pytest.raises(ValueError, match=r"llm-d|dynamo"):
+        make_router(name)
