@@ -49,7 +49,7 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
 
 
 def with_quoted(value: dict[str, Any], schema: Any, said: str) -> dict[str, Any]:
-    """A structured answer with what the user said, free text aside, where it fits; still valid."""
+    """Return a structured answer with what the user said, free text aside, where it fits; still valid."""
     valid = validator_for(schema)
     slots = _slots(valid)
     SlotFiller(slots, TextValues(said[:MOST_CHARACTERS]), valid).fill()
@@ -57,7 +57,7 @@ def with_quoted(value: dict[str, Any], schema: Any, said: str) -> dict[str, Any]
 
 
 def free_input(call: PlannedCall) -> str:
-    """The input of a custom tool without a grammar: the first code in the text, else the words."""
+    """Return the input of a custom tool without a grammar: the first code in the text, else the words."""
     code = CODE.search(call.text)
     return (
         (code[1] or code[2] or "").strip() if code else trimmed(call.whole, keep_start=call.whole is not call.rest) or "..."
@@ -65,7 +65,7 @@ def free_input(call: PlannedCall) -> str:
 
 
 def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a text; of one like {"name": tool, "arguments": {...}} the arguments."""
+    """Yield the JSON objects of a text; of one like {"name": tool, "arguments": {...}} the arguments."""
     at = text.find("{")
     while at >= 0:
         spend()
@@ -107,7 +107,7 @@ def _slots_in(
 
 
 def _one_option(flat: Mapping[str, Any], resolver: Resolver, is_item: bool = False) -> Mapping[str, Any]:
-    """The schema with the first of its alternatives that is not null, and with the items of a list without references."""
+    """Return the schema with the first of its alternatives that is not null, and a list's items without references."""
     options = [resolver.outline(option) for option in flat.get("anyOf") or flat.get("oneOf") or ()]
     if options:
         chosen = next((option for option in options if types_of(option) != ["null"]), {})
@@ -120,7 +120,7 @@ def _one_option(flat: Mapping[str, Any], resolver: Resolver, is_item: bool = Fal
 
 
 def _overlaid(value: dict[str, Any], slots: Sequence[Slot], valid: Validator, *, prune: bool) -> dict[str, Any]:
-    """The value with what was found. prune: without optional properties for which nothing was."""
+    """Return the value with what was found. prune: without optional properties for which nothing was."""
     for slot in slots:
         argument = slot.argument() if prune or slot.found is not None else None
         if argument is None and (slot.required or not prune):

@@ -29,7 +29,7 @@ def make_reply_source(
     lengths: ReplyLengths | None = None,
     remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
 ) -> ReplySource:
-    """The source of that name: prose, echo or an extension. Raises ValueError for any other.
+    """Return the source of that name: prose, echo or an extension. Raises ValueError for any other.
 
     exact_length is theirs; lengths and remember are those of prose.
     """
@@ -55,7 +55,7 @@ class OwnReplies:
         self._prose = prose
 
     def reply(self, request: ReplyRequest) -> Reply:
-        """The plan for one choice. Raises ApiError if the function raises or returns something else."""
+        """Return the plan for one choice. Raises ApiError if the function raises or returns something else."""
         try:
             said = self._function(request)
         except Exception as error:

@@ -49,7 +49,7 @@ class ComposedReplies:
         self._thoughts = SyntheticText(tokenizer, seed)
 
     def reply(self, request: ReplyRequest) -> Reply:
-        """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
+        """Return the plan for one choice. Raises SchemaError, PatternError or GrammarError for an impossible request."""
         shown = self._shown(request)
         reply = self._composed(with_prompted_form(request) if shown is None else request, shown)
         if request.stop_token_ids:
@@ -57,7 +57,7 @@ class ComposedReplies:
         return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
 
     def _shown(self, request: ReplyRequest) -> str | None:
-        """The text of a reply in a form that the instructions show, where the request's fields ask for none."""
+        """Return the text of a reply in a form that the instructions show, where the request's fields ask for none."""
         if not self._converses or not request.instructions or request.tools or request.grammar is not None:
             return None
         free = request.json_schema is None and not request.ignore_eos
@@ -112,7 +112,7 @@ class ComposedReplies:
         return request, [call for call in calls if call.tool.kind != "hosted"]
 
     def _written(self, draft: Draft, request: ReplyRequest, quote: str) -> Reply:
-        """The quoted text, then text as if nothing else had been asked for."""
+        """Return the quoted text, then text as if nothing else had been asked for."""
         rest = draft.room_tokens
         if rest < 1:
             return draft.reply("length", ends=False)
@@ -160,7 +160,7 @@ class ComposedReplies:
 
 
 def _quoted(request: ReplyRequest) -> str:
-    """What the tools gave that were called for the last user message, a line each; "" without results.
+    """Return the results of the tools called for the last user message, a line each; "" without results.
 
     A summary keeps the files that the conversation shows instead: later turns may change them.
     """
@@ -179,7 +179,7 @@ def _stops(request: ReplyRequest) -> tuple[tuple[str, ...], bool, int]:
 
 
 def _value(schema: Any, said: str, key: int) -> Any:
-    """A value for the schema, with what the user named in it."""
+    """Return a value for the schema, with what the user named in it."""
     if schema == ANY_OBJECT:
         schema = object_form([said])
     value = value_for(schema, key)
@@ -204,7 +204,7 @@ def _find(draft: Draft, request: ReplyRequest, calls: Sequence[PlannedCall]) -> 
 
 
 def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
-    """The fields of a request in which these tools were called and nothing is forced any more."""
+    """Return the fields of a request in which these tools were called and nothing is forced any more."""
     forced = request.tool_choice.mode == "required"
     choice = AUTO if forced else request.tool_choice
     called, results = request.called, request.results
@@ -217,7 +217,7 @@ def json_text(value: Any) -> str:
 
 
 def grammar_text(shape: Grammar, seed: int) -> str:
-    """A text that the grammar allows. Raises PatternError or GrammarError."""
+    """Return a text that the grammar allows. Raises PatternError or GrammarError."""
     if shape.syntax == "choice":
         return shape.choices[mix(seed) % len(shape.choices)]
     if shape.syntax == "lark":

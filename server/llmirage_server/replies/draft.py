@@ -22,7 +22,7 @@ class StopMatch:
 
 
 def find_stop(pieces: Sequence[str], stops: Sequence[str], include: bool, min_tokens: int = 0) -> StopMatch | None:
-    """The stop string that ends the text first, None when none does.
+    """Return the stop string that ends the text first, None when none does.
 
     The match that is complete at the earliest token wins; among those of one token, the one that begins first. Matches
     complete within the first `min_tokens` tokens do not count. The text ends before the match, or after it with `include`.
@@ -53,7 +53,7 @@ def _tokens_showing(pieces: Sequence[str], characters: int) -> int:
 
 
 def _cut(pieces: Sequence[str], characters: int) -> list[str]:
-    """The pieces with everything after so many characters left out; as many pieces as before."""
+    """Return the pieces cut after `characters`; as many pieces as before."""
     cut: list[str] = []
     for piece in pieces:
         cut.append(piece[:characters])
@@ -62,7 +62,7 @@ def _cut(pieces: Sequence[str], characters: int) -> list[str]:
 
 
 def stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int = 0) -> Reply:
-    """The reply up to the first of these tokens after `min_tokens` others. It shows nothing, unless `include` is set."""
+    """Return the reply up to the first of these tokens after `min_tokens` others, which shows only if `include` is set."""
     wanted = frozenset(stop_ids)
     for place, token in enumerate(reply.ids.tolist()):
         if token in wanted and place >= min_tokens:
@@ -77,7 +77,7 @@ def stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_t
 
 
 def with_end_shown(reply: Reply, tokenizer: Tokenizer) -> Reply:
-    """The reply with the token that ends its turn as text, where the model ended it by itself."""
+    """Return the reply with the token that ends its turn as text, where the model ended it by itself."""
     end_id = tokenizer.end_id
     if reply.stop_reason is not None or reply.ids[-1] != end_id:
         return reply

@@ -43,7 +43,7 @@ _COMMON_SET = frozenset(_COMMON_WORDS.split())
 
 
 def embed(text: str, dimensions: int, seed: int = 0) -> Floats:
-    """A unit vector, float64, shape (dimensions,), rounded to `DECIMALS`. Seeds are models: their spaces are not related.
+    """Return a unit vector, float64, shape (dimensions,), rounded to `DECIMALS`. Seeds stand for models, unrelated.
 
     Costs some tenths of a microsecond a character.
     """
@@ -58,17 +58,17 @@ def embed(text: str, dimensions: int, seed: int = 0) -> Floats:
 
 
 def near(text: str, other: str, dimensions: int, seed: int = 0) -> Floats:
-    """A unit vector of a text that lies next to that of another text: their cosine is at least 0.97."""
+    """Return a unit vector of a text that lies next to that of another text: their cosine is at least 0.97."""
     return _unit(5.0 * embed(other, dimensions, seed) + embed(text, dimensions, seed))
 
 
 def same_text(text: str) -> str:
-    """The text as equal texts have it: without case and superfluous spaces."""
+    """Return the text as equal texts have it: without case and superfluous spaces."""
     return _plain(text)
 
 
 def shortened(vector: Floats, dimensions: int) -> Floats:
-    """The first `dimensions` coordinates as a unit vector again."""
+    """Return the first `dimensions` coordinates as a unit vector again."""
     return _unit(vector[:dimensions])
 
 
@@ -98,7 +98,7 @@ def _stem_of(word: re.Match[str]) -> str:
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
-    """The part that forms of an English word share, roughly: one ending is cut off, if three letters with a vowel stay.
+    """Return the part that forms of an English word share, roughly: one ending is cut, if three letters with a vowel stay.
 
     refund(s), cancel(s, led, ling), ship(s, ped, ping), country and countries, defect and defective.
     """

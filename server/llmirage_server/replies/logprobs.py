@@ -21,7 +21,7 @@ class TokenLogprob:
 
 
 def token_logprob(token_id: int, position: int, vocab_size: int, top: int = 0) -> TokenLogprob:
-    """The log probability of a token at a position of the reply, and those of the `top` likeliest (at most 20).
+    """Return the log probability of a token at a position of the reply, and those of the `top` likeliest (at most 20).
 
     The chosen token is the likeliest in most places, as under ordinary sampling; probabilities of one place never add up to
     more than 1.

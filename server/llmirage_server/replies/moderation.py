@@ -13,7 +13,7 @@ import yaml
 
 
 def read_data(name: str) -> Any:
-    """What one of them holds. The C parser is ten times faster; PyYAML is not always built with it."""
+    """Return the content of a data file. The C parser is ten times faster; PyYAML is not always built with it."""
     text = (Path(__file__).parent / "data" / name).read_text("utf-8")
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
@@ -32,7 +32,7 @@ IMAGE_CATEGORIES = frozenset(
 
 
 def category_scores(text: str) -> dict[str, float]:
-    """A score between 0 and 1 for each category, the same for the same text."""
+    """Return a score between 0 and 1 for each category, the same for the same text."""
     plain = " ".join(text.casefold().split())
     found = {}
     for category in CATEGORIES:
@@ -49,7 +49,7 @@ def category_scores(text: str) -> dict[str, float]:
 
 
 def has_sign_of(text: str, categories: Iterable[str]) -> bool:
-    """Whether an expression of one of these categories is in the text."""
+    """Return if an expression of one of these categories is in the text."""
     plain = " ".join(text.casefold().split())
     return any(pattern.search(plain) for category in categories for _, pattern in _compiled()[category])
 
@@ -83,7 +83,7 @@ _SIGNS = (
 
 
 def is_refused(text: str) -> bool:
-    """Whether the model refuses to answer this message."""
+    """Return if the model refuses to answer this message."""
     return len(text) <= MOST_CHARACTERS and _is_refused(text)
 
 
@@ -97,5 +97,5 @@ def _is_refused(text: str) -> bool:
 
 
 def refusal_text(key: int) -> str:
-    """What is said instead of an answer. key: any number that tells replies apart."""
+    """Return the words of a refusal. key: any number that tells replies apart."""
     return _SENTENCES[key % len(_SENTENCES)]

@@ -65,7 +65,7 @@ _WORDS = re.compile(r"\w{3,}")
 
 
 def patch_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> Any:
-    """The input of a call of a patch tool: a text for a custom tool, else a JSON value. `files` then are as it leaves them.
+    """Return the input of a call of a patch tool: a text for a custom tool, else a JSON value. Applies it to `files`.
 
     text: what the call is about.
     """
@@ -79,7 +79,7 @@ def patch_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> Any:
 
 
 def editor_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> dict[str, Any]:
-    """The command of an editor that a text asks for. Edits apply to the files shown; `files` then are as it leaves them.
+    """Return the command of an editor that a text asks for. Edits apply to the files shown, and to `files`.
 
     A file that is not shown is viewed first, unless it is to be created.
     """
@@ -114,7 +114,7 @@ def editor_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> dict[st
 
 
 def _root_of(path: Mapping[str, Any]) -> str:
-    """The folder that a pattern of paths begins with, "" for none."""
+    """Return the folder that a pattern of paths begins with, "" for none."""
     match = re.match(r"\^(/\w+)", str(path.get("pattern") or ""))
     return match[1] if match else ""
 
@@ -166,7 +166,7 @@ class _Asked:
 
 
 def changes_for(text: str, files: ShownFiles, seed: int) -> list[FileChange]:
-    """The changes that a text asks for, at least one: in each file that it names with something to change there."""
+    """Return the changes that a text asks for, at least one: in each file that it names with something to change there."""
     text = without_files(text).replace(HIDDEN, " ")
     quoted = [_Quoted(match.start(), match.end(), _inside(match)) for match in QUOTED.finditer(text)]
     pairs = list(_pairs(text, quoted))
@@ -193,7 +193,7 @@ def changes_for(text: str, files: ShownFiles, seed: int) -> list[FileChange]:
 def _clauses(
     text: str, paths: Sequence[_Quoted], files: ShownFiles, changed: Sequence[tuple[int, str]]
 ) -> list[tuple[_Quoted, int, int]]:
-    """The parts of a text that are about one file each, with its path. changed: where old texts stand, and the texts."""
+    """Return the parts of a text about one file each, with its path. changed: places of old texts, and the texts."""
     if len(paths) > 1 and changed:
         if any(start < paths[0].start for start, _ in changed):  # the path comes after what changes
             bounds = [0, *[path.end for path in paths[:-1]], len(text)]
@@ -208,7 +208,7 @@ def _clauses(
 
 
 def _change(path: str, deletes: bool, asked: _Asked, files: ShownFiles, seed: int) -> FileChange:
-    """The change of one file. path: as the text has it, "" for the one shown last; deletes: "delete" stands before it."""
+    """Return the change of one file. path: as the text has it, "" for the one shown last; deletes: after "delete"."""
     path = path or _changed_file(files, [asked.plain[0]] if asked.plain else [one.text for one in asked.quoted])
     shown = files.get(path)
     if deletes and not asked.quoted:
@@ -238,14 +238,14 @@ def _change(path: str, deletes: bool, asked: _Asked, files: ShownFiles, seed: in
 
 
 def _changed_file(files: ShownFiles, texts: Sequence[str]) -> str:
-    """The path of the file shown last that has one of the texts, else of the one shown last."""
+    """Return the path of the file shown last that has one of the texts, else of the one shown last."""
     paths = files.paths[::-1] or [_NEW_FILE]
     holding = [path for path in paths if (shown := files.get(path)) and any(_finds(shown, text) for text in texts)]
     return (holding or paths)[0]
 
 
 def _edits(shown: ShownFile, asked: _Asked) -> list[tuple[int, list[_Edit]]]:
-    """What to change in each piece of a file; [] where the text names nothing that the file has."""
+    """Return the changes of each piece of a file; [] where the text names nothing that the file has."""
     pairs = asked.pairs or [pair for pair in (asked.plain,) if pair is not None and _finds(shown, pair[0])]
     if not pairs and asked.plain is not None:
         words = asked.plain[0].split(" ")
@@ -268,7 +268,7 @@ def _edits(shown: ShownFile, asked: _Asked) -> list[tuple[int, list[_Edit]]]:
 
 
 def _in_order(shown: ShownFile, found: list[list[_Edit]]) -> list[tuple[int, list[_Edit]]]:
-    """The edits of all pieces where their order is known, else of the last that has any."""
+    """Return the edits of all pieces where their order is known, else of the last that has any."""
     edited = [(place, edits[:_MOST_EDITS]) for place, edits in enumerate(found) if edits]
     return edited if all(piece.start is not None for piece in shown.pieces) else edited[-1:]
 
@@ -310,7 +310,7 @@ def _removed(lines: Sequence[str], texts: Sequence[str]) -> Iterator[_Edit]:
 
 
 def _added(shown: ShownFile, asked: _Asked) -> tuple[int, list[_Edit]] | None:
-    """What is added, after or before a line that is quoted, at the top, or at the end."""
+    """Return the lines added, after or before a line that is quoted, at the top, or at the end."""
     anchor, below = None, False
     texts = []
     for one in asked.quoted:
@@ -360,7 +360,7 @@ def _remark(lines: Sequence[str], path: str, asked: str, seed: int) -> _Edit:
 
 
 def _commented(path: str, asked: str) -> str:
-    """The words of a request as a comment in a file of this kind; in brackets where there are no comments."""
+    """Return the words of a request as a comment in a file of this kind; in brackets where there are no comments."""
     line = next((line for line in asked.split("\n") if _WORDS.search(line)), "")
     words = re.sub(r"^(?:to|please|and|then|so that)\s", "", " ".join(re.findall(r"[\w'.:/-]+", line))) or "changed"
     words = words if len(words) <= _MOST_REMARKED else words[:_MOST_REMARKED].rpartition(" ")[0] or words[:_MOST_REMARKED]
@@ -370,7 +370,7 @@ def _commented(path: str, asked: str) -> str:
 
 
 def _content(path: str, asked: _Asked) -> list[str]:
-    """The lines of a new file: what is quoted, what it is said to say, else the request itself."""
+    """Return the lines of a new file: what is quoted, what it is said to say, else the request itself."""
     if asked.quoted:
         return max([one.text for one in asked.quoted], key=lambda text: "\n" in text).split("\n")
     said = _SAYING.search(asked.text)
@@ -389,7 +389,7 @@ def _inside(match: re.Match[str]) -> str:
 
 
 def _pairs(text: str, quoted: Sequence[_Quoted]) -> Iterator[tuple[int, int]]:
-    """The places of old and new texts among the quoted ones: `a` by `b`, `a` in file.py with `b`, `b` instead of `a`."""
+    """Yield the places of old and new texts among quoted ones: `a` by `b`, `a` in file.py with `b`, `b` instead of `a`."""
     place = 0
     while place < len(quoted) - 1:
         for after in range(place + 1, min(place + 3, len(quoted))):
@@ -418,7 +418,7 @@ def _plain_pair(text: str) -> tuple[str, str] | None:
 
 
 def _paths(text: str, files: ShownFiles, quoted: Sequence[_Quoted], in_pairs: Set[int]) -> list[_Quoted]:
-    """The files that a text names, in its order. in_pairs: places of the quoted texts that are old or new ones."""
+    """Return the files that a text names, in its order. in_pairs: places of the quoted texts that are old or new ones."""
     found: list[_Quoted] = []
     for path in files.paths:
         for name in dict.fromkeys((path, posixpath.basename(path))):
@@ -443,7 +443,7 @@ def _paths(text: str, files: ShownFiles, quoted: Sequence[_Quoted], in_pairs: Se
 
 
 def _diff(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
-    """The hunks of V4A for edits in order: each with the lines around it."""
+    """Return the hunks of V4A for edits in order: each with the lines around it."""
     diff: list[str] = []
     at = -1  # the line from which no context was written yet; -1: no hunk is open
     for place, edit in enumerate(edits):

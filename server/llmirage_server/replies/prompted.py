@@ -36,7 +36,7 @@ _FRACTION = {"price", "cost", "amount", "score", "confidence", "temperature", "r
 
 
 def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
-    """The request with the form of the answer that its prompt asks for in words, where its fields leave it open."""
+    """Return the request with the form of the answer that its prompt asks for in words, where its fields leave it open."""
     if request.instructions is None or request.grammar is not None or request.json_schema not in (None, ANY_OBJECT):
         return request
     if request.json_schema is not None:
@@ -46,7 +46,7 @@ def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
 
 
 def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
-    """The last JSON Schema in the texts, if they demand an answer that fits it, and whether it stands in a code block."""
+    """Return the last JSON Schema in the texts, if they demand an answer that fits it, and if it stands in a code block."""
     found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
     if not found or not any(_DEMAND.search(text) for text in texts):
         return None
@@ -58,7 +58,7 @@ def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
 
 
 def object_form(texts: Sequence[str]) -> Any:
-    """The schema of an object for a request that gives none: the prompt's own, else one with the keys that it names."""
+    """Return the schema of an object for a request that gives none: the prompt's own, else one with its keys."""
     found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
     if found:
         try:
@@ -92,7 +92,7 @@ def _object(names: list[str], known: Mapping[str, Any] = MappingProxyType({})) -
 
 
 def key_schema(name: str) -> dict[str, Any]:
-    """What a key of this name is likely to hold: tags are a list, an age is a number."""
+    """Return the schema that a key of this name is likely to have: tags are a list, an age is a number."""
     kind = _type(name)
     if kind == "string" and _PLURAL.search(name):
         return {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -107,7 +107,7 @@ def _type(name: str) -> str:
 
 
 def _schemas(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text that describe objects."""
+    """Yield the JSON objects in a text that describe objects."""
     at = text.find("{")
     while at >= 0:
         try:

@@ -67,8 +67,9 @@ class ProseReplies:
 
 
 def conversation_key(request: ReplyRequest) -> int:
-    """64 bits of the prompt's ids, the seed (else the conversation's name) and, unless greedy, the choice; the same in every
-    process.
+    """Return 64 bits of the prompt's ids, the seed (else the conversation's name) and, unless greedy, the choice.
+
+    They are the same in every process.
     """
     key = mix(_digest(request.prompt_ids))
     if request.seed is not None:
@@ -80,7 +81,7 @@ def conversation_key(request: ReplyRequest) -> int:
 
 
 def _digest(ids: TokenIds) -> int:
-    """A sum of the ids, each times a pseudo-random odd number of its position, modulo 2**64."""
+    """Return a sum of the ids, each times a pseudo-random odd number of its position, modulo 2**64."""
     return int(np.dot(ids.astype(np.uint64) + np.uint64(1), _weights(len(ids)))) + len(ids)
 
 

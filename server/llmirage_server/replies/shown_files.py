@@ -155,7 +155,7 @@ class ShownFiles:
         return files
 
     def _first_read(self) -> int:
-        """The place of the first message that is read: what many lines before say is forgotten."""
+        """Return the place of the first message that is read: what many lines before say is forgotten."""
         lines = 0
         for place in range(len(self._messages) - 1, -1, -1):
             lines += 1 + _text_of(self._messages[place].get("content")).count("\n")
@@ -164,7 +164,7 @@ class ShownFiles:
         return 0
 
     def get(self, path: str) -> ShownFile | None:
-        """The file of this path; relative and absolute paths of it are the same."""
+        """Return the file of this path; relative and absolute paths of it are the same."""
         found = _known(self._files, path)
         return None if found is None else self._files[found]
 
@@ -177,7 +177,7 @@ class ShownFiles:
         _apply(self._files, change)
 
     def recent(self, most_characters: int) -> str:
-        """The files shown last, as a message shows files, in so many characters."""
+        """Return the files shown last, as a message shows files, in so many characters."""
         written: list[str] = []
         for path, shown in reversed(self._files.items()):
             for piece in reversed(shown.pieces):
@@ -201,7 +201,7 @@ class _FileInMessage:
 
 
 def without_files(text: str) -> str:
-    """A message without the files that stand in it, and without their headings."""
+    """Return a message without the files that stand in it, and without their headings."""
     kept, at = [], 0
     for place in sorted(_places(text), key=lambda place: place.heading):
         if place.heading >= at:
@@ -211,7 +211,7 @@ def without_files(text: str) -> str:
 
 
 def _places(text: str) -> list[_FileInMessage]:
-    """The files in a message.
+    """Return the files in a message.
 
     A file is a code block under a line that ends with a path, or whose first line names it, if that line asks for nothing;
     a block in tags with a path; or what follows a line such as `===== lib/fib.py`.
@@ -246,7 +246,7 @@ def _places(text: str) -> list[_FileInMessage]:
 
 
 def changes_of(patch: str) -> list[FileChange]:
-    """What a text in the form of `apply_patch` changes; [] for any other text."""
+    """Return the changes of a text in the form of `apply_patch`; [] for any other text."""
     lines = patch.strip().split("\n")
     if lines[0].strip() != BEGIN:
         return []
@@ -313,7 +313,7 @@ def _learn(files: dict[str, ShownFile], path: str, text: str, numbered: bool | N
 
 
 def _pieces(first: int | None, lines: list[str]) -> list[ShownLines]:
-    """The lines, in parts where some are left out."""
+    """Return the lines, in parts where some are left out."""
     cuts = [place for place, line in enumerate(lines) if len(line) < 200 and _LEFT_OUT.fullmatch(line)]
     parts = [lines[begin + 1 : end] for begin, end in zip([-1, *cuts], [*cuts, len(lines)], strict=True)]
     if not cuts:
@@ -322,7 +322,7 @@ def _pieces(first: int | None, lines: list[str]) -> list[ShownLines]:
 
 
 def _without_numbers(lines: Sequence[str]) -> list[tuple[int | None, list[str]]]:
-    """The runs of lines with consecutive numbers: (first number, lines). One line alone is none, unless it is all."""
+    """Return the runs of lines with consecutive numbers: (first number, lines). One line alone is none, unless it is all."""
     runs: list[tuple[int | None, list[str]]] = []
     expected = -1
     for line in lines:
@@ -341,7 +341,7 @@ def _without_numbers(lines: Sequence[str]) -> list[tuple[int | None, list[str]]]
 
 
 def _commands(arguments: Mapping[str, Any], levels: int) -> Iterator[str]:
-    """The lines that a call gives to a shell."""
+    """Yield the lines that a call gives to a shell."""
     for key, value in arguments.items():
         if key == "commands" and isinstance(value, list):
             yield from (line for line in value if isinstance(line, str))
@@ -363,7 +363,7 @@ class _Printed:
 
 
 def _printed(command: str) -> _Printed | None:
-    """What a command line prints, if that is lines of one file and nothing else."""
+    """Return the output of a command line, if that is lines of one file and nothing else."""
     if len(command) > _MOST_OF_A_COMMAND:
         return None
     lexer = shlex.shlex(command.strip(), posix=True, punctuation_chars=True)
@@ -394,7 +394,7 @@ def _printed(command: str) -> _Printed | None:
 
 
 def _stage(words: Sequence[str]) -> _Printed | None:
-    """What one command of a pipeline prints of its file or its input."""
+    """Return the output of one command of a pipeline for its file or its input."""
     program, *rest = words or [""]
     if program not in _PRINTING or any(set(word) <= set("();<>&|") for word in rest):
         return None
@@ -421,13 +421,13 @@ def _stage(words: Sequence[str]) -> _Printed | None:
 
 
 def _path_in(arguments: Mapping[str, Any]) -> str:
-    """The one path among the arguments of a call, "" for none."""
+    """Return the one path among the arguments of a call, "" for none."""
     found = [value for key, value in arguments.items() if isinstance(value, str) and value and _PATH_KEY.fullmatch(key)]
     return found[0] if len(found) == 1 else ""
 
 
 def _changes_in(written: str, arguments: Mapping[str, Any]) -> list[FileChange]:
-    """The patch that a call is: as text, as an argument, or as an operation of the API's own tool."""
+    """Return the patch that a call is: as text, as an argument, or as an operation of the API's own tool."""
     operation = arguments.get("operation")
     if isinstance(operation, dict) and operation.get("type") in _HUNKS.values():
         return [FileChange(operation["type"], str(operation.get("path")), _lines(str(operation.get("diff") or "")))]
@@ -438,7 +438,7 @@ def _changes_in(written: str, arguments: Mapping[str, Any]) -> list[FileChange]:
 
 
 def _command_of_editor(arguments: Mapping[str, Any]) -> FileChange | None:
-    """The change that a command of an editor makes, None for a command that changes nothing."""
+    """Return the change that a command of an editor makes, None for a command that changes nothing."""
     command, path = arguments.get("command"), arguments.get("path")
     if not isinstance(path, str):
         return None
@@ -453,7 +453,7 @@ def _command_of_editor(arguments: Mapping[str, Any]) -> FileChange | None:
 
 
 def _output(result: str) -> str:
-    """The text of a result without what a harness writes around it."""
+    """Return the text of a result without what a harness writes around it."""
     parsed = _parsed(result)
     entries = parsed if isinstance(parsed, list) else [parsed]
     texts = [text for entry in entries if isinstance(entry, dict) and (text := _first_text(entry)) is not None]
@@ -470,7 +470,7 @@ def _output(result: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The JSON value that a text is, None for any other text."""
+    """Return the JSON value that a text is, None for any other text."""
     try:
         return json.loads(text) if text.startswith(("{", "[")) else None
     except (ValueError, RecursionError):
@@ -494,7 +494,7 @@ def _apply(files: dict[str, ShownFile], change: FileChange) -> None:
 
 
 def hunks_of(diff: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """The lines that each hunk expects, and those that it leaves."""
+    """Return the lines that each hunk expects, and those that it leaves."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in diff:
         if line.startswith("@@") or not hunks:
@@ -512,7 +512,7 @@ def hunks_of(diff: Sequence[str]) -> list[tuple[list[str], list[str]]]:
 
 
 def _shown(files: dict[str, ShownFile], path: str) -> ShownFile:
-    """The file of this path, which is now the last."""
+    """Return the file of this path, which is now the last."""
     key = _known(files, path) or posixpath.normpath(path)
     shown = files.pop(key, None) or ShownFile(key)
     files[key] = shown
@@ -528,7 +528,7 @@ def _known(files: Mapping[str, ShownFile], path: str) -> str | None:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text without their ends."""
+    """Return the lines of a text without their ends."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()

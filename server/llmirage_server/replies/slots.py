@@ -93,11 +93,11 @@ class Slot:
         return not _FREE_TEXT.isdisjoint(words_of(self.name))
 
     def is_of(self, types: set[str]) -> bool:
-        """Whether it, or an item of it, is of one of the types, and of no list of options."""
+        """Return if it, or an item of it, is of one of the types, and of no list of options."""
         return _type(self.item) in types and "enum" not in self.item
 
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of values in a text that fit a string."""
+        """Return the kinds of values in a text that fit a string."""
         if (form := self.item.get("format")) in _FORMATS:
             return (_FORMATS[form],)
         if "contentMediaType" in self.item:
@@ -108,7 +108,7 @@ class Slot:
         return next((kinds for known, kinds in _BY_NAME if not known.isdisjoint(words)), ())
 
     def argument(self) -> tuple[Any] | None:
-        """What was found; for a required property, else, its default or null, if the schema has one; None: a sample."""
+        """Return the value found; for a required property, else, the schema's default or null; None: a sample."""
         if self.found is not None:
             return (self.found,)
         if not self.required:
@@ -126,7 +126,7 @@ class SlotFiller:
     """Fills slots from the surest rule to the least: each rule for all slots, required ones first."""
 
     def __init__(self, slots: Sequence[Slot], values: TextValues, valid: Validator) -> None:
-        """valid: of the whole."""
+        """Set up the search. valid: of the whole."""
         self._slots = sorted(slots, key=lambda slot: not slot.required)
         self._values = values
         self._valid = valid
@@ -156,7 +156,7 @@ class SlotFiller:
                 slot.found = rule(slot, *more)
 
     def _next(self, slot: Slot, kind: str, end: int | None = None) -> Any:
-        """The next value of a kind that fits, before a place in the text; all of them for a list."""
+        """Return the next value of a kind that fits, before a place in the text; all of them for a list."""
         found = []
         for value in self._values.left(kind):
             if end is not None and value.end > end:
@@ -198,7 +198,7 @@ class SlotFiller:
         return None
 
     def _following(self, slot: Slot, at: int, assigned: bool) -> tuple[Any, int]:
-        """The value at a place after the property's name, and where it ends. Not assigned: no plain words."""
+        """Return the value at a place after the property's name, and where it ends. Not assigned: no plain words."""
         text = self._values.text
         kinds = ("number",) if slot.is_of(_NUMERIC) else (*slot.kinds(), "name") if slot.is_of(_TEXTUAL) else ()
         for kind in kinds:
@@ -212,7 +212,7 @@ class SlotFiller:
         return self._converted(text[at:stop].strip(" ."), slot.schema), stop
 
     def _enum(self, slot: Slot) -> Any:
-        """The first option that the text has; all that it has, in its order, for a list."""
+        """Return the first option that the text has; all that it has, in its order, for a list."""
         options = slot.item.get("enum")
         hits = []
         for option in options if isinstance(options, list) else ():
@@ -235,7 +235,7 @@ class SlotFiller:
         return said if said is None else bool(said[1])
 
     def _by_kind(self, slot: Slot) -> Any:
-        """What its format, its name or its pattern calls for."""
+        """Return the kinds that its format, its name or its pattern calls for."""
         if not slot.is_of(_TEXTUAL):
             return None
         for kind in slot.kinds():
@@ -251,13 +251,13 @@ class SlotFiller:
         return self._next(slot, "number") if slot.wanted and slot.is_of(_NUMERIC) else None
 
     def _words(self, slot: Slot, text: str, is_all: bool) -> Any:
-        """The words that are left. is_all: of a whole message, whose first words are kept."""
+        """Return the words that are left. is_all: of a whole message, whose first words are kept."""
         words = trimmed(self._values.without_hidden(text), keep_start=is_all)
         one = self._converted(words, slot.item) if words else None
         return [one] if one is not None and slot.is_list else one
 
     def _converted(self, written: str, schema: Mapping[str, Any]) -> Any:
-        """The text as a value of the schema, None if it is none."""
+        """Return the text as a value of the schema, None if it is none."""
         value: Any = written
         for option in schema.get("enum") or ():
             if str(option).lower() == written.lower():
@@ -284,7 +284,7 @@ class SlotFiller:
 
 
 def trimmed(text: str, *, keep_start: bool = False) -> str:
-    """The words of a text without those that only join it to others; one sentence of it, or all after a colon."""
+    """Return the words of a text without those that only join it to others; one sentence of it, or all after a colon."""
     text = text.replace(HIDDEN, " ")
     if keep_start:
         return " ".join(text.split())
@@ -296,7 +296,7 @@ def trimmed(text: str, *, keep_start: bool = False) -> str:
 
 @lru_cache(maxsize=4096)
 def _spelled(name: str) -> str:
-    """A pattern of how a name is written in a text: max_results, "max results", "max-results"."""
+    """Return a pattern of how a name is written in a text: max_results, "max results", "max-results"."""
     return r"[\s_-]*".join([f"{re.escape(word)}s?" for word in words_of(name)]) or re.escape(name)
 
 

@@ -84,7 +84,7 @@ class TextValues:
         return text
 
     def left(self, kind: str) -> list[Value]:
-        """The unused values of a kind, in order.
+        """Return the unused values of a kind, in order.
 
         kind: quoted, name, first word, number, code, formula, program (what is marked as code, or an expression of Python),
         or of _PATTERNS.
@@ -114,7 +114,7 @@ class TextValues:
             yield from self._special(kind)
 
     def _programs(self) -> Iterator[Value]:
-        """What is marked as code, then expressions of Python: the longest runs of words that are one."""
+        """Return the texts marked as code, then expressions of Python: the longest runs of words that are one."""
         marked = [
             Value(match.start(), match.end(), (match[1] or match[2] or "").strip("\n")) for match in CODE.finditer(self.text)
         ]
@@ -150,7 +150,7 @@ class TextValues:
                 yield Value(quoted.start, quoted.end, written(whole))
 
     def _without(self, *kinds: str) -> str:
-        """The text with blanks where values of these kinds are."""
+        """Return the text with blanks where values of these kinds are."""
         characters = list(self.text)
         for kind in kinds:
             for value in self._found.get(kind) or self.left(kind):
@@ -158,7 +158,7 @@ class TextValues:
         return "".join(characters)
 
     def _names(self, text: str, first: bool) -> Iterator[Value]:
-        """Runs of capitalised words: "New York", "Rio de Janeiro", "San Francisco, CA".
+        """Return runs of capitalised words: "New York", "Rio de Janeiro", "San Francisco, CA".
 
         The first word of a sentence starts one only before another capitalised word, and if it is no common verb and no word
         of the tool's name. first: such words alone, where they do not.
@@ -183,7 +183,7 @@ class TextValues:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether it is an expression of Python that does something: an operation or a call."""
+    """Return if it is an expression of Python that does something: an operation or a call."""
     spend()
     try:
         return isinstance(ast.parse(text, mode="eval").body, ast.BinOp | ast.Call | ast.Compare | ast.Subscript)
@@ -196,7 +196,7 @@ def _is_capitalised(word: str) -> bool:
 
 
 def _next_in_name(text: str, words: list[tuple[int, int, str]], place: int) -> int | None:
-    """The place of the next word of a name that has the word at `place`."""
+    """Return the place of the next word of a name that has the word at `place`."""
     for after in (place + 1, place + 2):
         if after >= len(words) or text[words[after - 1][1] : words[after][0]] != " ":
             return None

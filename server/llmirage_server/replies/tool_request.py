@@ -18,6 +18,7 @@ _NAME_POINTS, _VERB_POINTS, _DESCRIPTION_POINTS = 2, 1, 1
 
 
 def word_set(words: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
     return frozenset(words.split())
 
 
@@ -94,7 +95,7 @@ class PlannedCall:
 
 
 def calls_now(request: ReplyRequest) -> list[PlannedCall]:
-    """The calls to make now; [] to answer in text. No tool is called twice for one user message, unless it is forced."""
+    """Return the calls to make now; [] to answer in text. No tool is called twice for a user message, unless forced."""
     choice = request.tool_choice
     allowed = [tool for tool in request.tools if choice.names is None or tool.name in choice.names]
     forced = choice.mode == "required"
@@ -131,7 +132,7 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
 
 
 def request_text(message: str) -> str:
-    """What a message asks for: without blocks in XML-like tags, and without the middle if it is long.
+    """Return the request in a message: without blocks in XML-like tags, and without the middle if it is long.
 
     If there is nothing else but headings, the last block is the request, of those named like one (`<user_query>`) if there
     are any, unless they are named like what a harness tells (`<environment_context>`). A summary of the conversation, or
@@ -151,16 +152,17 @@ def request_text(message: str) -> str:
 
 
 def _is_about_summary(message: str) -> bool:
-    """Whether it asks for a summary of the conversation, or hands one over, as harnesses do when a context is full."""
+    """Return if it asks for a summary of the conversation, or hands one over, as harnesses do when a context is full."""
     return len(message) > _SUMMARY_CHARACTERS and _SUMMARY.search(message, 0, _SUMMARY_BEGINNING) is not None
 
 
 def asks_for_summary(message: str) -> bool:
+    """Return if a message asks for a summary of the conversation, or hands one over, as harnesses do."""
     return _is_about_summary(message) and _WANTED.search(message, 0, _SUMMARY_BEGINNING) is not None
 
 
 def _blocks(message: str) -> tuple[str, list[tuple[str, str]]]:
-    """The text outside of tags, and (name, content) of each outermost block."""
+    """Return the text outside of tags, and (name, content) of each outermost block."""
     fences = [match.span() for match in _FENCE.finditer(message)]
     tags = [tag for tag in _TAG.finditer(message) if not any(start <= tag.start() < end for start, end in fences)]
     ends: dict[str, list[int]] = {}  # places in `tags`, by name
@@ -194,7 +196,7 @@ class _Mention:
 
 @lru_cache(maxsize=4096)
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a name or a short text, in lower case and without a final s: getCities, get-cities, get_city."""
+    """Return the words of a name or a short text, in lower case and without a final s: getCities, get-cities, get_city."""
     return tuple([_singular(word.lower()) for word in _WORD.findall(_CAMEL.sub(" ", text))])
 
 
@@ -203,7 +205,7 @@ def _singular(word: str) -> str:
 
 
 def own_name(name: str) -> str:
-    """A tool's name without the server that it belongs to: mcp__github__create_issue, wiki.ask_question."""
+    """Return a tool's name without the server that it belongs to: mcp__github__create_issue, wiki.ask_question."""
     return name.rpartition("__")[2].rpartition(".")[2] or name
 
 
@@ -247,7 +249,7 @@ def _called_again(said: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int
 
 
 def _sentences(said: str, taken: Sequence[tuple[int, int]]) -> list[dict[str, list[tuple[int, int]]]]:
-    """The places of each word, sentence by sentence, without those that are taken."""
+    """Return the places of each word, sentence by sentence, without those that are taken."""
     ends = [match.start() for match in _SENTENCE_END.finditer(said)]
     sentences: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(len(ends) + 1)]
     for match in _WORD.finditer(said):
@@ -258,7 +260,7 @@ def _sentences(said: str, taken: Sequence[tuple[int, int]]) -> list[dict[str, li
 
 
 def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, int]]]], said: str) -> list[_Mention]:
-    """The first sentence with all words of the name: the places next to the rarest of them, in the name's order if any.
+    """Return the first sentence with all words of the name: the places next to the rarest, in the name's order if any.
 
     A name of one word also where it stands again as the tool spells it.
     """
@@ -276,7 +278,7 @@ def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, i
 def _next_to(
     at: tuple[int, int], words: Sequence[str], rarest: str, places: Mapping[str, Sequence[tuple[int, int]]]
 ) -> set[tuple[int, int]]:
-    """The place of each word that is next to the place of the rarest."""
+    """Return the place of each word that is next to the place of the rarest."""
 
     def distance(word: str, span: tuple[int, int]) -> tuple[bool, int]:
         return (span < at) == (words.index(word) > words.index(rarest)), abs(span[0] - at[0])
@@ -333,7 +335,7 @@ def _calls_of_named(named: Sequence[_Mention], said: str) -> list[PlannedCall]:
 
 
 def _with_own_text(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
-    """The calls without those of a tool named more than once whose words say nothing, or what they say of it already."""
+    """Return the calls without those of a tool named more than once whose words say nothing, or nothing new."""
     texts: dict[str, list[list[str]]] = {}
     kept = []
     for call in sorted(calls, key=lambda call: not _telling_words(call.text)):
@@ -372,13 +374,13 @@ def _word_points(name: str, description: str) -> Mapping[str, int]:
 
 
 def _matched(tool: Tool, said: str) -> PlannedCall:
-    """A call with arguments from the whole message."""
+    """Return a call with arguments from the whole message."""
     points = _word_points(own_name(tool.name), tool.description)
     ends = [match.end() for match in _WORD.finditer(said) if _singular(match[0].lower()) in points]
     return PlannedCall(tool, said, said[ends[-1] :] if ends else "", said)
 
 
 def _call_of(tool: Tool, said: str) -> PlannedCall:
-    """The call of a tool that must be called."""
+    """Return the call of a tool that must be called."""
     named = _calls_of_named(_named([tool], said)[0], said)
     return named[0] if named else _matched(tool, said)

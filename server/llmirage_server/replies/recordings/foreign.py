@@ -45,7 +45,7 @@ class Exchanged:
 
 
 def recording_of(exchange: Exchanged) -> Recording:
-    """The recording; other tools know no times, so everything comes at once."""
+    """Return the recording; other tools know no times, so everything comes at once."""
     kept = {name: exchange.response_headers[name] for name in KEPT_HEADERS if name in exchange.response_headers}
     stream = kept.get("content-type", "").startswith("text/event-stream")
     parts = [exchange.data]
@@ -60,7 +60,7 @@ def recording_of(exchange: Exchanged) -> Recording:
 
 
 def redacted(recording: Recording, redactor: Redactor) -> Recording:
-    """The recording without keys."""
+    """Return the recording without keys."""
     data = [chunk.data for chunk in recording.chunks]
     data = redactor.events(data) if recording.stream else [redactor.body(part) for part in data]
     return Recording(
@@ -76,7 +76,7 @@ def redacted(recording: Recording, redactor: Redactor) -> Recording:
 
 
 def json_of(data: bytes) -> Any:
-    """The JSON value of a request's body; None if it is none."""
+    """Return the JSON value of a request's body; None if it is none."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -84,7 +84,7 @@ def json_of(data: bytes) -> Any:
 
 
 def exchanges_of_lines(lines: Sequence[tuple[str, Any]]) -> Iterator[Exchanged]:
-    """The exchanges of lines, each with the place it stands at. Raises ForeignFileError that names the place."""
+    """Yield the exchanges of lines, each with the place it stands at. Raises ForeignFileError that names the place."""
     asked: dict[str, Mapping[str, Any]] = {}
     for place, line in lines:
         if not isinstance(line, Mapping):
@@ -125,7 +125,7 @@ def _exchange(place: str, body: dict[str, Any], answer: Any, path: Any, status: 
 
 
 def _path_of(body: Mapping[str, Any], answer: Any) -> str | None:
-    """The path of a request's API, by its fields and by those of the response."""
+    """Return the path of a request's API, by its fields and by those of the response."""
     first = answer[0] if isinstance(answer, list) and answer else answer
     kind = first.get("type", "") if isinstance(first, Mapping) else ""
     shape = first.get("object", "") if isinstance(first, Mapping) else ""
@@ -139,7 +139,7 @@ def _path_of(body: Mapping[str, Any], answer: Any) -> str | None:
 
 
 def _events(chunks: Sequence[Any]) -> bytes:
-    """A stream of these chunks: those with a type are named events, others end with [DONE]."""
+    """Return a stream of these chunks: those with a type are named events, others end with [DONE]."""
     events = []
     for chunk in chunks:
         data = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
@@ -154,7 +154,7 @@ _UNKNOWN_ENCODINGS = ("br", "zstd", "deflate", "compress")
 
 
 def exchanges_of_cassette(document: Any) -> Iterator[Exchanged]:
-    """The exchanges with models in a cassette, in its order. Raises ForeignFileError."""
+    """Yield the exchanges with models in a cassette, in its order. Raises ForeignFileError."""
     for number, interaction in enumerate(document["interactions"], 1):
         if not isinstance(interaction, Mapping):
             raise ForeignFileError(f"interaction {number} must be a mapping")
@@ -196,7 +196,7 @@ def _headers(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(part: Mapping[str, Any]) -> bytes:
-    """The bytes of a body, decompressed."""
+    """Return the bytes of a body, decompressed."""
     if "parsed_body" in part:
         return json.dumps(part["parsed_body"], ensure_ascii=False, separators=(",", ":")).encode()
     body = part.get("body", part.get("content"))

@@ -44,7 +44,7 @@ _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*+)([^<>]*+)>")
 
 
 def endpoint_of(path: str) -> str | None:
-    """The API that a path (with or without a query) belongs to, None for paths that are not recorded."""
+    """Return the API that a path (with or without a query) belongs to, None for paths that are not recorded."""
     plain = path.partition("?")[0].rstrip("/")
     return next((name for end, name in ENDPOINTS.items() if plain.endswith(end)), None)
 
@@ -66,7 +66,7 @@ class Matcher:
                 raise ValueError(f"{text!r} {error}") from None
 
     def content(self, body: Any) -> Any:
-        """What counts of a body: equal for requests that are the same."""
+        """Return the part of a body that counts: equal for requests that are the same."""
         if not isinstance(body, Mapping):
             return body
         calls: dict[str, int] = {}
@@ -78,7 +78,7 @@ class Matcher:
         return content
 
     def key(self, path: str, body: Any) -> str:
-        """The same for requests that are the same: 12 hexadecimal digits."""
+        """Return the same text for requests that are the same: 12 hexadecimal digits."""
         written = json.dumps([endpoint_of(path), self.content(body)], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:12]
 
@@ -112,7 +112,7 @@ class Matcher:
 
 
 def _with_tagged(text: str, changed: Callable[[str], str]) -> str:
-    """The text with each outermost XML-like element changed. Takes time in proportion to the text, whatever its tags."""
+    """Return the text with each outermost XML-like element changed, in time linear in the text, whatever its tags."""
     tags = list(_TAG.finditer(text)) if "</" in text else []
     last_end = {tag[2]: tag.start() for tag in tags if tag[1] and not tag[3]}
     parts, done = [], 0
@@ -128,7 +128,7 @@ def _with_tagged(text: str, changed: Callable[[str], str]) -> str:
 
 
 def _is_call(value: Mapping[str, Any]) -> bool:
-    """Whether an object's id is that of a tool call: in a chat message's list, or a block of an Anthropic message."""
+    """Return if an object's id is that of a tool call: in a chat message's list, or a block of an Anthropic message."""
     return value.get("type") in ("function", "custom", "tool_use", "server_tool_use")
 
 
@@ -166,7 +166,7 @@ def likeness(a: Any, b: Any) -> int:
 
 
 def last_text(body: Any) -> str:
-    """What a request asks, for the name of its file: the last text of a user, or of no role."""
+    """Return the question of a request, for the name of its file: the last text of a user, or of no role."""
     if not isinstance(body, Mapping):
         return ""
     for name in ("messages", "input", "prompt"):

@@ -74,7 +74,7 @@ class Recording:
         return b"".join([chunk.data for chunk in self.chunks])
 
     def text(self) -> str:
-        """The file's text."""
+        """Return the file's text."""
         response: dict[str, Any] = {"status": self.status, "headers": dict(self.headers)}
         if self.ended is not None:
             response["ended"] = self.ended
@@ -88,7 +88,7 @@ class Recording:
 
     @classmethod
     def read(cls, text: str, name: str) -> Recording:
-        """Raises RecordingError."""
+        """Read the recording of a text. Raises RecordingError."""
         try:
             check_aliases(text)
             document = yaml.load(text, Loader=_LOADER)
@@ -109,7 +109,7 @@ class Recording:
 
     @classmethod
     def _of(cls, document: Mapping[str, Any], name: str) -> Recording:
-        """Raises RecordingError, and what json.dumps raises for values that are not JSON's."""
+        """Return the recording of the file's data. Raises RecordingError, and json.dumps's errors for other values."""
         request, response = _mapping(document, "request"), _mapping(document, "response")
         status = _typed(response, "status", int, "a number")
         if not 200 <= status <= 599:
@@ -135,7 +135,7 @@ class Recording:
 
 
 def _check_header(name: str, value: str) -> None:
-    """Raises RecordingError for one that cannot be sent, or that says where the response ends: the server does that."""
+    """Raise RecordingError for a header that cannot be sent, or that tells the response's end, as the server does."""
     if not _HEADER_NAME.fullmatch(name) or name in _OF_THE_SERVER:
         raise RecordingError(f"headers: {name!r} cannot be one of a response that is replayed")
     if not _HEADER_VALUE.fullmatch(value):
@@ -166,14 +166,14 @@ def _chunk(form: Any) -> Chunk:
 
 
 def _event_form(data: bytes) -> dict[str, Any]:
-    """An event that ends with an empty line, as almost all do, without that line."""
+    """Return an event that ends with an empty line, as almost all do, without that line."""
     if data.endswith(b"\n\n") and (text := _plain(data[:-1])) is not None:
         return {"sse": text}
     return _text_form(data)
 
 
 def _body_form(data: bytes) -> dict[str, Any]:
-    """A body of a megabyte, such as that of many embeddings, is not for reading, and as YAML it takes seconds."""
+    """Return the form of a body in a file; one of a megabyte, as of many embeddings, would take seconds as YAML."""
     if len(data) > _LONGEST_YAML or (found := json_style(data)) is None:
         return _text_form(data)
     value, style, newline = found
@@ -189,7 +189,7 @@ def _text_form(data: bytes) -> dict[str, Any]:
 
 
 def _plain(data: bytes) -> str | None:
-    """The text; None for bytes that are not UTF-8."""
+    """Return the text; None for bytes that are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -218,7 +218,7 @@ def _bytes(form: Mapping[str, Any]) -> bytes:
 
 
 def json_style(data: bytes) -> tuple[Any, str, bool] | None:
-    """The JSON value of a body, the style it is written in, and whether a line break ends it.
+    """Return the JSON value of a body, the style it is written in, and whether a line break ends it.
 
     None if the body is not JSON, or written in no style known here: then writing the value would not give the body again.
     """
@@ -237,5 +237,5 @@ def json_style(data: bytes) -> tuple[Any, str, bool] | None:
 
 
 def write_json(value: Any, style: str = "compact", newline: bool = False) -> bytes:
-    """A JSON value as bytes."""
+    """Return a JSON value as bytes."""
     return json.dumps(value, **_STYLES[style]).encode() + (b"\n" if newline else b"")

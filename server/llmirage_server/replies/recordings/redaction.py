@@ -111,7 +111,7 @@ class Redactor:
         return _replaced(text, self._spans(text))
 
     def value(self, value: Any) -> Any:
-        """A JSON value; numbers may be keys, too. Lone surrogates, which no file can hold, become U+FFFD."""
+        """Return a JSON value; numbers may be keys, too. Lone surrogates, which no file can hold, become U+FFFD."""
         return self._redacted(value, _without_surrogates)
 
     def _redacted(self, value: Any, form: Callable[[str], str] = str) -> Any:
@@ -127,7 +127,7 @@ class Redactor:
         return value
 
     def body(self, data: bytes) -> bytes:
-        """The bytes of a body: equal where nothing was found in them."""
+        """Return the bytes of a body: equal where nothing was found in them."""
         if (found := json_style(data)) is not None:
             value, style, newline = found
             redacted = self._redacted(value)
@@ -140,7 +140,7 @@ class Redactor:
         return data if redacted == value else write_json(redacted, "compact ascii")
 
     def events(self, events: Sequence[bytes]) -> list[bytes]:
-        """The events of a stream. A key is found, too, where its characters come in several events."""
+        """Return the events of a stream. A key is found, too, where its characters come in several events."""
         parsed = [_JsonEvent.parse(event) for event in events]
         for place in _said_in_pieces([event.value for event in parsed if event is not None]).values():
             spans = self._spans("".join([owner[name] for owner, name in place]))
@@ -157,7 +157,7 @@ class Redactor:
         ]
 
     def path(self, path: str) -> str:
-        """A path with its query."""
+        """Return a path with its query."""
         path, mark, query = path.partition("?")
         pairs = [pair.partition("=") for pair in query.split("&")]
         shown = [
@@ -208,12 +208,12 @@ def _without_surrogates(text: str) -> str:
 
 
 def _least_of_cut(key: str) -> int:
-    """The characters of a key's beginning from which on it is replaced: `sk-proj-` alone is none."""
+    """Return the characters of a key's beginning from which on it is replaced: `sk-proj-` alone is none."""
     return max(SHORTEST_KEY, len(key) // 2)
 
 
 def secrets_of(headers: Iterable[tuple[str, str]], path: str) -> Iterator[str]:
-    """The keys that a request brings: in headers, in cookies, and in the query of its path."""
+    """Yield the keys that a request brings: in headers, in cookies, and in the query of its path."""
     for name, value in headers:
         if not _is_secret(name):
             continue
@@ -243,7 +243,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _written(secret: str) -> Iterator[str]:
-    """A secret as texts, JSON, URLs and base64 have it. A colon may stand before what was encoded (a password's user)."""
+    """Yield a secret as texts, JSON, URLs and base64 have it. A colon may precede the encoded part (a password's user)."""
     yield secret
     for ascii_only in (False, True):
         escaped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
@@ -253,7 +253,7 @@ def _written(secret: str) -> Iterator[str]:
 
 
 def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    """The text with REDACTED for each span; a span that began before the text (at -1) leaves nothing."""
+    """Return the text with REDACTED for each span; a span that began before the text (at -1) leaves nothing."""
     parts, last = [], 0
     for start, end in spans:
         parts.append(text[last : max(start, 0)])
@@ -264,7 +264,7 @@ def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def _clipped(spans: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of spans within [start, end), from its start; -1 as a start: it began before."""
+    """Return the parts of spans within [start, end), from its start; -1 as a start: it began before."""
     inside = [(a, b) for a, b in spans if a < end and b > start]
     return [(a - start if a >= start else -1, min(b, end) - start) for a, b in inside]
 
@@ -286,7 +286,7 @@ class _JsonEvent:
         return cls(*parts, value) if parts is not None and isinstance(value, dict) else None
 
     def written(self, redacted: Any, event: bytes) -> bytes:
-        """The event with this value: equal to `event` if nothing was redacted."""
+        """Return the event with this value: equal to `event` if nothing was redacted."""
         if redacted == json.loads(self.data):
             return event
         found = json_style(self.data)
@@ -294,7 +294,7 @@ class _JsonEvent:
 
 
 def _said_in_pieces(values: Sequence[Any]) -> dict[Any, list[tuple[dict[str, Any], str]]]:
-    """The texts that events say piece by piece: for each the pieces in order, as (object, name of its field)."""
+    """Return the texts that events say piece by piece: for each the pieces in order, as (object, name of its field)."""
     found: dict[Any, list[tuple[dict[str, Any], str]]] = {}
 
     def walk(value: Any, place: tuple[Any, ...]) -> None:

@@ -18,7 +18,7 @@ class EventSplitter:
         self.rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that end in these bytes, with the blank lines that end them."""
+        """Return the events that end in these bytes, with the blank lines that end them."""
         searched = max(0, len(self.rest) - 3)
         self.rest += data
         events = []
@@ -31,13 +31,13 @@ class EventSplitter:
 
 
 def event_parts(event: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """An event with one line of data: what stands before its data, the data, what follows. None for any other."""
+    """Return an event with one line of data: what stands before its data, the data, what follows. None for any other."""
     match = _DATA_LINE.fullmatch(event)
     return None if match is None else (match[1], match[2], match[3])
 
 
 def event_value(event: bytes) -> dict[str, Any]:
-    """The JSON object of an event; empty if its data is none."""
+    """Return the JSON object of an event; empty if its data is none."""
     parts = event_parts(event)
     try:
         value = json.loads(parts[1]) if parts is not None else None
@@ -47,7 +47,7 @@ def event_value(event: bytes) -> dict[str, Any]:
 
 
 def said(event: Mapping[str, Any]) -> str:
-    """The text that an event adds to a reply: of the answer, of thoughts, of calls."""
+    """Return the text that an event adds to a reply: of the answer, of thoughts, of calls."""
     delta = event.get("delta")
     if isinstance(delta, str):
         return delta  # Responses

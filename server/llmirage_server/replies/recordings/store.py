@@ -27,7 +27,7 @@ class RecordingWriter:
     """
 
     def __init__(self, folder: Path, matcher: Matcher | None = None) -> None:
-        """Makes the folder. matcher: says which requests are the same. Raises OSError."""
+        """Make the folder. matcher: tells if requests are the same. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._matcher = matcher or Matcher()
@@ -88,7 +88,7 @@ class RecordingLibrary:
         self._found.setdefault(self.matcher.key(recording.path, body), []).append(recording)
 
     def find(self, path: str, body: Any) -> Recording | None:
-        """The recording that answers this request, None if there is none."""
+        """Return the recording that answers this request, None if there is none."""
         key = self.matcher.key(path, body)
         there = self._found.get(key)
         if not there:
@@ -99,7 +99,7 @@ class RecordingLibrary:
         return usable[min(asked, len(usable) - 1)]
 
     def nearest(self, path: str, body: Any) -> tuple[Recording, str] | None:
-        """The recording of the same API that has most in common with a request, and where it differs first."""
+        """Return the recording of the same API that has most in common with a request, and where it differs first."""
         endpoint = endpoint_of(path)
         content = self.matcher.content(body)
         candidates = [there[0] for there in self._found.values() if endpoint_of(there[0].path) == endpoint]
@@ -110,7 +110,7 @@ class RecordingLibrary:
 
 
 def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
-    """The recordings of a folder and of those in it, by name, and what is wrong with other YAML files there."""
+    """Return the recordings of a folder and of those in it, by name, and what is wrong with other YAML files there."""
     recordings, problems = [], []
     for path in sorted(folder.rglob("*"), key=_order):
         if path.suffix not in _ENDINGS or path.name.startswith(".") or not path.is_file():

@@ -57,7 +57,7 @@ class _LeftOutError(ValueError):
 
 
 def script_of_fixtures(names: Sequence[str], read_fault: FaultReader) -> ConvertedScript:
-    """The rules of JSON files and of folders of them. Raises ConfigError for files that hold no fixtures."""
+    """Return the rules of JSON files and of folders of them. Raises ConfigError for files that hold no fixtures."""
     problems: list[str] = []
     fixtures: list[_Fixture] = []
     for path in _files(names, problems):
@@ -79,7 +79,7 @@ def _files(names: Sequence[str], problems: list[str]) -> Iterator[Path]:
 
 
 def _fixtures(path: Path) -> Iterator[_Fixture]:
-    """Raises OSError and ValueError."""
+    """Read a file's data. Raises OSError and ValueError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -131,14 +131,14 @@ def _converted(fixtures: Sequence[_Fixture], read_fault: FaultReader) -> Convert
 
 
 def _check_sequence(group: Sequence[_Fixture]) -> None:
-    """Raises _LeftOutError for a sequence whose list of replies would come in another order."""
+    """Raise _LeftOutError for a sequence whose list of replies would come in another order."""
     indexes = [fixture.match["sequenceIndex"] for fixture in group if "sequenceIndex" in fixture.match]
     if indexes != list(range(len(indexes))):
         raise _LeftOutError(f"the sequenceIndex of what has this match must count from 0 on, not {indexes}")
 
 
 def _sequences(fixtures: Sequence[_Fixture]) -> Iterator[list[_Fixture]]:
-    """The fixtures, those of one sequence together, in the place of the first. One without an index may end a sequence.
+    """Yield the fixtures, those of one sequence in the place of the first. One without an index may end a sequence.
 
     Of several with the same index the first counts.
     """
@@ -164,7 +164,7 @@ def _index(fixture: _Fixture) -> float:
 
 
 def _when(match: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
-    """The conditions. tools: names of called tools by the ids of calls."""
+    """Return the conditions. tools: names of called tools by the ids of calls."""
     when: dict[str, Any] = {}
     for name, value in match.items():
         if name == "sequenceIndex" or value == "":
@@ -197,7 +197,7 @@ def _system(value: Any) -> Any:
 
 
 def _model(value: Any) -> Any:
-    """aimock's gpt-4o fits gpt-4o-2024-08-06, too."""
+    """Return a pattern of models: aimock's gpt-4o fits gpt-4o-2024-08-06, too."""
     return {"regex": f"^{re.escape(_text(value))}($|-\\d)"}
 
 
@@ -261,7 +261,7 @@ def _fault(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calls(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tool calls, of `blocks` if there are any."""
+    """Return the tool calls, of `blocks` if there are any."""
     blocks = response.get("blocks")
     return [block for block in blocks if block.get("type") == "toolCall"] if blocks else response.get("toolCalls", [])
 

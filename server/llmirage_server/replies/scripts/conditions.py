@@ -40,7 +40,7 @@ class TextMatch:
 
     @staticmethod
     def of(kind: Kind, *texts: str) -> TextMatch:
-        """Raises ValueError for a regular expression that is none, and for an empty text."""
+        """Return a match of texts. Raises ValueError for a regular expression that is none, and for an empty text."""
         if not all(texts) and kind != "exact":
             raise ValueError("must not be empty")
         if kind == "contains":
@@ -77,7 +77,7 @@ class TextMatch:
         return True
 
     def covers(self, other: TextMatch) -> bool:
-        """Whether it is certain that every text which fits `other` fits this one."""
+        """Return if it is certain that every text which fits `other` fits this one."""
         if self == other:
             return True
         if other.kind == "exact":
@@ -129,16 +129,18 @@ class Condition(Protocol):
     """One key of `when`."""
 
     def fits(self, request: ScriptRequest, groups: Groups) -> bool:
-        """Whether a request fits; adds what regular expressions matched to `groups`."""
+        """Return if a request fits; adds what regular expressions matched to `groups`."""
         ...
 
     def covers(self, other: Any) -> bool:
-        """Whether it is certain that every request which fits `other`, of the same key, fits this one."""
+        """Return if it is certain that every request which fits `other`, of the same key, fits this one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointCondition:
+    """A condition on the endpoint of a request."""
+
     names: frozenset[str]
 
     def fits(self, request: ScriptRequest, groups: Groups) -> bool:

@@ -44,7 +44,7 @@ from llmirage_shared.yaml_lines import Entry, YamlNode, node_of, read_mapping
 
 
 def shadowed(rules: Sequence[ScriptRule]) -> Iterator[str]:
-    """A problem for each rule to which an earlier one leaves nothing."""
+    """Yield a problem for each rule to which an earlier one leaves nothing."""
     earlier = _EarlierRules()
     for rule in rules:
         first = next((candidate for candidate in earlier.candidates(rule) if candidate.covers(rule)), None)
@@ -178,7 +178,7 @@ class _LaterText(str):
 
 
 def argument_problem(call: ScriptedCall, tools: Mapping[str, Any]) -> str:
-    """What is wrong with a call, as far as it is known before a request; "" if nothing is. tools: as of `declared_tools`."""
+    """Return the problem with a call, as far as known before a request; "": none. tools: as of `declared_tools`."""
     if isinstance(call.arguments, Template):
         return ""
     if call.name not in tools:
@@ -199,7 +199,7 @@ FaultReader = Callable[[YamlNode, str, Report, str], Any]
 
 
 def read_scripts(paths: Sequence[str], read_fault: FaultReader) -> Script:
-    """The rules of files, one after the other. Raises ConfigError with `file:line: field: problem` for all problems."""
+    """Return the rules of files, in order. Raises ConfigError with `file:line: field: problem` for all problems."""
     problems: list[str] = []
     script = Script()
     for path in paths:
@@ -221,7 +221,7 @@ def read_scripts(paths: Sequence[str], read_fault: FaultReader) -> Script:
 
 
 def script_of(data: Mapping[str, Any], read_fault: FaultReader, name: str = "script") -> Script:
-    """The script in JSON data. name: what problems and rules call it. Raises ConfigError."""
+    """Return the script in JSON data. name: what problems and rules call it. Raises ConfigError."""
     reader = ScriptReader(name, read_fault)
     script = reader.script(node_of(data).entries or ())
     if problems := [*reader.problems, *shadowed(script.rules)]:

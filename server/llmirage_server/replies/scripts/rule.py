@@ -94,7 +94,7 @@ class ScriptRule:
         return groups if all(condition.fits(request, groups) for condition in self.when.values()) else None
 
     def covers(self, other: ScriptRule) -> bool:
-        """Whether it is certain that nothing is left for a later rule."""
+        """Return if it is certain that nothing is left for a later rule."""
         if self.nth != ALL:
             return False
         return all(key in other.when and condition.covers(other.when[key]) for key, condition in self.when.items())
@@ -128,7 +128,7 @@ class Script:
     vectors: Mapping[str, ScriptedVector] = field(default_factory=dict)
 
     def fitting(self, request: ScriptRequest) -> list[tuple[ScriptRule, Groups]]:
-        """The rules whose conditions a request meets: all that have `nth`, and the first of the others. Counts nothing."""
+        """Return the rules that a request meets: all that have `nth`, and the first of the others. Counts nothing."""
         fitting: list[tuple[ScriptRule, Groups]] = []
         found = False
         for rule in self.rules:
@@ -138,7 +138,7 @@ class Script:
         return fitting
 
     def match(self, request: ScriptRequest, fitting: Sequence[tuple[ScriptRule, Groups]] | None = None) -> RuleMatch | None:
-        """The first rule that replies, None if none does. Rules with `nth` count every request that fits them.
+        """Return the first rule that replies, None if none does. Rules with `nth` count every request that fits them.
 
         fitting: what `fitting` has found.
         """

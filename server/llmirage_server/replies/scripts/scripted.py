@@ -23,7 +23,7 @@ from llmirage_shared.tokens import Tokenizer
 def planned_reply(
     match: RuleMatch, request: ReplyRequest, tokenizer: Tokenizer, generated: Callable[[ReplyRequest], Reply]
 ) -> Reply:
-    """The reply of a rule to one choice of a request. Raises ScriptError.
+    """Return the reply of a rule to one choice of a request. Raises ScriptError.
 
     generated: makes the reply where the rule leaves it open.
     """
@@ -74,7 +74,7 @@ def _json_text(value: Any, scope: Scope, schema: Any) -> str:
 
 
 def _tool(call: ScriptedCall, request: ReplyRequest) -> Tool:
-    """The declared tool of that name; where the request declares none, or the arguments are a text, any will do."""
+    """Return the declared tool of that name; where the request declares none, or the arguments are a text, any will do."""
     for tool in request.tools:
         if tool.name == call.name:
             return tool
@@ -87,7 +87,7 @@ def _tool(call: ScriptedCall, request: ReplyRequest) -> Tool:
 
 
 def _arguments(call: ScriptedCall, tool: Tool, scope: Scope) -> str:
-    """Raises ScriptError for arguments that do not fit the tool's schema."""
+    """Return the arguments of a call. Raises ScriptError for arguments that do not fit the tool's schema."""
     if isinstance(call.arguments, Template):
         return call.arguments.render(scope)
     schema = tool.parameters
@@ -103,7 +103,7 @@ def _arguments(call: ScriptedCall, tool: Tool, scope: Scope) -> str:
 
 
 def _types(schema: Any, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The types that a schema names for a value, () if it does not say."""
+    """Return the types that a schema names for a value, () if it does not say."""
     for key in path:
         schema = schema if isinstance(schema, dict) else {}
         schema = schema.get("items") if key == "*" else (schema.get("properties") or {}).get(key)
@@ -112,7 +112,7 @@ def _types(schema: Any, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def as_type(text: str, types: tuple[str, ...]) -> Any:
-    """The text as a number or a boolean if only these are asked for and it is one."""
+    """Return the text as a number or a boolean if only these are asked for and it is one."""
     if "string" in types:
         return text
     readers: tuple[tuple[str, Callable[[str], Any]], ...] = (

@@ -35,7 +35,7 @@ class Scope:
     count: int
 
     def value(self, name: str) -> str:
-        """Raises ScriptError for a value that this request does not have."""
+        """Return the value of a placeholder. Raises ScriptError for a value that this request does not have."""
         head, _, path = name.partition(".")
         if head.isdecimal():
             return self.groups.numbered[int(head) - 1]
@@ -114,17 +114,17 @@ class Template:
         return "".join([f"{{{part}}}" if index % 2 else part for index, part in enumerate(self.parts)])
 
     def render(self, scope: Scope) -> str:
-        """Raises ScriptError."""
+        """Return the text with the placeholders' values. Raises ScriptError."""
         return "".join([scope.value(part) if index % 2 else part for index, part in enumerate(self.parts)])
 
 
 def literal(text: str) -> str:
-    """What a template must be written as to say this text."""
+    """Return the template that says this text."""
     return _PLACEHOLDER.sub(lambda found: "{" + found[0] + "}", text) if "{" in text else text
 
 
 def problems_of(name: str, groups: int, named: Sequence[str], results: bool) -> Iterator[str]:
-    """What is wrong with a placeholder. groups, named: of the rule's regular expressions; results: may there be any?"""
+    """Return the problem with a placeholder. groups, named: of the rule's regular expressions; results: may there be any?"""
     head = name.partition(".")[0]
     if head.isdecimal():
         if not 1 <= int(head) <= groups:

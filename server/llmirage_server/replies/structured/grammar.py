@@ -197,7 +197,7 @@ class _GrammarReader:
         return start
 
     def _definition(self, token: _Token) -> tuple[str, Sequence[str] | None, _Node]:
-        """The name that the token is, the parameters of a template, and what is defined."""
+        """Return the name that the token is, the parameters of a template, and what is defined."""
         if token.kind != "name":
             _refuse(token, f"expected the name of a rule, not {token.text!r}")
         parameters: list[str] | None = None
@@ -249,7 +249,7 @@ class _GrammarReader:
         return options[0] if len(options) == 1 else _Choice(tuple(options))
 
     def _continues(self, mark: str) -> bool:
-        """Whether the mark comes next, on this line or at the beginning of a later one."""
+        """Return if the mark comes next, on this line or at the beginning of a later one."""
         at = self._at
         while at < len(self._tokens) and self._tokens[at].kind == "line":
             spend()
@@ -336,7 +336,7 @@ class _GrammarReader:
         return tuple(found)
 
     def _expanded(self, node: _Node, given: Mapping[str, _Node]) -> _Node:
-        """The node with parameters replaced by what is given for them, and each use of a template by a rule of its own."""
+        """Return the node with parameters replaced by arguments, and each use of a template by a rule of its own."""
         spend()
         if isinstance(node, _Name):
             if not node.arguments:
@@ -372,7 +372,7 @@ class _GrammarReader:
         return token
 
     def _until(self, mark: str) -> list[_Token]:
-        """The tokens up to a mark, which is passed over."""
+        """Return the tokens up to a mark, which is passed over."""
         opening, found = self._peek(), []
         while (token := self._next()).text != mark:
             if token is _END:
@@ -487,7 +487,7 @@ class _Writer:
 
 
 def _reads_as_one(before: str, after: str) -> bool:
-    """Whether a token may go on over these two characters: both of a word, or both of a sign such as `<=`."""
+    """Return if a token may go on over these two characters: both of a word, or both of a sign such as `<=`."""
     if not before or (before + after).isspace():
         return False
     words = [character.isalnum() or character == "_" for character in (before, after)]

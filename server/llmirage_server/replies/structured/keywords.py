@@ -18,7 +18,7 @@ from llmirage_server.replies.structured.schema_check import shown
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value; an integer is a number."""
+    """Return the JSON type of a value; an integer is a number."""
     if isinstance(value, str):
         return "string"
     if isinstance(value, bool):

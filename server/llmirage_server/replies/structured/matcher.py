@@ -109,7 +109,7 @@ class Language:
     """The texts that meet demands of regular expressions."""
 
     def __init__(self, parts: Sequence[TextDemand]) -> None:
-        """Raises PatternError."""
+        """Compile the demands. Raises PatternError."""
         self._alphabet = _Alphabet()
         self._nodes: list[Sequence[Any]] = []
         self._looks: list[int] = []  # the expressions of looks behind, inner ones first
@@ -500,7 +500,7 @@ def _starts_at_start(tree: RegexNode) -> bool:
 
 
 def _lowest(mask: int) -> int:
-    """The lowest class of a mask."""
+    """Return the lowest class of a mask."""
     return (mask & -mask).bit_length() - 1
 
 
@@ -513,7 +513,7 @@ def _mixed(*numbers: int) -> int:
 
 
 def _beside(place: int, beside: frozenset[Formula]) -> Any:
-    """The alternative that a place and formulas beside it all hold."""
+    """Return the alternative that a place and formulas beside it all hold."""
     return ("and", beside | {frozenset([place])}) if beside else place
 
 

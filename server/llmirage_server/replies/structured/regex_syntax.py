@@ -1,4 +1,4 @@
-"""The syntax of regular expressions: ECMA-262 with the flag u, the dialect of JSON Schema, as a tree.
+r"""The syntax of regular expressions: ECMA-262 with the flag u, the dialect of JSON Schema, as a tree.
 
 Where ECMA-262 has an error and Python's `re` has a meaning that users of guided decoding rely on, the meaning is Python's:
 `\\A`, `\\Z`, `(?P<name>...)`, the flags i, m and s, `{,n}`, comments, `]` and braces that stand for themselves, and escaped
@@ -39,7 +39,7 @@ Bounds = tuple[int, ...]  # code points at which a set begins and ends in turn; 
 
 
 def bounds_of(ranges: Iterable[tuple[int, int]]) -> Bounds:
-    """The set of ranges of code points, their ends included."""
+    """Return the set of ranges of code points, their ends included."""
     bounds: list[int] = []
     for low, high in sorted(ranges):
         if bounds and low <= bounds[-1]:
@@ -50,20 +50,23 @@ def bounds_of(ranges: Iterable[tuple[int, int]]) -> Bounds:
 
 
 def ranges_of(bounds: Bounds) -> Iterator[tuple[int, int]]:
+    """Return the ranges of a set, their ends included."""
     return ((bounds[place], bounds[place + 1] - 1) for place in range(0, len(bounds), 2))
 
 
 def complement(bounds: Bounds) -> Bounds:
+    """Return all characters that are not in the set."""
     inner = bounds[1:] if bounds[:1] == (0,) else (0, *bounds)
     return inner[:-1] if inner[-1:] == (_LAST + 1,) else (*inner, _LAST + 1)
 
 
 def contains(bounds: Bounds, code: int) -> bool:
+    """Return if a code point is in the set."""
     return bisect_right(bounds, code) % 2 == 1
 
 
 def _of(*texts: str) -> Bounds:
-    """The set of single characters and of ranges, written as two characters."""
+    """Return the set of single characters and of ranges, written as two characters."""
     return bounds_of((ord(text[0]), ord(text[-1])) for text in texts)
 
 
@@ -86,7 +89,7 @@ def _every_character() -> str:
 
 @lru_cache(maxsize=128)
 def _property(name: str) -> Bounds | None:
-    r"""The characters of \p{name}, None if there is no such property."""
+    r"""Return the characters of \p{name}, None if there is no such property."""
     import regex  # 8 ms of start-up time
 
     try:
@@ -102,7 +105,7 @@ def _property(name: str) -> Bounds | None:
 
 @lru_cache(maxsize=1)
 def _other_cases() -> dict[int, tuple[int, ...]]:
-    """The other cases of the characters that have any."""
+    """Return the other cases of the characters that have any."""
     spend(_STEPS_OF_CASES)
     cases: dict[int, set[int]] = {}
     for code in range(0x1E944):  # beyond, no character has a case
@@ -133,10 +136,14 @@ class CharacterSet(NamedTuple):
 
 
 class Concatenation(NamedTuple):
+    """Parts one after the other."""
+
     parts: tuple[RegexNode, ...]
 
 
 class Alternation(NamedTuple):
+    """Alternatives."""
+
     options: tuple[RegexNode, ...]
 
 
@@ -149,10 +156,14 @@ class Repetition(NamedTuple):
 
 
 class Assertion(NamedTuple):
+    """An assertion about a place, such as a word boundary."""
+
     where: Where
 
 
 class LookAround(NamedTuple):
+    """A look ahead or behind."""
+
     inner: RegexNode
     behind: bool
     negative: bool
@@ -169,7 +180,7 @@ class _Flags(NamedTuple):
 
 
 def parse(pattern: str) -> RegexNode:
-    """The tree of a regular expression. Raises NoPatternError for what is none, PatternError for what is not supported."""
+    """Return the tree of a regular expression. Raises NoPatternError for no pattern, PatternError for one not supported."""
     spend(len(pattern) // 4)
     parser = _Parser(pattern)
     tree = parser.choice(_Flags(), 0)
@@ -349,7 +360,7 @@ class _Parser:
         return inner if kind is None else LookAround(inner, *kind)
 
     def _set(self, flags: _Flags) -> Bounds:
-        """The rest of [...]."""
+        """Return the rest of [...]."""
         negated = self._take("^")
         ranges: list[tuple[int, int]] = []
         while not self._take("]"):
@@ -385,7 +396,7 @@ class _Parser:
         return _in_any_case((code, code + 1)) if flags.i else (code, code + 1)
 
     def _escape(self, flags: _Flags) -> int | Bounds:
-        """The character, or the characters, of an escape, after its backslash."""
+        """Return the character, or the characters, of an escape, after its backslash."""
         if self.at >= len(self._pattern):
             self.fail("a backslash at the end")
         character = self._pattern[self.at]
@@ -416,7 +427,7 @@ class _Parser:
         return ord(character)
 
     def _code(self, written: re.Match[str]) -> int:
-        """The code point of an escape, or of a pair of surrogates."""
+        """Return the code point of an escape, or of a pair of surrogates."""
         try:
             if written[2]:
                 return 0x10000 + ((int(written[2], 16) & 0x3FF) << 10) + (int(written[3], 16) & 0x3FF)

@@ -103,7 +103,7 @@ def _check_dependencies(
 
 
 def shown(value: Any) -> str:
-    """A value as `repr` writes it, cut if it is long."""
+    """Return a value as `repr` writes it, cut if it is long."""
     spend(4)
     written: list[str] = []
     _write(value, written, _SHOWN_CHARACTERS)

@@ -279,7 +279,7 @@ def _maker(name: str) -> Maker:
 
 
 def fitted(text: str, min_length: int, max_length: int | None, rng: random.Random) -> str:
-    """The text, lengthened by whole words or cut, so that its characters are within the bounds."""
+    """Return the text, lengthened by whole words or cut, so that its characters are within the bounds."""
     spend_characters(min_length)
     length, parts = len(text), [text]
     while length < min_length:

@@ -37,7 +37,7 @@ class Validator:
     """One schema, for any number of values. Formats are asserted."""
 
     def __init__(self, schema: Any) -> None:
-        """Raises SchemaError when the schema is none."""
+        """Compile the schema. Raises SchemaError when it is none."""
         check_schema(schema)
         self.schema = schema
         self.resolver = Resolver(schema, check_schema)
