@@ -127,7 +127,7 @@ def _cluster_rule(names: str, needs: str, met: Callable[[ClusterConfig], bool], 
 
 
 def _chooses(cluster: ClusterConfig) -> bool:
-    """Whether a router has more than one instance for some request."""
+    """Return if a router has more than one instance for some request."""
     choices = Counter[tuple[str, str]]()
     for pool in cluster.all_pools:
         choices[pool.model, pool.role] += pool.instances

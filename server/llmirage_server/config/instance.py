@@ -413,7 +413,7 @@ class InstanceSettings:
 
     @property
     def drafter(self) -> SpeculativeMethod:
-        """Who drafts, said or not."""
+        """The drafter, given or not."""
         return self.speculative_method or ("mtp" if self.draft_model is None else "draft_model")
 
     @property

@@ -1,4 +1,4 @@
-"""What follows from the configuration of each pool: its deployment, its limits, its step times, its names."""
+"""Plans of the pools, from their configuration: a pool's deployment, its limits, its step times, its names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ServedPool:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What clients may call it."""
+        """Names that clients may use."""
         return self.config.served_model_name or (self.model,)
 
     @property
@@ -53,7 +53,7 @@ class ServedPool:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What runs, by names of settings: those of the catalogue, and nothing left to a default."""
+        """The running settings by name: those of the catalogue, and nothing left to a default."""
         deployment, parallel = self.deployment, self.deployment.parallel
         return {
             "model": self.model,
@@ -97,7 +97,7 @@ class ServedPool:
 
     @property
     def tiers(self) -> list[TierSpec]:
-        """Where KV goes that leaves the GPUs of an instance, the nearest first."""
+        """Tiers of KV that leaves the GPUs of an instance, the nearest first."""
         config, tiers = self.config, []
         if config.host_kv_gib:
             own = config.host_kv_gb_per_s
@@ -127,7 +127,7 @@ _DECODES = 64  # tokens of a step, of which the busiest rank's share is told
 
 
 def _acceptance_note(drafts: Speculative) -> str:
-    """How many drafts hold, and how much that decides."""
+    """Return the share of drafts that hold, and the weight of that assumption."""
     rate = drafts.acceptance_rate
     less = replace(drafts, acceptance_rate=max(rate - _LESS_ACCEPTED, 0.0))
     return (
@@ -138,7 +138,7 @@ def _acceptance_note(drafts: Speculative) -> str:
 
 
 def _experts_note(deployment: Deployment) -> str:
-    """How unevenly the experts are used, where they are spread over GPUs; "" elsewhere."""
+    """Return the unevenness of the experts' use, where they are spread over GPUs; "" elsewhere."""
     moe, parallel = deployment.model.moe, deployment.parallel
     if moe is None or parallel.ep == 1:
         return ""
@@ -152,7 +152,7 @@ def _experts_note(deployment: Deployment) -> str:
 
 
 def link_note(deployment: Deployment) -> str:
-    """How PCIe cards of one instance exchange data, which depends on board and driver; empty for other GPUs."""
+    """Return how PCIe cards of an instance exchange data, which depends on board and driver; empty for other GPUs."""
     if deployment.gpu.link != "pcie" or deployment.gpus == 1:
         return ""
     directly = deployment.gpu.peer_to_peer
@@ -275,7 +275,7 @@ def _stream(interval: int, deployment: Deployment) -> StreamInterval | None:
 
 
 def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:
-    """When the first token of a request is shown whose prefill and decode are on different instances.
+    """Return when the first token shows of a request whose prefill and decode are on different instances.
 
     vLLM's decode instance computes the last token of the prompt again; the others get the first token with the KV.
     """

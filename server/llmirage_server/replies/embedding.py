@@ -151,7 +151,7 @@ def _words(codes: Codes) -> tuple[Hashes, Hashes]:
 
 
 def _letters(codes: Codes) -> npt.NDArray[np.bool_]:
-    """Which characters belong to words: ASCII letters and digits, and all but the punctuation of the other blocks."""
+    """Characters that belong to words: ASCII letters and digits, and all but the punctuation of the other blocks."""
     found = _ascii_letters()[np.minimum(codes, np.uint32(127))]
     if codes.max() > 127:
         other = (codes >= 0xC0) & ~((codes >= 0x2000) & (codes < 0x2C00)) & ~((codes >= 0x3000) & (codes < 0x3040))

@@ -1,4 +1,4 @@
-"""How long a reply is when the model stops by itself, by the rules of docs/replies.md."""
+"""The length of a reply when the model stops by itself, by the rules of docs/replies.md."""
 
 from __future__ import annotations
 

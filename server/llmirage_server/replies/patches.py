@@ -154,7 +154,7 @@ class _Edit:
 
 @dataclass(slots=True, frozen=True)
 class _Asked:
-    """What a text asks for, in words and in quotation marks, without the path of the file.
+    """The request in a text, in words and in quotation marks, without the path of the file.
 
     pairs: old and new texts; plain: such a pair without quotation marks.
     """

@@ -43,7 +43,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """What a reader sees of the answer itself."""
+        """The visible answer itself."""
         if not self.parts:
             return "".join(self.pieces)
         return "".join([self.said(part) for part in self.parts if part.kind == "text"])
@@ -63,7 +63,7 @@ class Reply:
 
 @dataclass(slots=True, frozen=True)
 class Grammar:
-    """What a text must look like. syntax: lark (also EBNF and GBNF spellings), regex, or choice: one string of a list."""
+    """The form of a text. syntax: lark (also EBNF and GBNF spellings), regex, or choice: one string of a list."""
 
     syntax: Literal["lark", "regex", "choice"]
     definition: str = ""
@@ -102,7 +102,7 @@ class Tool:
 
     @property
     def writes_patches(self) -> bool:
-        """Whether its input is a patch: by its grammar, or by its name, apply_patch; of a function with one text."""
+        """If its input is a patch: by its grammar, or by its name, apply_patch; of a function with one text."""
         if self.grammar is not None:
             return all(mark in self.grammar.definition for mark in _PATCH_MARKS)
         if self.kind in ("custom", "client"):
@@ -121,7 +121,7 @@ class Tool:
 
 @dataclass(slots=True, frozen=True)
 class ToolChoice:
-    """Whether tools must be called, and which. names: the only ones allowed; None: all."""
+    """The choice of tools: if they must be called, and which. names: the only ones allowed; None: all."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] | None = None
@@ -133,7 +133,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}  # the `json_schema` of a reques
 
 @dataclass(slots=True, frozen=True)
 class ReplyRequest:
-    """What a reply source may know of a request.
+    """The part of a request that a reply source may know.
 
     max_tokens is a limit: the model stops by itself, unless ignore_eos is set. Without a seed, conversations that a client
     tells apart get different replies to the same words, as a model that samples would give them: else every run would find

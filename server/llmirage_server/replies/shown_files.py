@@ -65,7 +65,7 @@ _HUNKS: Mapping[str, Kind] = {
 
 @dataclass(slots=True, frozen=True)
 class FileChange:
-    """What a patch does to one file. diff: lines of V4A: `@@`, then lines that begin with a blank, + or -."""
+    """The change of one file by a patch. diff: lines of V4A: `@@`, then lines that begin with a blank, + or -."""
 
     kind: Kind
     path: str
@@ -82,7 +82,7 @@ class ShownLines:
 
 @dataclass(slots=True)
 class ShownFile:
-    """What is known of a file. pieces: in the file's order, as far as that is known. whole: there is nothing else in it."""
+    """The known part of a file. pieces: in the file's order, as far as that is known. whole: there is nothing else in it."""
 
     path: str
     pieces: list[ShownLines] = field(default_factory=list)
@@ -170,7 +170,7 @@ class ShownFiles:
 
     @property
     def paths(self) -> list[str]:
-        """Of all files, the one shown last at the end."""
+        """All files, the one shown last at the end."""
         return list(self._files)
 
     def apply(self, change: FileChange) -> None:
@@ -355,7 +355,7 @@ def _commands(arguments: Mapping[str, Any], levels: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Printed:
-    """What a command prints of a file. path: "" for its input. start: number of the first line; 0: all; None: unknown."""
+    """A part of a file that is printed. path: "" for its input. start: number of the first line; 0: all; None: unknown."""
 
     path: str = ""
     numbered: bool = False

@@ -1,4 +1,4 @@
-"""What a text says for the properties of a schema, by the rules of docs/replies.md."""
+"""Values in a text for the properties of a schema, by the rules of docs/replies.md."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def _mention(text: str, name: str) -> re.Match[str] | None:
 
 
 def _mentions(text: str, name: str) -> Iterator[re.Match[str]]:
-    """Where the text may give a value for a property of this name: the match ends where the value starts."""
+    """Yield the places where the text may give a value for a property of this name; the value starts at the match's end."""
     for match in _before_value(name).finditer(text):
         if match["sign"] or len(name) > 1:
             yield match

@@ -1,4 +1,4 @@
-"""Which tools a message asks for, by the rules of docs/replies.md: those it names, else the one that matches it best."""
+"""The tools that a message asks for, by the rules of docs/replies.md: those it names, else the one that matches it best."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _blocks(message: str) -> tuple[str, list[tuple[str, str]]]:
 
 @dataclass(slots=True, frozen=True)
 class _Mention:
-    """Where a message names a tool. spans: of the name, or of its words, in order."""
+    """The places where a message names a tool. spans: of the name, or of its words, in order."""
 
     tool: Tool
     spans: tuple[tuple[int, int], ...]
@@ -210,7 +210,7 @@ def own_name(name: str) -> str:
 
 
 def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
-    """Where the tools are named, in the order of the text; the names of those that it says not to call."""
+    """Return the places where the tools are named, in the order of the text; the names of those that it says not to call."""
     found = [mention for tool in tools for mention in _exact(tool, said)]
     taken = [span for mention in found for span in mention.spans]
     exact = {mention.tool.name for mention in found}
@@ -233,7 +233,7 @@ def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
 
 
 def _exact(tool: Tool, said: str) -> list[_Mention]:
-    """Where the name stands, first and each time that it is called again. A name of one word is matched as a word."""
+    """Return places of the name, first and each time that it is called again. A name of one word is matched as a word."""
     lower = said.lower()
     for name in (tool.name, own_name(tool.name)):
         if len(words_of(name)) > 1 and name.lower() in lower:
@@ -244,7 +244,7 @@ def _exact(tool: Tool, said: str) -> list[_Mention]:
 
 
 def _called_again(said: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those places of a name before which stands that the tool is called: and, then, use, a comma, the sign of a list."""
+    """Return places of a name before which stands that the tool is called: and, then, use, a comma, the sign of a list."""
     return [span for span in spans if _CALLED_AGAIN.search(said, max(0, span[0] - 40), span[0])]
 
 

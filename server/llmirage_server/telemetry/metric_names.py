@@ -194,7 +194,7 @@ _RETRACTIONS = (*range(11), 15, 20, 25, 30, 40, 50, 75, 100)
 
 
 def _by_source(at: Standing) -> Value:
-    """Where caches have several tiers, it is not known which of them a prompt's tokens came from."""
+    """Return cached tokens by source; with several tiers, the source of a prompt's tokens is not known."""
     tiers = any(state.tiers for state in at.states)
     return {"total" if tiers else "device": at.ended["cached_tokens"]}
 

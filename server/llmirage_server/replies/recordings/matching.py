@@ -1,4 +1,4 @@
-"""Which requests are the same: by what they say, not by what differs each time it is said.
+"""Equality of requests: by their content, not by what differs each time it is sent.
 
 Of a request's body, the fields in CONTENT_FIELDS count. In them these do not count: ids, fields that are null, marks for
 caching, the names of calls (only which result belongs to which call), and, in system prompts and in text inside XML-like
@@ -139,7 +139,7 @@ def _only_text(part: Any) -> str | None:
 
 
 def first_difference(a: Any, b: Any, place: str = "") -> str | None:
-    """Where two contents first differ: "messages[1].content"; None if they are equal."""
+    """Return the place where two contents first differ: "messages[1].content"; None if they are equal."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in [*a, *(name for name in b if name not in a)]:
             here = f"{place}.{name}" if place else str(name)
@@ -157,7 +157,7 @@ def first_difference(a: Any, b: Any, place: str = "") -> str | None:
 
 
 def likeness(a: Any, b: Any) -> int:
-    """How much two contents have in common: the number of equal leaves at equal places."""
+    """Return the likeness of two contents: the number of equal leaves at equal places."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return sum(likeness(a[name], b[name]) for name in a if name in b)
     if isinstance(a, list) and isinstance(b, list):

@@ -180,7 +180,7 @@ class Redactor:
         return self._redacted(value, form)
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand, in order, not overlapping."""
+        """Return the spans of secrets, in order, not overlapping."""
         found = [] if self._known is None else [match.span() for match in self._known.finditer(text)]
         for hints, pattern in _FORMS:
             if any(hint in text for hint in hints):
@@ -196,7 +196,7 @@ class Redactor:
         return merged
 
     def _cut_key(self, text: str) -> int:
-        """How many characters at the end of a text begin a known key: a stream may break off within one."""
+        """Return the number of characters at the end of a text that begin a known key: a stream may break off within one."""
         for length in range(min(self._longest_beginning, len(text)), SHORTEST_KEY - 1, -1):
             if text[-length:] in self._beginnings:
                 return length

@@ -52,7 +52,7 @@ class RecordingWriter:
         return path
 
     def _remove_repeats(self, name: str) -> None:
-        """Of an earlier run: they would be replayed after the new recording."""
+        """Remove those of an earlier run: they would be replayed after the new recording."""
         for path in self.folder.glob(f"{name}-*.yaml"):
             if _NUMBERED.fullmatch(path.stem):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""What a rule asks of a request before it replies."""
+"""Conditions of a rule on the requests that it replies to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["contains", "exact", "regex", "glob"]
 
 @dataclass(slots=True)
 class Groups:
-    """What the groups of a rule's regular expressions matched, in the order of the rule's conditions."""
+    """Matches of the groups of a rule's regular expressions, in the order of the rule's conditions."""
 
     numbered: list[str] = field(default_factory=list)
     named: dict[str, str] = field(default_factory=dict)

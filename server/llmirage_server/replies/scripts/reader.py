@@ -128,7 +128,7 @@ _WORDS = {
 
 
 def _groups(rule: ScriptRule) -> tuple[int, list[str]]:
-    """How many groups the rule's regular expressions have, and the names of some."""
+    """Return the number of groups of the rule's regular expressions, and the names of some."""
     matches = []
     for condition in rule.when.values():
         if isinstance(condition, TextCondition):

@@ -47,7 +47,7 @@ class ScriptedCall:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """What a rule says. Without text, calls, JSON, reasoning, refusal, tokens and choices the reply is a generated one.
+    """The reply of a rule. Without text, calls, JSON, reasoning, refusal, tokens and choices the reply is a generated one.
 
     tokens: so many tokens of prose. choices: one for each choice of the request, again from the first if there are more.
     usage: fields that replace what was counted. delay_s: seconds of the cluster's time before the request gets to it.
@@ -68,7 +68,7 @@ class ScriptedReply:
 
     @property
     def says_something(self) -> bool:
-        """Whether anything of the reply itself is scripted."""
+        """If anything of the reply itself is scripted."""
         texts = (self.text, self.reasoning, self.refusal)
         return bool(self.calls or self.tokens or self.choices) or self.json is not NO_JSON or texts != (None, None, None)
 

@@ -28,7 +28,7 @@ class ScriptError(ValueError):
 
 @dataclass(slots=True)
 class Scope:
-    """Where the placeholders of one reply get their values."""
+    """The values of the placeholders of one reply."""
 
     request: ScriptRequest
     groups: Groups
@@ -107,7 +107,7 @@ class Template:
 
     @property
     def bare(self) -> bool:
-        """Whether it is one placeholder and nothing else."""
+        """If it is one placeholder and nothing else."""
         return len(self.parts) == 3 and not self.parts[0] and not self.parts[2]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How much work the planning of a reply may be.
+"""A budget of work for the planning of a reply.
 
 A schema, a regular expression or a grammar of a few bytes can ask for more work than any server has time for. Everything
 in this folder that such a definition can repeat counts its steps with `spend`; a step takes some microseconds. Planning is

@@ -1,4 +1,4 @@
-"""What a value must obey to obey schemas: facts, found by a tableau.
+"""The facts that a value must obey to obey schemas, found by a tableau.
 
 What applies schemas to the same value (`$ref`, `allOf`, `anyOf`, `not`, ...) is followed until only keywords of single types
 are left, with one way taken wherever schemas leave a choice. A negation is such a choice: one keyword is violated.
@@ -66,7 +66,7 @@ class _OpenChoice(NamedTuple):
 
 
 class Facts:
-    """What a value must obey: facts, choices that are open, and which facts a schema applies."""
+    """The demands on a value: facts, choices that are open, and which facts a schema applies."""
 
     __slots__ = ("applied", "are_sure", "choices", "facts", "keywords", "known", "types")
 

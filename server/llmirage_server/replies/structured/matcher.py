@@ -64,7 +64,7 @@ class TextDemand(NamedTuple):
 
 
 class TextState(NamedTuple):
-    """Where a text may be. alternatives: a formula, or while a text is sought, what must all hold of its rest."""
+    """The possible places of a text. alternatives: a formula, or while a text is sought, what must all hold of its rest."""
 
     alternatives: Formula
     before: int
@@ -72,7 +72,7 @@ class TextState(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """What characters of some classes (a mask) lead to. held: bits of what holds before them."""
+    """The places that characters of some classes (a mask) lead to. held: bits of what holds before them."""
 
     classes: int
     held: int
