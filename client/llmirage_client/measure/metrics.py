@@ -15,10 +15,9 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats, Ints, ratio
+from llmirage_client.measure.breakdowns import Level, RequestGroup, cached_pct, grouped, levels
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
 from llmirage_client.measure.columns import Columns, columns_of, filled
-from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
-from llmirage_client.measure.over_time import Level, levels
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import (
     all_request_columns,

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
+from llmirage_client.measure.breakdowns import RequestGroup
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute
 from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE

@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llmirage_client.measure.breakdowns import Level, RequestGroup
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, columns_of
-from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics, Slice, compute, time_slices
-from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole

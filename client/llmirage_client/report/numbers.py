@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmirage_client.measure.groups import RequestGroup
+from llmirage_client.measure.breakdowns import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 

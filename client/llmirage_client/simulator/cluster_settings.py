@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from llmirage_client.simulator.cluster_flags import BLOCKS, NOT_HERE, SHAPE_SETTINGS, ClusterFile
-from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, InstanceSettings, canonical_name, did_you_mean, effect
+from llmirage_server.config import (
+    ALIASES,
+    SETTINGS,
+    ClusterConfig,
+    InstanceSettings,
+    canonical_name,
+    did_you_mean,
+    ineffective,
+)
 from llmirage_server.config.file import (
     alone,
     cluster_path,
@@ -37,17 +45,17 @@ def setting_names() -> list[str]:
 
 def check_effect(configs: Iterable[InstanceSettings]) -> None:
     """As that of the server, for clusters without one."""
-    effect.check_effect(configs, simulated=True)
+    ineffective.check_effect(configs, simulated=True)
 
 
 def effect_notes(configs: Iterable[InstanceSettings]) -> list[str]:
     """As that of the server, for clusters without one."""
-    return effect.effect_notes(configs, simulated=True)
+    return ineffective.effect_notes(configs, simulated=True)
 
 
 def without_effect(configs: Iterable[InstanceSettings], harmless: bool = False) -> dict[str, str]:
     """As that of the server, for clusters without one."""
-    return effect.without_effect(configs, True, harmless)
+    return ineffective.without_effect(configs, True, harmless)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.measure.arrays import Bools
+from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
-from llmirage_client.measure.over_time import mean_in_flight
 from llmirage_client.measure.slo import Objective, Verdict, judge
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
 from llmirage_client.simulate.simulation import simulate

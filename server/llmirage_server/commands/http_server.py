@@ -31,8 +31,8 @@ from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.config.effect import effect_notes
 from llmirage_server.config.file import make_config
+from llmirage_server.config.ineffective import effect_notes
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
 

@@ -12,7 +12,7 @@ import click
 
 from llmirage_server.commands.step import StepSettings
 from llmirage_server.config import InstanceSettings
-from llmirage_server.config.effect import check_effect, effect_notes
+from llmirage_server.config.ineffective import check_effect, effect_notes
 from llmirage_server.config.planning import link_note
 from llmirage_server.perf.bands import SHARES, Quantity, band_of
 from llmirage_server.perf.deployment import Deployment

@@ -20,7 +20,7 @@ from llmirage_server.config import (
     did_you_mean,
 )
 from llmirage_server.config.cluster import BLOCKS
-from llmirage_server.config.effect import check_effect
+from llmirage_server.config.ineffective import check_effect
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError

@@ -8,8 +8,8 @@ from column_records import NAN, record
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmirage_client.measure.breakdowns import summaries
 from llmirage_client.measure.columns import columns_of, filled
-from llmirage_client.measure.groups import summaries
 from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, chunk_gaps_of, request_columns, request_metrics

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, PoolConfig
-from llmirage_server.config.effect import CLUSTER_RULES, RULES, SIMULATED_RULES, effect_notes, without_effect
 from llmirage_server.config.file import make_config, read_cluster_file
+from llmirage_server.config.ineffective import CLUSTER_RULES, RULES, SIMULATED_RULES, effect_notes, without_effect
 
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3", "gpu": "h200_sxm", "weights": "auto"}
 RANKS = DEEPSEEK | {"data_parallel_size": 8, "expert_parallel_size": 8}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.config.effect import without_effect
 from llmirage_server.config.engine_args import EngineArgs, read_engine_args
+from llmirage_server.config.ineffective import without_effect
 from llmirage_server.config.instance import InstanceSettings
 from llmirage_server.config.planning import plan
 from llmirage_shared.settings import settings_of

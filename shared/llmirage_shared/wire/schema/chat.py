@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.sampling import Sampling
-from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
-from llmirage_shared.wire.schema.extensions import CHAT_EXTENSIONS
+from llmirage_shared.wire.schema.base import CHAT_EXTENSIONS, Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.tools import ChatTool, FunctionDefinition, ResponseFormat, ToolChoice, ToolReference
 
 INT64_MAX = 2**63 - 1

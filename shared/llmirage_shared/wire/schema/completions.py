@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from llmirage_shared.wire.schema.base import Integer
+from llmirage_shared.wire.schema.base import COMPLETIONS_EXTENSIONS, Integer
 from llmirage_shared.wire.schema.chat import SamplingFields
-from llmirage_shared.wire.schema.extensions import COMPLETIONS_EXTENSIONS
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TOKEN_ID: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel
-from llmirage_shared.wire.schema.extensions import MESSAGES_EXTENSIONS
+from llmirage_shared.wire.schema.base import MESSAGES_EXTENSIONS, Integer, Number, WireModel
 from llmirage_shared.wire.schema.tools import ToolName
 
 
