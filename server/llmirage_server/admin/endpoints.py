@@ -45,6 +45,7 @@ def endpoints(
         HttpEndpoint("/openapi.json", get(openapi.document), "probe"),
         HttpEndpoint("/docs", get(openapi.page), "probe"),
         own("journal", methods(GET=shown.list, DELETE=shown.clear)),
+        own("journal/{id}", get(shown.show)),
         own("faults", methods(GET=injected.list, POST=injected.add, DELETE=injected.clear)),
         own("pacing", get(PacingHandler(service).show)),
         own("faults/{id}", {"DELETE": injected.remove}),

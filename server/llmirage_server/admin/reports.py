@@ -15,9 +15,11 @@ from llmirage_shared.log_histogram import LogHistogram
 from llmirage_shared.settings import did_you_mean
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
 
 _LIMIT = 100
 _PARAMETERS = ("since", "limit", *FILTERS)
+_LARGE_BYTES = 65_536
 _VERDICT_PARAMETERS = ("since", "unused_s")
 _MOST_UNUSED_S = 86_400.0
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -42,6 +44,18 @@ class JournalHandler:
         entries = journal.found(wanted, since, _LIMIT if limit is None else limit)
         exchange.is_large = len(entries) > _LIMIT
         return await exchange.large_json({"entries": [entry.shown() for entry in entries], "last": journal.last})
+
+    async def show(self, exchange: HttpExchange) -> Response:
+        """One entry with the whole request, the whole reply and a curl command that repeats the request."""
+        given = exchange.path_id()
+        entry = self._journal.numbered(int(given)) if given.isascii() and given.isdigit() and len(given) < 19 else None
+        if entry is None:
+            raise ApiError(
+                f"The journal has no request {errors.shorten(given, 40)} (any more).", status=404, code="not_found"
+            )
+        exchange.is_large = entry.held_bytes > _LARGE_BYTES
+        url = str(exchange.request.base_url).rstrip("/")
+        return await exchange.large_json(await exchange.apart(lambda: entry.shown_whole(url)))
 
     async def clear(self, exchange: HttpExchange) -> Response:
         """Forget all entries; numbers go on, so that `since` stays good."""

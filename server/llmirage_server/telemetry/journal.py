@@ -1,14 +1,18 @@
 """The journal: what the last requests asked, what they got, and how they ended. GET /llmirage/journal shows it.
 
 An entry is made when a request arrives and filled in when its generation is planned and when it ends; nothing is done for
-a token. Every text is cut, and where the entries of responses that have ended take too much together, the oldest go.
+a token. Every text is cut, and where the entries of responses that have ended take too much together, the oldest go;
+whole bodies and replies have a limit of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import math
 import re
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +36,10 @@ first. failed: the server ended the stream with an error. cut: a fault ended it.
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 REDACTED = "[redacted]"
+_FALLBACK = "fallback:"
+_OF_CONNECTION = re.compile(r"accept.*|connection|content-(length|encoding)|host|transfer-encoding|user-agent|cookie")
+_TOKEN_BYTES = 80  # of a token's id and text
+MOST_HELD_BYTES = 32 * 2**20  # bodies and replies of ended requests; the oldest are dropped
 _SECRET = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature")
 _OF_CALLER = (b"authorization", b"x-api-key", b"api-key", b"user-agent")
 _NO_SECRET = frozenset(("idempotency-key",))  # what tells a retry from a new request
@@ -52,13 +60,14 @@ class JournalEntry:
     advice: the headers of a refusal. continues: the numbers of requests whose reply was cut and whose text stands in this
     one as if it were the whole reply. connection: None in process.
 
-    body: of a request to a journal that `keeps_bodies`, empty until it has come; else None.
+    body: empty until it has come; None where the journal has no room for it. said: the plan of the first choice, and the
+    number of its tokens that were generated; None without one, or without room.
     """
 
     __slots__ = (
         "_headers", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client", "connection", "continues",
         "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
-        "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "served", "status", "stream", "system",
+        "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "said", "served", "status", "stream", "system",
         "ttft_ms", "user",
     )  # fmt: skip
 
@@ -83,7 +92,8 @@ class JournalEntry:
         self.elapsed_s: float | None = None
         self.arrived_s = 0.0
         self.digest = 0
-        self.body: bytes | None = None
+        self.body: bytes | None = b""
+        self.said: tuple[Reply, int] | None = None
         self.advice: RawHeaders = ()
         self.continues: tuple[int, ...] = ()
         self.connection: ClientConnection | None = None
@@ -102,10 +112,14 @@ class JournalEntry:
         return (self.client[0] if self.client else "", *[given.get(name, b"") for name in _OF_CALLER])
 
     def kept(self, body: bytes) -> bytes:
-        """Set the body, which the entry keeps if its journal wants bodies."""
-        if self.body is not None:
-            self.body = body
+        """Keep the body, and return it."""
+        self.body = body
         return body
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of body and reply, about."""
+        return len(self.body or b"") + (0 if self.said is None else _TOKEN_BYTES * self.said[1])
 
     def header(self, name: bytes) -> bytes | None:
         """Return a header as it was sent. name: in lower case."""
@@ -135,6 +149,7 @@ class JournalEntry:
             self.cached_tokens += request.cached_tokens
         self.output_tokens = sum([request.produced for request in requests])
         produced = first.produced
+        self.said = reply, produced
         if not math.isnan(first.first_token_s):
             self.ttft_ms = round(1000 * (first.first_token_s - first.arrival_s), 6)
         if produced >= first.output_tokens:
@@ -176,15 +191,60 @@ class JournalEntry:
             "duration_s": self.duration_s,
             "elapsed_s": self.elapsed_s,
             "rule": self.rule or None,
+            "source": self.source,
             "fault": self.fault or None,
         }
+
+    @property
+    def source(self) -> str | None:
+        """What made the reply; None where there is none."""
+        if self.rule and not self.rule.startswith(_FALLBACK):
+            return f"script rule {self.rule}" if self.output_tokens else self.rule
+        return None if not self.output_tokens else "tool rule" if self.calls else "generated text"
+
+    def shown_whole(self, base_url: str) -> dict[str, Any]:
+        """Return the entry with the whole request and reply, as JSON data. base_url: of the server, for the curl command.
+
+        request: the JSON of the body, or its text; None where it is not kept. parts: of the first choice, uncut.
+        """
+        body = None if self.body is None else self.body.decode("utf-8", "replace")
+        request: Any = body
+        if body is not None:
+            with contextlib.suppress(ValueError, RecursionError):
+                request = json.loads(body)
+        parts = None
+        if self.said is not None:
+            reply, produced = self.said
+            parts = [
+                {
+                    "kind": part.kind,
+                    "name": part.name or None,
+                    "text": "".join(reply.pieces[part.start : min(part.end, produced)]),
+                }
+                for part in reply.all_parts
+                if part.start < produced and self.output_tokens
+            ] or None
+        return {**self.shown(), "request": request, "parts": parts, "curl": self._curl(base_url, body)}
+
+    def _curl(self, base_url: str, body: str | None) -> str | None:
+        """Return the request as a command, keys as $API_KEY; None where the body is not kept, or cannot be sent so."""
+        if body is None or self.method == "WS":
+            return None
+        words = ["curl", *(["-X", self.method] if self.method not in ("GET", "POST") else []), base_url + self.path]
+        command = " ".join(map(shlex.quote, words))
+        for name, value in self.headers.items():
+            if _OF_CONNECTION.fullmatch(name):
+                continue
+            secret = {"authorization": "Bearer $API_KEY"}.get(name, "$API_KEY")
+            command += f' -H "{name}: {secret}"' if value == REDACTED else f" -H {shlex.quote(f'{name}: {value}')}"
+        return command + (f" --data-raw {shlex.quote(body)}" if body else "")
 
 
 class Journal:
     """The last entries, oldest first, running requests among them.
 
     observers: called with each entry when its response has ended. last: the number of the newest entry there ever was.
-    cleared: the newest that `clear` has dropped. keeps_bodies: whole, which only a server in a test does.
+    cleared: the newest that `clear` has dropped. keeps_bodies: all of them, which only a server in a test does.
     """
 
     def __init__(self, most: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
@@ -196,6 +256,8 @@ class Journal:
         self.observers: list[Callable[[JournalEntry], None]] = []
         self.keeps_bodies = False
         self._numbers = itertools.count(1)
+        self._held: dict[int, tuple[JournalEntry, int]] = {}  # with a body or a reply, by number, oldest first
+        self._held_bytes = 0
         self.last = self.cleared = 0
 
     def begin(self, entry: JournalEntry) -> None:
@@ -203,8 +265,6 @@ class Journal:
         self.entries.append(entry)
         if len(self.entries) > self._most:
             self._drop_oldest()
-        if self.keeps_bodies:
-            entry.body = b""
 
     def end(self, entry: JournalEntry, status: int | None, outcome: Outcome, elapsed_s: float) -> None:
         """Note how a response ended. status None: none was sent."""
@@ -217,11 +277,33 @@ class Journal:
             self._bytes += size
             while self._bytes > self._most_bytes and self.entries[0] is not entry:
                 self._drop_oldest()
+            self._hold(entry)
         for observer in self.observers:
             observer(entry)
 
+    def _hold(self, entry: JournalEntry) -> None:
+        """Keep the body and the reply of an entry that has ended, and drop those of the oldest where there is no room."""
+        if self.keeps_bodies:
+            return
+        self._held_bytes -= self._held.pop(entry.number, (entry, 0))[1]
+        if (held := entry.held_bytes) > MOST_HELD_BYTES // 4:  # it would cost many others theirs
+            entry.body = entry.said = None
+        elif held:
+            self._held[entry.number] = entry, held
+            self._held_bytes += held
+        while self._held_bytes > MOST_HELD_BYTES:
+            oldest, held = self._held.pop(next(iter(self._held)))
+            self._held_bytes -= held
+            oldest.body = oldest.said = None
+
+    def numbered(self, number: int) -> JournalEntry | None:
+        """Return the entry of that number, None if it is not there any more."""
+        return next((entry for entry in self.entries if entry.number == number), None)
+
     def clear(self) -> None:
         """Forget all entries; numbers go on."""
+        self._held.clear()
+        self._held_bytes = 0
         self.cleared = self.last
         self.entries.clear()
         self._sizes.clear()
@@ -229,10 +311,13 @@ class Journal:
 
     def bytes_kept(self) -> int:
         """Return what the entries take whose responses have ended."""
-        return self._bytes
+        return self._bytes + self._held_bytes
 
     def _drop_oldest(self) -> None:
-        self._bytes -= self._sizes.pop(self.entries.popleft().number, 0)
+        number = self.entries.popleft().number
+        self._bytes -= self._sizes.pop(number, 0)
+        if number in self._held:
+            self._held_bytes -= self._held.pop(number)[1]
 
     def found(self, wanted: Mapping[str, str], since: int | None, limit: int) -> list[JournalEntry]:
         """Entries whose fields have these values: the first `limit` after number `since`, or the last `limit`; oldest first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.telemetry import journal
 from llmirage_shared import virtual_time
 from llmirage_shared.wire import errors
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello there"}]
 PATH = "/llmirage/journal"
+TOOL = {"type": "function", "function": {"name": "get_order", "parameters": {"type": "object", "properties": {}}}}
 
 
 def last(api: Any, **query: Any) -> dict[str, Any]:
@@ -191,3 +194,59 @@ def test_a_running_request_is_shown() -> None:
 
     entry = virtual_time.run(run())
     assert (entry["outcome"], entry["status"], entry["user"]) == ("running", None, "Hello")
+
+
+def whole(api: Any, number: int | str) -> Any:
+    return api.request("GET", f"{PATH}/{number}")
+
+
+def test_an_entry_has_the_whole_request_and_reply_and_a_command_that_repeats_it(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    long = "Tell me about it's rain. " * 400
+    body = {"model": MODEL, "messages": [{"role": "user", "content": long}], "temperature": 0.5, "max_tokens": 900}
+    body |= {"tools": [TOOL], "response_format": {"type": "text"}, "tool_choice": "none", "ignore_eos": True}
+    headers = {"authorization": "Bearer sk-secret", "x-tenant": "a b"}
+    reply = api.request("POST", "/v1/chat/completions", json=body, headers=headers).json()
+    entry = whole(api, last(api)["number"]).json()
+    assert entry["request"] == body
+    assert entry["user"] != long  # which is cut in lists
+    assert [part["text"] for part in entry["parts"]] == [reply["choices"][0]["message"]["content"]]
+    assert entry["source"] == "generated text"
+    assert entry["headers"]["authorization"] == "[redacted]"
+    assert "sk-secret" not in json.dumps(entry)
+    words = shlex.split(entry["curl"])
+    assert words[0] == "curl"
+    assert words[1].endswith("/v1/chat/completions")
+    assert "authorization: Bearer $API_KEY" in words
+    assert "x-tenant: a b" in words
+    assert json.loads(words[words.index("--data-raw") + 1]) == body
+
+
+def test_calls_and_embedding_inputs_are_in_it(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    api.chat(messages=MESSAGES, tools=[TOOL], tool_choice="required")
+    entry = whole(api, last(api)["number"]).json()
+    assert [(part["kind"], part["name"]) for part in entry["parts"]] == [("function_call", "get_order")]
+    assert entry["source"] == "tool rule"
+    api.post("/v1/embeddings", {"model": "bge-m3", "input": ["one", "two"]})
+    entry = whole(api, last(api)["number"]).json()
+    assert entry["request"]["input"] == ["one", "two"]
+    assert entry["user"] == "one"
+    assert (entry["parts"], entry["source"]) == (None, None)
+
+
+@pytest.mark.parametrize("number", ["0", "99", "x", "9" * 30, "-1"])
+def test_an_entry_that_is_not_there_is_a_404(make_api: Callable[..., Any], number: str) -> None:
+    assert whole(make_api(), number).status_code == 404
+
+
+def test_bodies_and_replies_have_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch, make_api: Callable[..., Any]) -> None:
+    monkeypatch.setattr(journal, "MOST_HELD_BYTES", 8_000)
+    api = make_api()
+    for size in (1_500, 1_500, 1_500, 1_500, 1_500, 3_000):
+        api.chat(messages=[{"role": "user", "content": "x" * size}], max_tokens=1)
+    entries = api.request("GET", PATH).json()["entries"]
+    shown = [whole(api, entry["number"]).json() for entry in entries]
+    assert [entry["request"] is None for entry in shown] == [True, False, False, False, False, True]
+    assert (shown[0]["curl"], shown[0]["parts"]) == (None, None)
+    assert shown[0]["user"]  # the list keeps its texts

@@ -221,6 +221,7 @@
       if (body.children[place] !== row) { body.insertBefore(row, body.children[place] || null); }
     });
     rows.forEach(function (row) { row.remove(); });
+    filter();
     $("none").hidden = numbers.length > 0;
   }
 
@@ -233,6 +234,7 @@
     texts.push(["model", entry.model], ["finish reason", entry.finish_reason], ["client", entry.client]);
     texts.forEach(function (pair) { if (pair[1]) { list.append(make("dt", {}, pair[0]), make("dd", {}, pair[1])); } });
     details.append(list);
+    details.addEventListener("toggle", function () { if (details.open && !details.whole) { showWhole(details, entry); } });
     var bad = entry.status >= 400 || entry.outcome === "failed" || entry.outcome === "cut";
     var told = entry.outcome === "complete" ? String(entry.status) : entry.outcome.replace("_", " ");
     var path = entry.path.replace(/^\/v1/, "");
@@ -244,10 +246,36 @@
       cell("took", seconds(entry.duration_s)), causes(entry));
   }
 
+  // The whole request and reply, asked for with a click.
+  function showWhole(details, entry) {
+    details.whole = make("dl", {});
+    details.append(details.whole);
+    call("GET", "/llmirage/journal/" + entry.number).then(function (r) { return r.json(); }).then(function (told) {
+      var texts = [["request", told.request === null ? "no longer kept" : JSON.stringify(told.request, null, 2)],
+        ["headers", JSON.stringify(told.headers, null, 2)],
+        ["whole reply", (told.parts || []).map(function (part) { return (part.name ? part.name + ": " : "") + part.text; }).join("\n")],
+        ["as curl", told.curl]];
+      texts.forEach(function (pair) { if (pair[1]) { details.whole.append(make("dt", {}, pair[0]), make("dd", {}, pair[1])); } });
+    }).catch(function (error) { details.whole.append(make("dt", {}, "request"), make("dd", {}, error.message)); });
+  }
+
+  function wanted(entry) {
+    var text = $("by-text").value.toLowerCase(), state = $("by-status").value.trim();
+    var said = [entry.user, entry.system, entry.reply, entry.error, entry.model, entry.rule, entry.fault];
+    entry.calls.forEach(function (one) { said.push(one.name, one.arguments); });
+    return entry.path.includes($("by-path").value.trim()) && (!state || [String(entry.status), entry.outcome].some(function (one) {
+      return one.startsWith(state);
+    })) && said.some(function (one) { return (one || "").toLowerCase().includes(text); });
+  }
+  function filter() {
+    Array.from($("requests").children).forEach(function (row) { row.hidden = !wanted(requests.get(Number(row.dataset.number))); });
+  }
+
   function causes(entry) {
     var told = make("td", { class: "left" });
-    if (entry.rule) { told.append(make("span", { title: entry.rule }, entry.rule.split("/").pop())); }
-    if (entry.rule && entry.fault) { told.append(", "); }
+    var source = entry.source || entry.rule;
+    if (source) { told.append(make("span", { title: entry.rule || source }, source.replace(/^(script rule ).*\//, "$1"))); }
+    if (source && entry.fault) { told.append(", "); }
     if (entry.fault) { told.append(make("span", { class: "warn", title: "fault" }, entry.fault)); }
     return told;
   }
@@ -309,5 +337,6 @@
     try { fault = JSON.parse($("fault-json").value); } catch (error) { say("The parameters are not JSON: " + error.message); return; }
     act(call("POST", "/llmirage/faults", fault), "The fault is added.");
   });
+  $("filters").addEventListener("input", filter);
   watch();
 })();

@@ -78,7 +78,8 @@ class LiveCluster:
             if pool.assumptions:
                 words[f"assumed for {pool.config.name}" if several else "assumed"] = "; ".join(pool.assumptions.values())
         words["router"] = self._config.router
-        words["replies"] = self._config.replies
+        script = "a rule of the script that fits, else " if self._config.script else ""
+        words["replies"] = f"{script}tool rules, else {self._config.replies}" if not self._config.replay else "recordings"
         return {"models": list(dict.fromkeys(name for pool in self._pools for name in pool.names)), "facts": words}
 
     def now(self, at_s: float) -> dict[str, Any]:
