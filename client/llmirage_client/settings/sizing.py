@@ -131,7 +131,7 @@ class SizingSettings:
         False, "Tell all that is left out, with the arithmetic of the memory that does not suffice.", flag=True
     )
     max_time: float | None = again(
-        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT, flag=True
+        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )
 
 
