@@ -21,6 +21,9 @@ class JsonEndpoint(ThreadingHTTPServer):
     def url(self) -> str:
         return f"127.0.0.1:{self.server_address[1]}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing where a client leaves before its answer."""
+
     @contextmanager
     def started(self) -> Iterator[Self]:
         with self:

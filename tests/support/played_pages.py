@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,15 @@ class Machine:
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
     def _serve(self, config: ClusterConfig, listening: http_server.Listening, tls: tuple[str, str] | None) -> int:
-        print(banner(create_app(config), f"http://{listening.host}:{listening.port}", machine_cost()))
+        with closing(create_app(config)) as app:
+            print(banner(app, f"http://{listening.host}:{listening.port}", machine_cost()))
         self._config = config
         return 0
 
     def _run(self, main: Any) -> Any:
         self._app = create_app(replace(self._config, accept_models="any"))  # the pages' endpoints serve what they name
-        return run(main())
+        with closing(self._app):
+            return run(main())
 
     def _target(self, *arguments: Any, **named: Any) -> HttpTarget:
         if self._app is None:  # a Python program asks the server that it has started itself
@@ -74,8 +77,9 @@ class Machine:
 
         def handle_request(_: Any, request: Any) -> Any:
             async def ask() -> Any:
-                response = await MemoryTransport(create_app(self._config)).handle_async_request(request)
-                return library.Response(response.status_code, headers=response.headers, content=await response.aread())
+                with closing(create_app(self._config)) as app:
+                    response = await MemoryTransport(app).handle_async_request(request)
+                    return library.Response(response.status_code, headers=response.headers, content=await response.aread())
 
             return run(ask())
 

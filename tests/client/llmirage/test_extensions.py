@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,19 @@ print(json.dumps({"texts": texts, "columns": list(result._columns()), "passed": 
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the page's files."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the page's files; metrics that a test loads are gone after it."""
+    before = dict(catalogue.PER_REQUEST)
     give_files(tmp_path, PAGE)
     (tmp_path / "my_routers.py").write_text(ROUTERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(catalogue, "PER_REQUEST", catalogue.PER_REQUEST)
     for name in ("my_llmirage", "my_routers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(catalogue.PER_REQUEST, "prefill_us_per_token", catalogue.PER_REQUEST["error_isl"])
-    monkeypatch.delitem(catalogue.PER_REQUEST, "prefill_us_per_token")
-    return tmp_path
+    yield tmp_path
+    for tag in [*catalogue.PER_REQUEST]:
+        if tag not in before:
+            del catalogue.PER_REQUEST[tag]
 
 
 @pytest.mark.usefixtures("folder")
@@ -115,7 +117,6 @@ def test_a_metric_is_in_files_and_frames(folder: Path) -> None:
 def test_a_metric_that_fails_is_left_out_and_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "my_bad.py").write_text("import llmirage\nBAD = llmirage.Metric('bad', 'Bad', 's', lambda r: r['nothing'])\n")
     result = llmirage.simulate("bundled:dag-example", set={"metric": ["my_bad:BAD"]})
-    catalogue.PER_REQUEST.pop("bad")
     assert "bad" not in result._columns()
     assert "Metric bad was left out: KeyError: 'nothing'" in caplog.text
 

@@ -148,7 +148,7 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
             "--model Qwen3-8C --gpu h100 --decode 1@1",
             "llmirage step: model: unknown model 'Qwen3-8C'; did you mean Qwen/Qwen3-8B",
         ),
-        ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "GiB per GPU; it needs tp 2"),
+        ("--model Llama-3.1-70B --gpu h100 --decode 1@1", "; it needs tp 2"),
         ("--model Qwen3-30B-A3B --gpu h100 --moe-backend trtllm --decode 1@1", "moe_backend trtllm: measured beside"),
         (
             "--model Qwen3-8B --gpu h100 --moe-backend marlin --decode 1@1",
