@@ -11,7 +11,7 @@ from llmirage_server.cluster.instances.ranks import Ranks
 from llmirage_server.cluster.schedulers import Step
 from llmirage_server.cluster.schedulers.summed_batch import ENDLESS, SummedBatch
 from llmirage_server.cluster.snapshots import StepSpan
-from llmirage_server.perf.steps.steady import SummedSteps
+from llmirage_server.perf.steps.steady import StepSums
 
 _TIMED = 48  # steps of a run that are timed at once; then as many more as have been timed: most runs are cut short
 
@@ -31,7 +31,7 @@ class FastForward:
     decoding: the batches of ranks that are not empty.
     """
 
-    def __init__(self, ranks: Ranks, sums: SummedSteps) -> None:
+    def __init__(self, ranks: Ranks, sums: StepSums) -> None:
         schedulers, self._gate = ranks.schedulers, ranks.gate
         self._first, self._others = schedulers[0], schedulers[1:]
         self._sums = sums

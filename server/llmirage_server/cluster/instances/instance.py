@@ -19,7 +19,7 @@ from llmirage_server.cluster.schedulers import Scheduler, Step
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
-from llmirage_server.perf.steps.steady import SummedSteps
+from llmirage_server.perf.steps.steady import StepSums
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
 
 
@@ -67,7 +67,7 @@ class Instance(InstanceBase):
         # By sums, or sequence by sequence: it is decided here and nowhere else.
         self._arrivals = ArrivalQueue(limits, front, self._stages > 1)
         may_sum = fast_forward and not limits.num_speculative_tokens
-        sums: SummedSteps | None = getattr(step_model, "sums", None) if may_sum else None
+        sums: StepSums | None = getattr(step_model, "sums", None) if may_sum else None
         caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
         self._ranks = Ranks(limits, caches, role, stages=self._stages, summed=sums is not None)
         self.schedulers = self._ranks.schedulers

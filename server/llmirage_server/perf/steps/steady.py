@@ -42,6 +42,26 @@ class DecodeSums(Protocol):
         ...
 
 
+class StepSums(Protocol):
+    """Step times of decode batches known by their sums; the interface that the cluster fast-forwards with."""
+
+    def step_s(self, prefill: Sequence[tuple[int, int]], decoding: DecodeLoad, /) -> float:
+        """Return the seconds of a step of these chunks and decoding sequences."""
+        ...
+
+    def ranks_s(self, ranks: Sequence[tuple[Chunks, DecodeLoad]], /) -> float:
+        """Return the seconds of a step of these ranks, one of which at least has work."""
+        ...
+
+    def load(self, batch: DecodeSums, /) -> DecodeLoad:
+        """Return the load of a batch in its next step."""
+        ...
+
+    def run(self, batches: Sequence[DecodeSums], ahead: int, start_s: float, steps: int, /) -> list[float]:
+        """Return the ends of `steps` decoding steps from `start_s` on, the first one `ahead` steps behind the next."""
+        ...
+
+
 class SummedSteps:
     """Step times of a model in one stage, on one rank or several in lockstep, without drafts. Thread-safe.
 
