@@ -530,8 +530,11 @@ class _ChoiceStream:
 
     def write_due(self, request: Request) -> None:
         """Write the tokens that are due, as far as the connection takes them."""
-        stream, produced, sent = self._stream, request.produced, -1
-        while sent < self._sent < produced and stream.takes_more:
+        stream = self._stream
+        while self._sent < request.produced:
+            if not stream.takes_more:
+                stream.owe(self, request)
+                return
             sent = self._sent
             data, self._sent = chunks_due(self._writer, request, sent, _AT_ONCE)
             if self._sent == self._total:
@@ -540,5 +543,5 @@ class _ChoiceStream:
                 stream.write(data)
             if sent <= self._shows < self._sent:
                 stream.first_shows(request, self._shows)
-        if sent < self._sent < produced:  # else the rest waits for the end of an interval
-            stream.owe(self, request)
+            if self._sent == sent:  # the rest waits for the end of an interval
+                return
