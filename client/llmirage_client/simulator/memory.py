@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 App = Callable[[Any, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
-class AppCall:
+class AppCall(ABC):
     """A request in an ASGI app; subclasses take the answer. `run` it on the app's loop.
 
     `send` never suspends, which spares the app a task switch for every piece.
@@ -93,22 +94,23 @@ class AppCall:
         elif message["type"] == "http.response.start":
             self.started(message["status"], list(message.get("headers", ())))
 
+    @abstractmethod
     def started(self, status: int, headers: Headers) -> None:
         """Take the head of the response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def received(self, data: bytes) -> None:
         """Take a piece of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def complete(self) -> None:
         """Take the end of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def returned(self, fault: Fault | None, error: Exception | None) -> None:
         """Take the end of the app. fault: the reason for which the response broke off. error: an exception of the app."""
-        raise NotImplementedError
 
+    @abstractmethod
     def waits(self) -> None:
         """Note that the app has read the request."""
 
@@ -132,7 +134,10 @@ class _OwnLoopCall(AppCall, TimedStream):
         self.read_s = read_s
         self.head: asyncio.Future[int] = loop.create_future()  # its status
         self._now = run_clock(loop)
-        self.waits = entered  # type: ignore[method-assign]
+        self._entered = entered
+
+    def waits(self) -> None:
+        self._entered()
 
     def started(self, status: int, headers: Headers) -> None:
         if not self.head.done():
@@ -224,6 +229,9 @@ class BridgedCall(AppCall):
     async def run(self, app: App) -> None:
         self._arm()
         await super().run(app)
+
+    def waits(self) -> None:
+        """Do nothing: its caller is on a loop of its own."""
 
     def started(self, status: int, headers: Headers) -> None:
         self._put(_Head(status, headers))
