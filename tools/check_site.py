@@ -27,7 +27,7 @@ SEARCHES = {
     "cassette": "from/vcr.html",
     "accuracy": "accuracy.html",
 }
-"""What people type into the search, and the page of which one section must have all these words, in its heading or text."""
+"""Searches, and the page of which one section must have all their words, in its heading or text."""
 
 
 class _Page(HTMLParser):

@@ -90,7 +90,7 @@ def _answer(words: list[str], to: int) -> None:
 
 
 def _serve(words: list[str]) -> None:
-    """What `llmirage serve` does before it listens."""
+    """Do what `llmirage serve` does before it listens."""
     import click
 
     from llmirage_server.app import create_app

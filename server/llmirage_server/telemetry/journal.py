@@ -100,7 +100,7 @@ class JournalEntry:
 
     @property
     def size_bytes(self) -> int:
-        """What the entry takes, without a body."""
+        """Bytes of the entry, without its body."""
         texts = (self.path, self.model, self.served, self.user, self.system, self.reply, self.error, self.rule, self.fault)
         pairs: Iterable[Sequence[str | bytes]] = (*self.results, *self.calls, *self._headers, *self.advice)
         return _ENTRY_BYTES + sum(map(getsizeof, texts)) + sum([getsizeof(one) + getsizeof(two) for one, two in pairs])
@@ -197,7 +197,7 @@ class JournalEntry:
 
     @property
     def source(self) -> str | None:
-        """What made the reply; None where there is none."""
+        """The source of the reply; None where there is none."""
         if self.rule and not self.rule.startswith(_FALLBACK):
             return f"script rule {self.rule}" if self.output_tokens else self.rule
         return None if not self.output_tokens else "tool rule" if self.calls else "generated text"

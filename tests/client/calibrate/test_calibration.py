@@ -267,7 +267,7 @@ def test_what_has_no_effect_is_told_where_the_user_gave_it(folder: Path) -> None
 
 
 def test_a_run_of_another_deployment_is_refused_and_what_it_does_not_tell_is_said(folder: Path, tmp_path: Path) -> None:
-    """What vLLM tells of three L40S in fp8 is no run of one H100 in bf16."""
+    """A run against three L40S in fp8, as vLLM tells, does not calibrate one H100 in bf16."""
     shutil.copytree(folder / "run", tmp_path / "run")
     file = tmp_path / "run" / "profile_export_aiperf.json"
     summary = json.loads(file.read_text())

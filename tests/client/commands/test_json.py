@@ -29,7 +29,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def printed(words: tuple[str, ...], port: str, *more: str) -> list[Any]:
-    """What an example of the command prints with --json."""
+    """Return what an example of the command prints with --json."""
     line = command_of(words).examples[QUICK.get(words, 0)]
     if words[0] in SERVERS and len(words) == 1:
         return [json.loads(first_line_of(line, "--json"))]

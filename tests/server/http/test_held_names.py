@@ -1,4 +1,4 @@
-"""What is kept by names that clients give, such as sessions and keys, is small whatever the names are."""
+"""Stores by names that clients give, such as sessions and keys, stay small for any name."""
 
 from __future__ import annotations
 
