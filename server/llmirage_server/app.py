@@ -361,7 +361,7 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
 def load_text_tools(config: ClusterConfig) -> TextTools:
     """Load the tokenizer and what depends on it. Raises ConfigError if it cannot be loaded or used."""
     # Here, in the loader's thread: their expressions take 40 ms to compile, which the start of the server does not wait for.
-    from llmirage_server.replies.choose import make_reply_source
+    from llmirage_server.replies.choose import OwnReplies, make_reply_source
     from llmirage_server.replies.lengths import ReplyLengths
 
     try:
@@ -375,10 +375,10 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
             lengths=ReplyLengths(config.reply_tokens),
             remember=encoder.remember,
         )
-        tools = TextTools(encoder, replies)
-        tools.warm_up()
+        # A function of the user's sees requests of clients only.
+        TextTools(encoder, replies.prose if isinstance(replies, OwnReplies) else replies).warm_up()
     except ChatTemplateError as error:  # a template that refuses "Hello"
         raise ConfigError([f"tokenizer {config.tokenizer}: {error}"]) from None
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    return tools
+    return TextTools(encoder, replies)

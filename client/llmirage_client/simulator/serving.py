@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmirage_client.simulator.memory import BridgedCall, MemoryTransport
+from llmirage_client.targets.fault import Fault, FaultKind
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
@@ -46,7 +47,8 @@ node_of = at_call("llmirage_shared.yaml_lines:node_of")
 read_rules: Callable[..., list[FaultRule]] = at_call("llmirage_server.faults.rule:read_rules")
 
 # In a library, warnings go where its user sends them, and nowhere else.
-logging.getLogger("llmirage").addHandler(logging.NullHandler())
+_log = logging.getLogger("llmirage")
+_log.addHandler(logging.NullHandler())
 
 
 class HostedApp:
@@ -129,13 +131,17 @@ class HostedApp:
         loop = self.loop
         try:
             with contextlib.closing(loop):
-                loop.run_until_complete(self._serve(ready))
+                try:
+                    loop.run_until_complete(self._serve(ready))
+                except Exception:
+                    if not ready.done():
+                        raise
+                    _log.exception("the server failed")
+                loop.run_until_complete(asyncio.sleep(0))  # begin calls that came meanwhile, so that they end too
                 loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.run_until_complete(loop.shutdown_default_executor())
         except BaseException as error:
-            if ready.done():
-                raise
             ready.set_exception(error)
         finally:
             if self._bound is not None:
@@ -172,7 +178,12 @@ class HostedApp:
             self.loop.hear()
         task = self.loop.create_task(call.run(self._app))
         self._calls[task] = call
-        task.add_done_callback(lambda over: self._calls.pop(over, None))
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task)
+        if task.cancelled():  # perhaps before its first step
+            call.returned(Fault(FaultKind.CLOSED, "the server closed"), None)
 
     def _awaited(self) -> bool:
         """Tell whether clients wait for the cluster, and none is still busy with what it has got."""

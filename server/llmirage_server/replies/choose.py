@@ -46,13 +46,17 @@ def make_reply_source(
 
 
 class OwnReplies:
-    """Replies of a function of the user's own, cut where the request says; prose where it returns None."""
+    """Replies of a function of the user's own, cut where the request says.
+
+    Attributes:
+        prose: The source of the reply where the function returns None.
+    """
 
     def __init__(self, name: str, function: OwnReply, tokenizer: Tokenizer, prose: ReplySource) -> None:
         self._name = name
         self._function = function
         self._tokenizer = tokenizer
-        self._prose = prose
+        self.prose = prose
 
     def reply(self, request: ReplyRequest) -> Reply:
         """Return the plan for one choice. Raises ApiError if the function raises or returns something else."""
@@ -61,7 +65,7 @@ class OwnReplies:
         except Exception as error:
             raise self._problem(f"raised {error_text(error)}") from error
         if said is None:
-            return self._prose.reply(request)
+            return self.prose.reply(request)
         most = request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens)
         draft = Draft(self._tokenizer, max(1, most))
         reply = None
@@ -87,4 +91,4 @@ class OwnReplies:
         return [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]
 
     def _problem(self, problem: str) -> ApiError:
-        return ApiError(f"reply source {self._name!r} {problem}", status=500, type="server_error", code="reply_source_error")
+        return ApiError(f"reply source {self._name!r} {problem}", code="reply_source_error")

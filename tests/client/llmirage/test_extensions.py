@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from pages import DOCS, blocks, give_files
 
 import llmirage
 from llmirage_client.measure import catalogue
+from llmirage_server.service.text import TextLoader
 
 PAGE = DOCS / "extensions.md"
 WEATHER = [{"role": "user", "content": "How is the weather?"}]
@@ -67,6 +69,35 @@ def test_a_source_of_replies_says_text_calls_tools_or_leaves_it() -> None:
         assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Rome"}')
         other = ask(model="m", messages=[{"role": "user", "content": "Tell me of cats."}]).choices[0].message.content
         assert len(other) > 20
+
+
+@pytest.mark.parametrize(("body", "problem"), [("1 / 0", "raised ZeroDivisionError"), ("{1: 2}", "it must return a text")])
+def test_a_source_that_fails_refuses_the_request_and_says_why(body: str, problem: str, folder: Path) -> None:
+    (folder / "my_llmirage.py").write_text(f"def broken(request):\n    return {body}\n")
+    with (
+        llmirage.Server(replies="my_llmirage:broken", virtual_time=True) as server,
+        pytest.raises(openai.BadRequestError, match=problem),
+    ):
+        server.openai().chat.completions.create(model="m", messages=WEATHER)
+
+
+def test_a_source_sees_the_requests_of_clients_only(folder: Path) -> None:
+    keep = "seen = []\ndef keep(request):\n    seen.append(request.last_user_text)\n    return 'Yes.'\n"
+    (folder / "my_llmirage.py").write_text(keep)
+    with llmirage.Server(replies="my_llmirage:keep") as server:
+        server.openai().chat.completions.create(model="m", messages=WEATHER)
+        assert sys.modules["my_llmirage"].seen == [WEATHER[0]["content"]]
+
+
+def test_a_server_that_fails_after_its_start_leaves_no_client_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load, results = TextLoader.load, iter([0])
+    monkeypatch.setattr(TextLoader, "load", lambda loader: load(loader) if next(results, 1) else 1 / 0)
+    with llmirage.Server(virtual_time=True) as server, pytest.raises(openai.APIConnectionError) as raised:
+        server.openai(max_retries=0).chat.completions.create(model="m", messages=WEATHER)
+    assert "the server closed" in str(raised.value.__cause__)
+    assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.usefixtures("folder")
