@@ -69,6 +69,11 @@ def test_a_shortened_run_counts_its_burst_as_the_whole_run_does(monkeypatch: pyt
     assert serve(measured_run(), max_num_seqs=1).ttft_ms == pytest.approx(whole.ttft_ms)
 
 
+def test_a_run_begins_with_a_burst_whatever_warmed_the_server_up() -> None:
+    cold, warm = (serve(measured_run(warmup=requests), max_num_seqs=1) for requests in (0, 2))
+    assert (warm.ttft_ms, warm.output_tokens_per_s) == (cold.ttft_ms, cold.output_tokens_per_s)
+
+
 def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
     run = measured_run(isl=1000, osl=100, shortest=0.8)
     drawn = closed_loop.lengths(run, 200)

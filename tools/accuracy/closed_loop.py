@@ -178,14 +178,16 @@ def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
 def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
     """Serve the run, all clients starting at once; or, where answers are long, a shorter one of which all phases count as
     they do in the whole run: the burst at the start, the requests between, and those of the end, when the batch shrinks.
+
+    Requests that warm up are left out: the clients of these sweeps wait for all of them before they start to measure
+    (perf_analyzer's LoadManager::WaitForWarmupAndCleanup, AIPerf's phases), so that a run begins with a burst either way.
     """
     clients = run.concurrency
     total = run.requests or ROUNDS * clients
     rounds = ROUNDS_OF_LONG_ANSWERS if run.osl >= LONG_ANSWER_TOKENS else ROUNDS
     served = min(total, rounds * clients)
     prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
-    warmup = run.warmup * clients
-    requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, warmup + served))]
+    requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]
     waiting = iter(requests[clients:])
     for request in requests[:clients]:
         cluster.submit(request, 0.0)
@@ -194,18 +196,17 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
             for request in end.emitted:
                 if request.produced == len(request.output) and (following := next(waiting, None)) is not None:
                     cluster.submit(following, end.time_s)
-    counted = requests[warmup:]
-    first, last = counted[:clients], counted[clients:][-clients:]
-    between = counted[clients : len(counted) - len(last)]
+    first, last = requests[:clients], requests[clients:][-clients:]
+    between = requests[clients : len(requests) - len(last)]
     phases = [(first, len(first)), (between, total - len(first) - len(last)), (last, len(last))]
     middle = median if run.statistic == "median" else mean
     ttft = middle([([r.first_token_s - r.arrival_s for r in phase], weight) for phase, weight in phases if phase])
     tpot = middle([([_tpot_s(r) for r in phase], weight) for phase, weight in phases if phase])
     # The requests that were not served would have taken as long, client by client, as those between.
-    lasting = max(r.finished_s for r in counted) - min(r.arrival_s for r in counted)
+    lasting = max(r.finished_s for r in requests) - min(r.arrival_s for r in requests)
     if between:
-        lasting += (total - len(counted)) / clients * sum(r.finished_s - r.arrival_s for r in between) / len(between)
-    tokens = total * sum(len(r.output) for r in counted) / len(counted)
+        lasting += (total - len(requests)) / clients * sum(r.finished_s - r.arrival_s for r in between) / len(between)
+    tokens = total * sum(len(r.output) for r in requests) / len(requests)
     return Prediction(run, ttft * 1e3, tpot * 1e3, tokens / lasting, sum(r.preemptions for r in requests))
 
 

@@ -57,7 +57,7 @@ class MeasuredRun:
     ep: int = 1
     shortest: float = 1.0  # lengths are uniform between this share of isl (osl) and all of it
     requests: int = 0  # requests of the whole run; 0: ten for each client
-    warmup: int = 0  # requests of each client before those that count
+    warmup: int = 0  # requests of each client that were finished before those that count began; not simulated
     cold_start: int = 0  # 1: the mean of TTFT holds what first requests waited for a server that nothing had warmed up
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
