@@ -138,6 +138,10 @@ class Engine:
         """Return if tokens of data-parallel ranks within a node are sent to their experts' ranks, not gathered on all."""
         return False
 
+    def launch_us_on(self, gpu: GpuSpec) -> float:
+        """Return the host's microseconds for each kernel of a step with prompts."""
+        return self.launch_us
+
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
         """Return by how much kernels are slower in long prompts of a running server than one by one."""
         return 1.0 if gpu.profiled else self.prefill_in_place

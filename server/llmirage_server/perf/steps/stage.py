@@ -334,20 +334,22 @@ def _launches(ops: Sequence[TokenOp | PrefillOp]) -> int:
 class EngineOverhead:
     """The host's part of an instance whose first stage has these operations.
 
-    max_num_seqs: of a rank, for which CUDA graphs were captured.
+    max_num_seqs: of a rank, for which CUDA graphs were captured. launch_us: for each kernel.
     """
 
-    def __init__(self, engine: Engine, ops: Sequence[Op], parallel: Parallelism, max_num_seqs: int) -> None:
+    def __init__(
+        self, engine: Engine, ops: Sequence[Op], parallel: Parallelism, max_num_seqs: int, launch_us: float
+    ) -> None:
         self._engine = engine
         self.scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
         self._sync_s = engine.dp_sync_ms * 1e-3 if parallel.dp > 1 else 0.0
         between = [op for op in ops if isinstance(op, PrefillOp) or (isinstance(op, TokenOp) and op.count == "new")]
         launched = [op for op in ops if isinstance(op, TokenOp) and op.count not in ("new", "decode_tokens")]
         kernels, attention = _launches(launched), _launches(between)
-        self._launch_s = 1e-6 * engine.launch_us * (kernels + attention)
+        self._launch_s = 1e-6 * launch_us * (kernels + attention)
         self._captured_tokens = engine.captured_tokens(max_num_seqs) * parallel.dp
         # a graph before each attention, one at the end
-        self._captured_s = 1e-6 * engine.launch_us * (attention + sum([op.calls for op in between]) + 1)
+        self._captured_s = 1e-6 * launch_us * (attention + sum([op.calls for op in between]) + 1)
         self._host_parts_s = Memo(engine.host_parts_s, BATCHES)
 
     def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:

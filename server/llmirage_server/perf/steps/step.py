@@ -109,7 +109,7 @@ class RooflineStep:
         in_place = engine.prefill_in_place_on(gpu)
         self._stages = [Stage(each, self._windows, self._queries, in_place) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
-        self._overhead = EngineOverhead(engine, ops[0], parallel, max_num_seqs)
+        self._overhead = EngineOverhead(engine, ops[0], parallel, max_num_seqs, engine.launch_us_on(gpu))
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens

@@ -37,6 +37,17 @@ def test_older_images_of_sglang_take_longer_for_a_step_on_mi300x_alone() -> None
     assert old - new == pytest.approx(11.7e-3)
 
 
+def test_launching_takes_half_as_long_again_on_blackwell_under_sglang_alone() -> None:
+    for name, ratio in (("sglang", 1.5), ("vllm", 1.0), ("trtllm", 1.0)):
+        engine = replace(find_engine(name), launch_us=100.0)
+        assert [engine.launch_us_on(find_gpu(gpu)) for gpu in ("h200_sxm", "b300_sxm")] == [100.0, 100.0 * ratio]
+    launched_s = {
+        gpu: Deployment.create("llama-3.1-8b", gpu, engine="sglang", tp=8).step_model().step_s([(16, 0)], [])
+        for gpu in ("h200_sxm", "b200_sxm")
+    }
+    assert launched_s["b200_sxm"] == pytest.approx(1.5 * launched_s["h200_sxm"], rel=0.01)
+
+
 def test_a_version_needs_a_number() -> None:
     with pytest.raises(DeploymentError, match=r"unknown version 'nightly' of vLLM: .*vllm@0\.13"):
         find_engine("vllm@nightly")
