@@ -85,8 +85,6 @@ def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
 @pytest.mark.parametrize(
     ("setting", "limit"),
     [
-        ({"async_scheduling": 0}, {"async_scheduling": False}),
-        ({"async_scheduling": 1}, {"async_scheduling": True}),
         ({"enable_chunked_prefill": 0}, {"enable_chunked_prefill": False}),
         ({}, {}),
     ],
@@ -94,6 +92,18 @@ def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
 def test_settings_of_a_run_become_limits_of_its_scheduler(setting: dict[str, object], limit: dict[str, object]) -> None:
     assert closed_loop._scheduling(measured_run(**setting), "known settings") == limit
     assert closed_loop._scheduling(measured_run(**setting), "default settings") == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "fields"),
+    [
+        ({"async_scheduling": 0}, {"async_scheduling": False}),
+        ({"allreduce_fusion": 1, "async_scheduling": 1}, {"fuses_norms": True, "async_scheduling": True}),
+        ({}, {}),
+    ],
+)
+def test_settings_of_a_run_become_fields_of_its_engine(setting: dict[str, object], fields: dict[str, object]) -> None:
+    assert closed_loop._kernels(measured_run(**setting)) == fields
 
 
 def test_what_the_engine_refuses_is_a_prediction_with_its_reason() -> None:

@@ -116,12 +116,14 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
 
 
 def _kernels(run: MeasuredRun) -> dict[str, Any]:
-    """Fields of the engine's profile that the run's script changes."""
+    """Return fields of the engine's profile that the run's script changes."""
     found: dict[str, Any] = {}
     if run.mxfp4_activations:
         found["mxfp4_activations"] = run.mxfp4_activations
     if run.allreduce_fusion:
         found["fuses_norms"] = True
+    if run.async_scheduling is not None:
+        found["async_scheduling"] = bool(run.async_scheduling)
     return found
 
 
@@ -146,8 +148,6 @@ def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
         found |= {"batch_wait_timeout_iters": run.batch_wait_timeout_iters, "batch_wait_max_tokens_ratio": 1.0}
     if not run.enable_chunked_prefill:
         found["enable_chunked_prefill"] = False
-    if run.async_scheduling is not None:
-        found["async_scheduling"] = bool(run.async_scheduling)
     return found
 
 

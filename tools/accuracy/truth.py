@@ -247,6 +247,7 @@ def _gpt_oss_h100(run: MeasuredRun) -> MeasuredRun:
         max_num_batched_tokens=8192,
         max_num_seqs=run.concurrency,
         moe_backend="marlin",
+        async_scheduling=1,
         settings="single_node/gptoss_fp4_h100.sh",
     )
 
@@ -258,6 +259,7 @@ def _llama70_b200(run: MeasuredRun) -> MeasuredRun:
         gpu_memory_utilization=0.9,
         max_num_batched_tokens=8192,
         max_num_seqs=512,
+        async_scheduling=1,
         settings="70b_fp8_b200_docker.sh",
     )
 

@@ -218,8 +218,14 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "peer_to_peer": config.peer_to_peer,
         "perf_model": config.perf_model,
         "moe_backend": config.moe_backend,
-        "engine_fields": tuple(sorted(config.args_read.profile.items())) if config.args_read else (),
+        "engine_fields": tuple(sorted(_engine_fields(config).items())),
     }
+
+
+def _engine_fields(config: PoolConfig) -> dict[str, Any]:
+    """Return the fields of the engine's profile that the user set."""
+    fields = dict(config.args_read.profile) if config.args_read else {}
+    return fields if config.async_scheduling is None else {**fields, "async_scheduling": config.async_scheduling}
 
 
 def _speculative(config: PoolConfig) -> Speculative | None:
@@ -258,8 +264,8 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
         speculation_seed=cluster.seed,
         first_token=_first_token(cluster, deployment),
         stream=_stream(config.stream_interval, deployment),
-        **{"async_scheduling": deployment.engine.async_scheduling}
-        | {name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
+        async_scheduling=deployment.engine.async_scheduling,
+        **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
     return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
 
@@ -287,7 +293,7 @@ def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:
 _SCHEDULING = (
     "enable_prefix_caching", "enable_chunked_prefill", "schedule_policy", "long_prefill_token_threshold",
     "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness", "capacity_scheduler_policy",
-    "data_parallel_balance", "async_scheduling", "scheduler_recv_interval", "prefill_schedule_interval",
+    "data_parallel_balance", "scheduler_recv_interval", "prefill_schedule_interval",
     "prefill_decode_interval", "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "attention_dp_enable_balance",
     "attention_dp_timeout_iters", "attention_dp_batching_wait_iters",
 )  # fmt: skip

@@ -36,7 +36,7 @@ class Engine:
     gpu_memory_utilization: float | None  # None: by a rule
     reserve_gib: float  # CUDA context, graphs, communicators
     fuses_norms: bool  # the kernel of an all-reduce over NVLink does the norm after it, up to a size
-    async_scheduling: bool = True  # a step is formed while the one before it runs
+    async_scheduling: bool = True  # a step is formed while the one before it runs; if not, vLLM's host hides nothing
     front_end_ms: float  # HTTP, tokenizer, detokenizer: once a request, before the first token
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them

@@ -41,7 +41,7 @@ class Vllm(Engine):
     # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished
     handoff_ms: float = 110.0
     launch_us: float = 30.0
-    prefill_in_place: float = 1.4
+    prefill_in_place: float = 1.12
     mxfp4_activations: Activations = "bf16"
 
     base: ClassVar[str] = "vllm"
@@ -64,7 +64,7 @@ class Vllm(Engine):
     beside_tokens: ClassVar[int] = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD
 
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
-    _prefill_in_place_pcie: ClassVar[float] = 1.12
+    _prefill_in_place_blackwell: ClassVar[float] = 1.4  # over NVLink
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
         """Return what is left of all memory."""
@@ -91,8 +91,14 @@ class Vllm(Engine):
         return min(self._captured_tokens, 2 * max_num_seqs)
 
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
-        """Return the slowdown of long prompts, which PCIe cards have less of."""
-        return self._prefill_in_place_pcie if gpu.link == "pcie" and not gpu.profiled else super().prefill_in_place_on(gpu)
+        """Return the slowdown of long prompts, which is larger on Blackwell."""
+        blackwell = gpu.arch == "blackwell" and gpu.link == "nvlink" and not gpu.profiled
+        return self._prefill_in_place_blackwell if blackwell else super().prefill_in_place_on(gpu)
+
+    def host_parts_s(self, rows: int) -> tuple[float, float]:
+        """Return the host's exposed and hidden seconds; without asynchronous scheduling the GPU waits for all of it."""
+        exposed_s, hidden_s = super().host_parts_s(rows)
+        return (exposed_s, hidden_s) if self.async_scheduling else (exposed_s + hidden_s, 0.0)
 
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
         """Return the tokens of the largest all-reduce that FlashInfer fuses with the norm."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from llmirage_server.perf.engines.engine import Engine
@@ -350,7 +351,8 @@ class EngineOverhead:
         self._captured_tokens = engine.captured_tokens(max_num_seqs) * parallel.dp
         # a graph before each attention, one at the end
         self._captured_s = 1e-6 * launch_us * (attention + sum([op.calls for op in between]) + 1)
-        self._host_parts_s = Memo(engine.host_parts_s, BATCHES)
+        pipelined = replace(engine, async_scheduling=True) if parallel.pp > 1 else engine  # with other steps under way
+        self._host_parts_s = Memo(pipelined.host_parts_s, BATCHES)
 
     def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:
         """Correction of GPU times, by the tokens of either kind."""

@@ -112,8 +112,20 @@ def test_layers_of_linear_attention_launch_more_kernels() -> None:
 
 def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:
     engine = find_engine("vllm")
-    scales = {gpu: engine.prefill_in_place_on(find_gpu(gpu)) for gpu in ("h100_sxm", "l40s", "rtx_4090")}
-    assert scales == {"h100_sxm": 1.4, "l40s": 1.12, "rtx_4090": 1.0}
+    scales = {gpu: engine.prefill_in_place_on(find_gpu(gpu)) for gpu in ("h100_sxm", "b200_sxm", "rtx_5090", "rtx_4090")}
+    assert scales == {"h100_sxm": 1.12, "b200_sxm": 1.4, "rtx_5090": 1.12, "rtx_4090": 1.0}
+
+
+def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host_of_vllm() -> None:
+    def decode_s(engine: str, pp: int, overlapping: bool) -> float:
+        made = Deployment.create("llama-3.1-70b", "h100", engine=engine, tp=8, pp=pp)
+        return replace(made, engine=replace(made.engine, async_scheduling=overlapping)).step_model().step_s([], [100] * 10)
+
+    added = {
+        (name, pp): decode_s(name, pp, False) - decode_s(name, pp, True) for name in ("vllm", "trtllm") for pp in (1, 2)
+    }
+    hidden_s = find_engine("vllm").host_parts_s(10)[1]
+    assert added == {("vllm", 1): pytest.approx(hidden_s), ("vllm", 2): 0, ("trtllm", 1): 0, ("trtllm", 2): 0}
 
 
 @pytest.mark.parametrize(
