@@ -10,7 +10,7 @@ burst_gpt_trace: the BurstGPT traces, a CSV file with the time and the lengths o
 Published at github.com/HPMLL/BurstGPT; the first version is documented by AIPerf. The second has a session for requests of
 its conversation log: they are turns of one conversation, each at its own time and not before the previous reply. A request's
 tokens are its whole prompt; a later one of a session begins as the one before it, reply included, where its length allows.
-Failed requests, with 0 response tokens, are left out.
+Failed requests, with 0 response tokens, are left out, and so are rows that cannot be read, as AIPerf does.
 
 blis_trace: TraceV2 of the BLIS simulator: a CSV of requests, perhaps with its YAML header beside it.
 
@@ -91,7 +91,7 @@ _BLOCK_TOKENS = 16  # to which prompts of a session share their beginning
 def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
     """Load every request of the file. sessions: requests of one session are turns of one conversation.
 
-    Raises WorkloadError with all problems, each with line and column.
+    Raises WorkloadError with all problems, each with line and column, if no row can be read or the file is no CSV.
     """
     problems: list[Problem] = []
     lines: SessionLines[Turn] = SessionLines()
@@ -105,13 +105,16 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
         turn = _burst_turn(
             row, check, prompts.setdefault(session_id, GrowingPrompts(_BLOCK_TOKENS, session_id)) if session_id else None
         )
-        lines.add(session_id, check.line or 0, [turn] if turn is not None else [])
+        if turn is not None:
+            lines.add(session_id, check.line or 0, [turn])
     groups = list(lines.sessions())
     if not groups and not problems:
         problems.append(Problem("has no successful requests" if failed else "has no requests below its header"))
-    if problems:
+    if not groups or not all(problem.field for problem in problems):
         raise WorkloadError(path, problems)
     notes = [f"{failed:,} of the requests failed when the trace was recorded (0 response tokens): skipped"] if failed else []
+    if unreadable := {problem.line for problem in problems}:
+        notes.append(f"rows that cannot be read: {len(unreadable):,}, skipped; the first: {problems[0]}")
     found = [
         Session(name, tuple(turns), mode="isolated", arrival_s=turns[0].arrival_s, line=line) for name, line, turns in groups
     ]

@@ -90,13 +90,26 @@ def test_a_bad_file_is_refused_with_its_problem(text: str, problem: str, tmp_pat
     assert len(found) == 1
 
 
+def test_rows_that_cannot_be_read_are_skipped_while_others_can(tmp_path: Path) -> None:
+    workload = load(write_whole(tmp_path, rows("5,a,40,0,40,x", "x,a,40,4,44,x", "5.3,a,,4,44,x", "5.5,a,30,3,33,x")))
+    assert workload.roots == ("request_5",)
+    assert workload.notes[:2] == (
+        "1 of the requests failed when the trace was recorded (0 response tokens): skipped",
+        "rows that cannot be read: 2, skipped; the first: line 3: Timestamp: Input should be a valid number, "
+        "unable to parse string as a number",
+    )
+    in_sessions = "Session ID,Timestamp,Request tokens,Response tokens\ns,1,5,5\nt,x,5,5\ns,2,x,5\ns,3,20,5"
+    sessions = load(write_whole(tmp_path, in_sessions), "burst_gpt_trace").sessions
+    assert {name: len(session.turns) for name, session in sessions.items()} == {"s": 2}
+
+
 def test_all_problems_are_told_and_text_must_be_utf8(tmp_path: Path) -> None:
-    path = write_whole(tmp_path, rows("x,a,0,5,5,x", "1,a,5,5,10,x", "1,a,,,10,x"))
+    path = write_whole(tmp_path, rows("x,a,0,5,5,x", "1,a,,,10,x"))
     assert [problem.split(": ")[:2] for problem in problems_of(path)] == [
         ["line 2", "Timestamp"],
         ["line 2", "Request tokens"],
-        ["line 4", "Request tokens"],
-        ["line 4", "Response tokens"],
+        ["line 3", "Request tokens"],
+        ["line 3", "Response tokens"],
     ]
     assert problems_of(write_whole(tmp_path, HEADER.encode() + b"\n1,\xff,5,5,10,x"), "burst_gpt_trace") == [
         "line 2: not UTF-8 text: byte 0xff"
