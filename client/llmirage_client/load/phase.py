@@ -91,7 +91,7 @@ class Phase:
         self.name = name
         self.left_unfinished = 0
         self._options = options
-        self._frees_early = workload.frees_early and lanes is None
+        self._frees_early = workload.frees_early
         self._family = family
         self._interpreter = interpreter
         self._stop = Stop(own_requests(options), interpreter.now)

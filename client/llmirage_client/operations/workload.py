@@ -76,6 +76,8 @@ def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
     file = file or settings.input_file
     if file is None or isinstance(file, Workload):
         format = None if file is None else file.format
+        if file is not None and file.frees_early:
+            raise ConfigError([f"{settings.scenario}: load the trace with the format option recorded_order=true"])
     else:
         format = "generated" if is_preset(file) else ALIASES.get(settings.format or "", settings.format) or detect(file)
     return resolved(settings, format)

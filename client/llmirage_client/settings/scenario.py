@@ -115,6 +115,8 @@ def resolved(settings: T, format: str | None) -> Resolved[T]:
         given["random_seed"] = int.from_bytes(os.urandom(8)) >> 1
     if settings.ignore_trace_delays:
         given["conversation_turn_delay_ratio"] = 0.0
+    if format == "weka_trace":
+        given["format_option"] = (*settings.format_option, "recorded_order=true")
     complete = replace(settings, **given)
     return Resolved(complete, _lanes(complete, tuple(violations)))
 

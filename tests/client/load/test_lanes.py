@@ -37,7 +37,7 @@ def traces(folder: Path, **requests: list[dict[str, Any]]) -> Workload:
     for name, each in requests.items():
         about = {"id": name, "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": each}
         (folder / f"{name}.json").write_text(json.dumps(about))
-    return load(str(folder))
+    return load(str(folder), options={"recorded_order": True})
 
 
 def of(result: Any, phase: str) -> list[tuple[str, int, float]]:

@@ -126,10 +126,55 @@ def test_conversations_of_mlperf_have_salts_and_names_by_their_repeat(bench: Any
     assert plain.sent[0].call.body["messages"][0]["content"] == "You are c1."
 
 
-def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:
-    def call(t: float, block: int) -> dict[str, Any]:
-        return {"t": t, "type": "s", "in": 64, "out": 4, "hash_ids": [block], "api_time": 0.5}
+def call(t: float, *blocks: int, api_s: float = 0.5) -> dict[str, Any]:
+    return {"t": t, "type": "s", "in": 64 * len(blocks), "out": 4, "hash_ids": blocks, "api_time": api_s}
 
+
+def agent(t: float, end: float, *calls: dict[str, Any]) -> dict[str, Any]:
+    return {"t": t, "type": "subagent", "agent_id": "a", "duration_ms": (end - t) * 1e3, "requests": calls}
+
+
+# Replies take 1 s, twice as long as in the recordings.
+@pytest.mark.parametrize(
+    ("requests", "plain", "ordered"),
+    [
+        pytest.param(  # the child of a marker within the parent's request: after its reply, or during it
+            [call(0.0, 1, api_s=3.0), agent(0.5, 2.0, call(0.7, 7)), call(5.0, 1, 2)],
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.2, ("t", 1): 3.0},
+            {("t", 0): 0.0, ("t::sa:a", 0): 0.7, ("t", 1): 3.0},
+            id="marker",
+        ),
+        pytest.param(  # an agent without a marker begins at once
+            [call(0.0, 1, api_s=1.5), call(0.5, 1, 2), call(4.0, 1, 3)],
+            {("t", 0): 0.0, ("t::aux:000", 0): 1.0, ("t", 1): 3.5},
+            {("t", 0): 0.0, ("t::aux:000", 0): 0.5, ("t", 1): 3.5},
+            id="flat",
+        ),
+        pytest.param(  # the child's first request was over when the parent's second began; nothing joins it
+            [call(0.0, 1), agent(0.6, 9.0, call(0.6, 7), call(8.0, 7, 8)), call(1.3, 1, 2)],
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 1.8, ("t::sa:a", 1): 8.9},
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 2.0, ("t::sa:a", 1): 8.9},
+            id="order",
+        ),
+        pytest.param(  # by its marker the child ends before the parent goes on, by its requests after it
+            [call(0.0, 1), agent(0.6, 2.0, call(0.6, 7), call(3.0, 7, 8)), call(2.2, 1, 2)],
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t::sa:a", 1): 3.9, ("t", 1): 4.9},
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 2.7, ("t::sa:a", 1): 3.9},
+            id="join",
+        ),
+    ],
+)
+def test_agents_keep_the_recorded_order_where_it_is_asked_for(
+    bench: Any, tmp_path: Path, requests: list[Any], plain: dict[Any, float], ordered: dict[Any, float]
+) -> None:
+    file = write(tmp_path, {"id": "t", "block_size": 64, "requests": requests})
+    for expected, options in ((plain, {}), (ordered, {"recorded_order": True})):
+        result, _ = bench.run(load(file, options=options))
+        sent = {(r.conversation_id, r.turn_index): round(r.exchange.start_s, 6) for r in result.records}
+        assert sent == {key: pytest.approx(at) for key, at in expected.items()}
+
+
+def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:
     child = {"t": 0.1, "type": "subagent", "agent_id": "a", "requests": [call(0.1, 7), call(9.0, 7)]}
     trace = {"block_size": 64, "requests": [call(0.0, 1), child]}
     file = write(tmp_path, {"id": "one", **trace}, {"id": "two", **trace})

@@ -3,7 +3,7 @@
 Published at github.com/callanjfox/kv-cache-tester and as the AgentX corpora; versions 5 to 7 differ in content only. A trace
 is one tree: its parent's requests, those of the subagents that it starts, and agents that are flat among its requests, told
 apart by what their prompts begin with. Each request is a whole prompt of hash blocks. It goes out as long after the previous
-reply of its agent as in the recording, once every request that was over by then in the recording is over.
+reply of its agent as in the recording. Scenarios also keep the recorded order between agents (`recorded_order`).
 """
 
 from __future__ import annotations
@@ -37,17 +37,24 @@ _TOUCH_S = 1e-6
 
 
 def load(
-    path: str, *, max_context_length: int | None = None, think_time_only: bool = False, global_ids: bool = False
+    path: str,
+    *,
+    max_context_length: int | None = None,
+    think_time_only: bool = False,
+    global_ids: bool = False,
+    recorded_order: bool = False,
 ) -> Workload:
     """Load every trace of the file or folder.
 
     max_context_length: leave out traces with a longer prompt and reply.
     think_time_only: a request comes its `think_time` after the previous reply, where it has one.
     global_ids: traces with hashes that mean the same in all of them may be among these.
+    recorded_order: a request waits for all requests of other agents that were over when it was sent in the recording, an
+        agent that began during a request of its parent begins during it, and a tree holds its slot until all of it is over.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(max_context_length, think_time_only, global_ids)
+    reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order)
     for file in files_below(path, _ENDINGS):
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
     return reader.workload(path)
@@ -104,10 +111,13 @@ class _WekaTrace:
 
 
 class _WekaReader:
-    def __init__(self, max_context_length: int | None, think_time_only: bool, global_ids: bool) -> None:
+    def __init__(
+        self, max_context_length: int | None, think_time_only: bool, global_ids: bool, recorded_order: bool
+    ) -> None:
         self._most_context = max_context_length
         self._think_time_only = think_time_only
         self._global_ids = global_ids
+        self._recorded_order = recorded_order
         self._problems: list[Problem] = []
         self._sessions: list[Session] = []
         self._roots: list[str] = []
@@ -202,7 +212,7 @@ class _WekaReader:
             self._empty += 1
             return
         try:
-            sessions = sessions_of_play(list(_requests(trace, streams, line)), self._names)
+            sessions = sessions_of_play(list(_requests(trace, streams, line, self._recorded_order)), self._names)
         except GraphError as error:
             self._problems.append(Problem(str(error), line, f"request {error.request.id}", file))
             return
@@ -257,7 +267,7 @@ class _WekaReader:
             if count:
                 notes.append(f"left out {count:,}: {what}")
         sessions = {session.id: session for session in self._sessions}
-        return Workload(FORMAT.name, path, sessions, tuple(self._roots), tuple(notes), frees_early=True)
+        return Workload(FORMAT.name, path, sessions, tuple(self._roots), tuple(notes), frees_early=not self._recorded_order)
 
 
 class _Body:
@@ -346,11 +356,11 @@ class _Body:
         return ids if self._scope is None else ids_within(ids, self._scope)
 
 
-def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Iterator[RecordedRequest]:
+def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded_order: bool) -> Iterator[RecordedRequest]:
     """Yield the requests of a trace with what each waits for.
 
-    A subagent starts as AIPerf starts it: after the dispatch of its parent's request if that was under way when it began,
-    else after its reply, from which on the time up to the marker is not waited.
+    A subagent starts as AIPerf starts it: after the reply to its parent's request, from which on the time up to the marker
+    is not waited. By the recorded order it starts after the dispatch of that request if it began before the reply.
     """
     begins_s: dict[object, float] = {}
     joined: dict[int, set[int]] = {}
@@ -360,9 +370,11 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Itera
         group = stream.parent.place, stream.gate and stream.gate.place, stream.flat
         begins_s[group] = min(begins_s.get(group, stream.begins_s), stream.begins_s)
         if stream.gate is not None:
-            own = [request.place for request in stream.requests if request.start_s < stream.gate.start_s]
+            own = [r.place for r in stream.requests if not recorded_order or r.start_s < stream.gate.start_s]
             joined.setdefault(stream.gate.place, set()).update(own[-1:])
-    earlier = finished_before([[(r.place, r.start_s, r.end_s) for r in stream.requests] for stream in streams])
+    earlier: Mapping[int, Sequence[int]] = {}
+    if recorded_order:
+        earlier = finished_before([[(r.place, r.start_s, r.end_s) for r in stream.requests] for stream in streams])
     for stream in streams:
         previous: Recorded | None = None
         for request in stream.requests:
@@ -372,7 +384,7 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int) -> Itera
                 needs[previous.place, "reply"] = trace.waits_s.get(request.place, pause_s)
             elif (parent := stream.parent) is not None:
                 begun_s = begins_s[parent.place, stream.gate and stream.gate.place, stream.flat]
-                if parent.place in trace.timed and begun_s < parent.end_s:
+                if recorded_order and parent.place in trace.timed and begun_s < parent.end_s:
                     needs[parent.place, "dispatch"] = max(request.start_s - parent.start_s, 0.0)
                 else:
                     needs[parent.place, "reply"] = max(request.start_s - begun_s, 0.0)
@@ -476,6 +488,7 @@ FORMAT = Format(
         Option("max_context_length", "integer", "leave out traces with a longer prompt and reply, in tokens", minimum=1),
         Option("think_time_only", "boolean", "wait think_time after a reply instead of the recorded pause", False),
         Option("global_ids", "boolean", "read traces whose hash_id_scope is global", False),
+        Option("recorded_order", "boolean", "keep the recorded order between agents, as scenarios do", False),
     ),
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
 )
