@@ -90,6 +90,8 @@ def _pairs(path: str) -> list[tuple[str, Path, Path]]:
         traces = [place]
     found = []
     for trace in traces:
+        if not trace.name.endswith(_TRACE):
+            raise fault(path, f"must be named as one of the two files of a client, NAME-{_TRACE} and NAME-{_DATASET}")
         name = trace.name.removesuffix(_TRACE).rstrip("-_")
         dataset = trace.with_name(trace.name.removesuffix(_TRACE) + _DATASET)
         for file in (trace, dataset):

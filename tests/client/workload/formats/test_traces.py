@@ -22,39 +22,48 @@ def turns_of(workload: Workload) -> list[Turn]:
     return [turn for session in workload.sessions.values() for turn in session.turns]
 
 
-# file, format, roots, sessions, requests, prompt tokens, whether it is a schedule
+# file, format, roots, sessions, requests, prompt tokens, reply tokens, whether it is a schedule; by hand
 SAMPLES = [
-    ("weka_trace_0504.json", "weka_trace", 1, 1, 3, 33_739, False),
-    ("weka_trace_0277_cut_subagent.json", "weka_trace", 1, 2, 6, 193_345, False),
-    ("agentic_mooncake_v2_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, True),
-    ("agentic_mooncake_legacy_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, True),
-    ("dynamo_request_trace_v1_agent.jsonl", "dynamo_request_trace", 1, 2, 4, 640, True),
-    ("dynamo_request_trace_v1_context_free.jsonl", "dynamo_request_trace", 1, 1, 1, 128, True),
-    ("mooncake_delta_inference_day_2026.jsonl", "mooncake_trace", 1, 1, 8, None, True),
-    ("tracelab_multi_session_example.csv", "tracelab", 3, 3, 8, 5308, True),
-    ("tracelab_session_workload_example.csv", "tracelab", 1, 1, 11, None, False),
-    ("tracelab_sanitized_codex_first_rounds.jsonl", "tracelab", 1, 1, 5, None, True),
-    ("otel_fan_in_dependencies.json", "otel_spans", 1, 2, 4, None, True),
-    ("azure2023_conv.csv", "azure_trace", 20, 20, 20, None, True),
-    ("burstgpt_v2_head4.csv", "burst_gpt_trace", 4, 4, 4, 3656, True),
-    ("blis_tracev2_data.csv", "blis_trace", 1, 1, 3, 30, True),
-    ("blis_tracev2_header.yaml", "blis_trace", 1, 1, 3, 30, True),
-    ("sglang_agentic_trace_handmade.json", "swe_smith", 1, 1, 3, None, False),
-    ("applied_compute_agentic_handmade.jsonl", "trie", 1, 1, 3, 1792, False),
+    ("weka_trace_0504.json", "weka_trace", 1, 1, 3, 33_739, 337, False),
+    ("weka_trace_0613.json", "weka_trace", 1, 1, 4, 72_335, 502, False),
+    ("weka_trace_0277_cut_subagent.json", "weka_trace", 1, 2, 6, 193_345, 5_797, False),
+    ("agentic_mooncake_v2_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, 112, True),
+    ("agentic_mooncake_legacy_handmade.jsonl", "agentic_mooncake", 1, 2, 4, 640, 112, True),
+    ("dynamo_request_trace_v1_agent.jsonl", "dynamo_request_trace", 1, 2, 4, 640, 112, True),
+    ("dynamo_request_trace_v1_context_free.jsonl", "dynamo_request_trace", 1, 1, 1, 128, 16, True),
+    ("mooncake_delta_inference_day_2026.jsonl", "mooncake_trace", 1, 1, 8, 67_679, 7_665, True),
+    ("mooncake_fast25_synthetic_head12.jsonl", "mooncake_trace", 12, 12, 12, 252_948, 1_538, True),
+    ("tracelab_multi_session_example.csv", "tracelab", 3, 3, 8, 5_308, 448, True),
+    ("tracelab_session_workload_example.csv", "tracelab", 1, 1, 11, 535_277, 24_798, False),
+    ("tracelab_sanitized_codex_first_rounds.jsonl", "tracelab", 1, 1, 5, 49_923, 1_124, True),
+    ("tracelab_sanitized_claude_first_rounds.jsonl", "tracelab", 2, 2, 11, 427_517, 9_867, True),
+    ("otel_simple_chain.json", "otel_spans", 1, 1, 3, 0, 1_500, True),
+    ("otel_parallel_requests.json", "otel_spans", 1, 2, 5, 0, 5_500, True),
+    ("otel_fan_in_dependencies.json", "otel_spans", 1, 2, 4, 0, 3_000, True),
+    ("azure2023_conv.csv", "azure_trace", 20, 20, 20, 11_540, 1_674, True),
+    ("burstgpt_v2_head4.csv", "burst_gpt_trace", 4, 4, 4, 3_656, 776, True),
+    ("blis_tracev2_data.csv", "blis_trace", 1, 1, 3, 30, 15, True),
+    ("blis_tracev2_header.yaml", "blis_trace", 1, 1, 3, 30, 15, True),
+    ("sglang_agentic_trace_handmade.json", "swe_smith", 1, 1, 3, 0, 0, False),
+    ("applied_compute_agentic_handmade.jsonl", "trie", 1, 1, 3, 1_792, 500, False),
 ]
 
 
-@pytest.mark.parametrize(("file", "name", "roots", "sessions", "requests", "tokens", "timed"), SAMPLES)
+@pytest.mark.parametrize(
+    ("file", "name", "roots", "sessions", "requests", "tokens", "replies", "timed"),
+    [pytest.param(*sample, id=sample[0]) for sample in SAMPLES],
+)
 def test_a_sample_loads_with_the_counts_of_its_replayer(
-    file: str, name: str, roots: int, sessions: int, requests: int, tokens: int | None, timed: bool
+    file: str, name: str, roots: int, sessions: int, requests: int, tokens: int, replies: int, timed: bool
 ) -> None:
     path = str(TRACES / file)
     workload = load(path)
+    turns = turns_of(workload)
     assert workload.format == detect(path) == name
-    assert (len(workload.roots), len(workload.sessions), len(turns_of(workload))) == (roots, sessions, requests)
+    assert (len(workload.roots), len(workload.sessions), len(turns)) == (roots, sessions, requests)
+    assert sum(turn.synthetic.tokens for turn in turns if turn.synthetic) == tokens
+    assert sum(turn.max_tokens or 0 for turn in turns) == replies
     assert workload.timed == timed
-    if tokens is not None:
-        assert sum(turn.synthetic.tokens for turn in turns_of(workload) if turn.synthetic) == tokens
 
 
 def test_a_pool_of_servegen_is_drawn_at_its_rate() -> None:
@@ -501,6 +510,9 @@ def test_half_a_client_of_a_pool_is_told_apart_from_a_bad_one(tmp_path: Path) ->
     (tmp_path / "c-trace.csv").write_text("0,1,2,Gamma,1,1\n")
     (problem,) = problems_of(str(tmp_path))
     assert problem == "a client of a pool is two files, and c-dataset.json is missing beside the other"
+    (tmp_path / "c-trace.csv").rename(tmp_path / "first_windows.csv")
+    (problem,) = problems_of(str(tmp_path / "first_windows.csv"), "servegen")
+    assert problem == "must be named as one of the two files of a client, NAME-trace.csv and NAME-dataset.json"
 
 
 # --- nothing crashes -----------------------------------------------------------------------------------------------------
