@@ -349,11 +349,13 @@ class SyntheticText:
         first, others = _places(ids, len(begin), len(follow))
         return begin[first] + "".join([follow[i] for i in others.tolist()])
 
-    def word_ids(self, ids: TokenIds) -> TokenIds:
-        """Return encode(text_for_ids(ids)) without the text: int32, shape (len(ids),)."""
+    def word_ids(self, ids: TokenIds, begins: bool = True) -> TokenIds:
+        """Return encode(text_for_ids(ids)) without the text: int32, shape (len(ids),). begins: no other ids precede them."""
         if len(ids) == 0:
             return np.empty(0, dtype=np.int32)
         begin, follow = self._word_ids
+        if not begins:
+            return follow[_places(np.concatenate([ids[:1], ids]), len(begin), len(follow))[1]]
         first, others = _places(ids, len(begin), len(follow))
         return np.concatenate([begin[first : first + 1], follow[others]])
 

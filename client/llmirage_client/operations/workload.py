@@ -63,8 +63,10 @@ def load_workload(
     if is_preset(file):
         return preset_workload(file, conversations, seed or 0, tokenizer, list(options.items()))
     offered = {"min_turns": settings.min_turns, "tokenizer": tokenizer, "seed": seed, "conversations": conversations}
-    loaded = load(file, settings.format, options, offered)
     most = getattr(settings, "num_dataset_entries", None)
+    if most is not None:
+        offered["traces"] = most + (settings.dataset_offset or 0)
+    loaded = load(file, settings.format, options, offered)
     kept = loaded.roots[: len(loaded.roots) - loaded.skipped][:most]
     return loaded if most is None else replace(loaded, roots=kept, skipped=0)
 

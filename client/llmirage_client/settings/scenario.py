@@ -47,6 +47,7 @@ SCENARIOS = {
                 "trajectory_start_max_ratio": 0.75,
                 "trace_idle_gap_cap_seconds": 300.0,
                 "random_seed": 42,
+                "num_dataset_entries": 393,
                 "failed_request_threshold": 0.10,
                 "warmup_requests_per_lane": 10,
                 "agentic_warmup_grace_period": 1800.0,

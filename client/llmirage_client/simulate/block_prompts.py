@@ -12,6 +12,7 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.simulate.token_streams import TokenPrompt, TokenStreams
+from llmirage_client.workload.agent_chains import shared_blocks
 from llmirage_client.workload.hash_blocks import block_content
 from llmirage_client.workload.session import SyntheticUser, Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -21,6 +22,7 @@ from llmirage_shared.tokenizer_loader import load
 _MARKS = ("<<0>>", "<<1>>", "<<2>>")  # stand for contents in a rendered prompt
 _TRIED_TOKENS = 64
 _ID_BYTES = np.dtype(np.int32).itemsize
+_RECENT_CONTENTS = 128  # of sessions whose next prompt probably begins as their last one
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,6 +56,7 @@ class BlockPrompts:
         self._replies = TokenStreams(shares=False)
         # By unfinished conversation: all before the next message's content, with the last reply and without it.
         self._histories: dict[int, tuple[bytes, bytes]] = {}
+        self._contents: dict[str, tuple[npt.NDArray[np.int64], bytes]] = {}  # the last of sessions, with its blocks
 
     def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
         session, frame = conversation.session, self._frame
@@ -64,7 +67,7 @@ class BlockPrompts:
         if conversation.reply_tokens is not None:
             output_tokens = conversation.reply_tokens
         before, _ = self._histories.pop(conversation.number, (b"", b""))
-        content = self._content(message)
+        content = self._content(session.id, message)
         if not before:
             marker = self._encode(conversation.marker).tobytes() if conversation.marker else b""
             before = frame.head + marker
@@ -84,10 +87,21 @@ class BlockPrompts:
             _, without = known
             self._histories[conversation.number] = without, without
 
-    def _content(self, message: SyntheticUser) -> bytes:
-        assert message.block_ids is not None
-        ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
-        return self._text.word_ids(ids).tobytes()
+    def _content(self, session: str, message: SyntheticUser) -> bytes:
+        """Return the ids of a message; of the blocks with which the session's last one began, they are those."""
+        blocks, block_tokens = message.block_ids, message.block_tokens
+        assert blocks is not None
+        before, known = self._contents.pop(session, (blocks, b""))
+        kept = 0
+        if block_tokens:
+            kept = min(shared_blocks(before, blocks), min(message.tokens, len(known) // _ID_BYTES) // block_tokens)
+        start = kept * block_tokens
+        ids = block_content(blocks[kept:], block_tokens, message.tokens - start, message.key)
+        content = known[: start * _ID_BYTES] + self._text.word_ids(ids, begins=not kept).tobytes()
+        self._contents[session] = blocks, content
+        if len(self._contents) > _RECENT_CONTENTS:
+            del self._contents[next(iter(self._contents))]
+        return content
 
 
 def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | None:

@@ -132,4 +132,7 @@ def test_only_the_first_traces_that_fit_the_context_are_replayed(tmp_path: Path)
     settings = asked("agentx", max_context_length=1_000, num_dataset_entries=2)
     loaded = load_workload(str(tmp_path), settings)
     assert loaded.roots == ("b", "c")
+    (tmp_path / "e.json").write_text("no trace")  # it is not looked at
+    assert load_workload(str(tmp_path), settings).roots == ("b", "c")
+    (tmp_path / "e.json").unlink()
     assert load_workload(str(tmp_path), asked("agentx", dataset_offset=3, num_dataset_entries=9)).roots == ("d",)

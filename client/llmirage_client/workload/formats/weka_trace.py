@@ -43,6 +43,7 @@ def load(
     think_time_only: bool = False,
     global_ids: bool = False,
     recorded_order: bool = False,
+    traces: int | None = None,
 ) -> Workload:
     """Load every trace of the file or folder.
 
@@ -51,11 +52,14 @@ def load(
     global_ids: traces with hashes that mean the same in all of them may be among these.
     recorded_order: a request waits for all requests of other agents that were over when it was sent in the recording, an
         agent that began during a request of its parent begins during it, and a tree holds its slot until all of it is over.
+    traces: of these only the first are read, and files after them are not.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
-    reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order)
+    reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order, traces)
     for file in files_below(path, _ENDINGS):
+        if reader.full:
+            break
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
     return reader.workload(path)
 
@@ -112,12 +116,18 @@ class _WekaTrace:
 
 class _WekaReader:
     def __init__(
-        self, max_context_length: int | None, think_time_only: bool, global_ids: bool, recorded_order: bool
+        self,
+        max_context_length: int | None,
+        think_time_only: bool,
+        global_ids: bool,
+        recorded_order: bool,
+        most_traces: int | None,
     ) -> None:
         self._most_context = max_context_length
         self._think_time_only = think_time_only
         self._global_ids = global_ids
         self._recorded_order = recorded_order
+        self._most_traces = most_traces
         self._problems: list[Problem] = []
         self._sessions: list[Session] = []
         self._roots: list[str] = []
@@ -127,11 +137,18 @@ class _WekaReader:
         self._models: set[str] = set()
         self._without_reply = self._empty = self._too_long = self._dropped = 0
 
+    @property
+    def full(self) -> bool:
+        """True once as many traces as are asked for have been read."""
+        return len(self._roots) == self._most_traces
+
     def read_file(self, file: Path, name: str | None) -> None:
         try:
             head = read_head(str(file))
             if _is_lines(head):
                 for number, line in enumerate(read_lines(str(file)), start=1):
+                    if self.full:
+                        break
                     if line.strip():
                         self._read(line, number, name)
             else:
@@ -488,6 +505,7 @@ FORMAT = Format(
         Option("max_context_length", "integer", "leave out traces with a longer prompt and reply, in tokens", minimum=1),
         Option("think_time_only", "boolean", "wait think_time after a reply instead of the recorded pause", False),
         Option("global_ids", "boolean", "read traces whose hash_id_scope is global", False),
+        Option("traces", "integer", "read only the first traces; num_dataset_entries sets it", minimum=1),
         Option("recorded_order", "boolean", "keep the recorded order between agents, as scenarios do", False),
     ),
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
