@@ -168,6 +168,7 @@ def size(
     slo: str,
     progress: Progress = None,
     max_rate: bool | None = None,
+    disaggregated: bool | None = None,
     goal: Literal["cost", "gpus"] | None = None,
     price: PathName | None = None,
     gpus: str | Sequence[str] | None = None,

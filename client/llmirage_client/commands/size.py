@@ -24,8 +24,8 @@ size = command(
     ],
     """Find the cheapest deployment that meets latency objectives under given traffic.
 
-    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is --request-rate, or --concurrency users. The
-    command enumerates the ways to split the model over the given GPUs, rules out what the roofline model can rule out, and
+    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is a rate or a number of users. The command
+    enumerates the ways to split the model over the given GPUs, rules out what the roofline model can rule out, and
     simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
     objectives, 2 if the input was refused.
     """,

@@ -31,6 +31,7 @@ from llmirage_client.simulator.deployments import (
     assumed,
     gpus_of,
     has_fixed_times,
+    is_moe,
     longest_request,
     shapes,
     steady,
@@ -38,7 +39,8 @@ from llmirage_client.simulator.deployments import (
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
-from llmirage_client.size.report import Question, SizeReport, first_of, reason_text, shape_name
+from llmirage_client.size.pools import size_pools
+from llmirage_client.size.report import Question, SizeReport, first_of, reason_text
 from llmirage_client.size.sizing import Goal
 from llmirage_client.size.sizing import size as find_size
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
@@ -84,6 +86,8 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
     goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
         _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
+    if settings.disaggregated and source.lengths is None:
+        _refuse("--disaggregated needs requests in token counts: lengths, or a file of them")
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
     with progress:
         sizing = find_size(
@@ -97,8 +101,21 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
             runners_up=settings.runners_up,
             progress=progress.begin,
         )
+        pools = None
+        if settings.disaggregated:
+            asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
+            pools = size_pools(
+                steady(asked[0])[0],
+                shapes,
+                trials,
+                prices,
+                goal=goal,
+                max_gpus=settings.max_gpus,
+                runners_up=settings.runners_up,
+                progress=progress.begin,
+            )
     considered = [*shapes, *(one.shape for one in refused)]
-    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered, settings.explain), sizing)
+    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered, settings.explain), sizing, pools)
 
 
 _OF_THE_RATE = (
@@ -168,6 +185,9 @@ def _asked(
         problems += [f"--slo: {problem}" for problem in error.problems]
     asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
     base, notes = steady(asked[0])
+    if settings.disaggregated:
+        base, wrong = _without_pools(base, settings)
+        problems += wrong
     if has_fixed_times(base):
         problems.append("fixed times (ttft_ms, itl_ms) are the same on any number of any GPU: leave them out to find a size")
     possible: list[InstanceShape] = []
@@ -176,13 +196,18 @@ def _asked(
         problems += _of_pools(base, settings)
     try:
         if not base.pools:
-            possible, refused = shapes(
+            of = (
                 base,
                 settings.gpus or (base.gpu,),
                 settings.engines or (base.engine,),
                 settings.weights or (base.weights,),
-                *(sizes or () for sizes in (settings.tps, settings.pps, settings.dps, settings.eps)),
             )
+            sizes = [given or () for given in (settings.tps, settings.pps, settings.dps, settings.eps)]
+            possible, refused = shapes(*of, *sizes)
+            if settings.disaggregated and not any(sizes) and is_moe(base.model):
+                wide, too_wide = shapes(*of, tps=(1,), eps=_WIDE)
+                possible += [shape for shape in wide if shape not in possible]
+                refused += too_wide
     except ConfigError as error:
         problems += error.problems
     if not problems and not possible and not base.pools:
@@ -239,10 +264,23 @@ def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
     """The names of the shapes that cannot be, by why."""
     found: dict[str, list[str]] = {}
     for one in refused:
-        found.setdefault(one.reason, []).append(shape_name(one.shape))
+        found.setdefault(one.reason, []).append(one.shape.name)
     return found
 
 
+def _without_pools(base: ClusterConfig, settings: SizeSettings) -> tuple[ClusterConfig, list[str]]:
+    """Return the cluster without the pools for which --disaggregated looks, and problems."""
+    if settings.max_rate:
+        return base, ["--disaggregated finds numbers of instances, and --max-rate the load of those that are given"]
+    roles = sorted(pool.role for pool in base.pools)
+    if roles not in ([], ["decode", "prefill"]):
+        return base, [
+            "--disaggregated takes a cluster file without pools, or with one of role prefill and one of role decode"
+        ]
+    return replace(base, pools=(), kv_transfer=None), []
+
+
+_WIDE = (16, 32)  # GPUs over which experts are spread, beyond a node
 _OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
 
 

@@ -43,6 +43,9 @@ class SizingSettings:
         "Find the highest traffic that --instances of each candidate sustain, instead of the number of instances.",
         usual=True,
     )
+    disaggregated: bool = switch(
+        GOAL, "Also find separate prefill and decode instances, their shapes and numbers.", usual=True
+    )
     goal: Literal["cost", "gpus"] | None = _goal(
         None, "Minimize cost, or the number of GPUs.", unset="cost if the price of every GPU is known", flag=True
     )

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
-from llmirage_server.config.cluster import instance_settings
+from llmirage_server.config.cluster import PoolConfig, instance_settings
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.deployment import look_up
 from llmirage_server.perf.engines.lookup import find_engine
@@ -41,19 +41,105 @@ class InstanceShape:
         rest = [f"{name}{size}" for name, size in (("PP", self.pp), ("DP", self.dp), ("EP", self.ep)) if size > 1]
         return " ".join([f"TP{self.tp}", *rest])
 
+    @property
+    def name(self) -> str:
+        """GPU, parallelism, engine, weights."""
+        engine = "" if self.engine is None else f" {self.engine}"
+        return f"{self.gpu} {self.split}{engine} {self.weights}"
+
+    def named(self, instances: int) -> str:
+        return f"{instances} x {self.name}"
+
+    def counts(self, instances: int) -> tuple[int, ...]:
+        """Return the instances of each pool."""
+        return (instances,)
+
+    def gpus_of(self, instances: int) -> dict[str, int]:
+        """Return the GPUs of that many instances, by their name."""
+        return {self.gpu: self.gpus * instances}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of an instance that the shape stands for."""
+        return {
+            "gpu": self.gpu,
+            "engine": self.engine,
+            "weights": self.weights,
+            "tensor_parallel_size": self.tp,
+            "pipeline_parallel_size": self.pp,
+            "data_parallel_size": self.dp,
+            "expert_parallel_size": self.ep,
+        }
+
     def config(self, base: ClusterConfig, instances: int) -> ClusterConfig:
         """Return the base with `instances` instances of this shape. Raises ConfigError."""
-        return dataclasses.replace(
-            base,
-            gpu=self.gpu,
-            engine=self.engine,
-            weights=self.weights,
-            tensor_parallel_size=self.tp,
-            pipeline_parallel_size=self.pp,
-            data_parallel_size=self.dp,
-            expert_parallel_size=self.ep,
-            instances=instances,
-        )
+        return dataclasses.replace(base, **self.settings, instances=instances)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolShape:
+    """Separate prefill and decode instances. share: of all instances, those that prefill.
+
+    More instances are never fewer in one of the pools.
+    """
+
+    prefill: InstanceShape
+    decode: InstanceShape
+    share: float
+
+    def counts(self, instances: int) -> tuple[int, ...]:
+        """Return the prefill and the decode instances of at least one each."""
+        prefill = min(max(1, round(instances * self.share)), max(1, instances - 1))
+        return prefill, max(1, instances - prefill)
+
+    def gpus_of(self, instances: int) -> dict[str, int]:
+        """Return the GPUs of that many instances, by their name."""
+        prefill, decode = self.counts(instances)
+        found = self.prefill.gpus_of(prefill)
+        for gpu, count in self.decode.gpus_of(decode).items():
+            found[gpu] = found.get(gpu, 0) + count
+        return found
+
+    @property
+    def gpu(self) -> str:
+        return " and ".join(dict.fromkeys((self.prefill.gpu, self.decode.gpu)))
+
+    @property
+    def split(self) -> str:
+        return f"{self.prefill.split} | {self.decode.split}"
+
+    @property
+    def name(self) -> str:
+        prefill, decode = round(10 * self.share), round(10 * (1 - self.share))
+        return f"prefill {self.prefill.name} and decode {self.decode.name}, about {prefill}:{decode}"
+
+    def named(self, instances: int) -> str:
+        prefill, decode = self.counts(instances)
+        return f"{prefill} prefill x {self.prefill.name} + {decode} decode x {self.decode.name}"
+
+    def config(self, base: ClusterConfig, instances: int) -> ClusterConfig:
+        """Return the base with such pools; what else is said of its own pools of these roles stays. Raises ConfigError."""
+        pools = []
+        for role, shape, count in zip(ROLES, (self.prefill, self.decode), self.counts(instances), strict=True):
+            own = next((pool for pool in base.pools if pool.role == role), None)
+            settings = instance_settings(own or base) | shape.settings
+            pools.append(PoolConfig(name=role, role=role, **{**settings, "instances": count}))
+        return dataclasses.replace(base, pools=tuple(pools), instances=1)
+
+
+Shape = InstanceShape | PoolShape
+ROLES: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
+
+
+def units(config: ClusterConfig) -> int:
+    """Return how many times a cluster has what `Bounds` are of: separate pools as a whole, else an instance."""
+    separate = any(pool.role != "both" for pool in config.all_pools)
+    return 1 if separate else sum(pool.instances for pool in config.all_pools)
+
+
+def decoding(config: ClusterConfig) -> int:
+    """Return the number of instances over which requests in flight are spread."""
+    return sum(pool.instances for pool in config.all_pools if pool.role != "prefill")
 
 
 def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
@@ -105,7 +191,7 @@ _NOT_SCALED: dict[str, Any] = {
 class Refused:
     """A shape that cannot be, and why."""
 
-    shape: InstanceShape
+    shape: Shape
     reason: str
 
 
@@ -230,6 +316,11 @@ def gpu_key(name: str) -> str:
         return find_gpu(name).key
     except DeploymentError as error:
         raise ConfigError(error.problems) from None
+
+
+def is_moe(model: str) -> bool:
+    """Return whether a model is a mixture of experts."""
+    return find_model(model).experts > 1
 
 
 def model_key(name: str) -> str:

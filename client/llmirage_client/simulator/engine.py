@@ -21,7 +21,7 @@ from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 __all__ = [
     "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait", "Reading",
-    "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_cluster",
+    "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "kv_link", "new_cluster",
     "plan_of", "read_mapping",
 ]  # fmt: skip
 

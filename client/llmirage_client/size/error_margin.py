@@ -15,6 +15,7 @@ from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.bands import SHARES, UNKNOWN, Band, Quantity, Share, band_of_cluster
+from llmirage_client.simulator.deployments import decoding
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.sizing import Capacity
@@ -90,7 +91,7 @@ def error_margin(
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
     """Return one for each verdict of the trial."""
-    concurrency = trial.figures.get("users", 0.0) / trial.config.instances
+    concurrency = trial.figures.get("users", 0.0) / decoding(trial.config)
     return [
         error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
         for verdict, noise in zip(trial.verdicts, trial.intervals, strict=True)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from llmirage_client.simulator.deployments import InstanceShape, Refused
+from llmirage_client.simulator.deployments import InstanceShape, Refused, units
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, search_users, user_grid
 from llmirage_client.size.traffic import missed_unloaded
@@ -78,7 +78,7 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     if missed := missed_unloaded(trials.objectives, source.sizes, bounds):
         return MaxRate(shape, config, None, None, f"missed even when unloaded: {'; '.join(map(str, missed))}")
     lengths = source.lengths
-    instances = sum(pool.instances for pool in config.all_pools)
+    instances = units(config)
     grid: Sequence[float]
     if trials.traffic.kind == "request_rate":
         most = bounds.most_requests_per_s(lengths) if lengths is not None else None
@@ -141,7 +141,7 @@ def _users_expected(grid: list[int], config: ClusterConfig, trials: Trials) -> f
     ]
     if not limits_s or bounds.token_s(lengths, 1) is None:
         return None
-    place = bisect_left(grid, min(limits_s), key=lambda users: bounds.token_s(lengths, users / config.instances) or 0.0)
+    place = bisect_left(grid, min(limits_s), key=lambda users: bounds.token_s(lengths, users / units(config)) or 0.0)
     return grid[max(place - 1, 0)] * _START
 
 

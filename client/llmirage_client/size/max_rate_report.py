@@ -16,7 +16,6 @@ from llmirage_client.size.report import (
     rates_of,
     refused_rows,
     shape_json,
-    shape_name,
     tightest_cells,
     usd,
     verdicts_json,
@@ -130,7 +129,7 @@ class MaxRateReport:
     def name(self, one: MaxRate) -> str:
         if one.shape is None:
             return summary_line(one.config)
-        return f"{one.config.instances} x {shape_name(one.shape)}"
+        return one.shape.named(one.config.instances)
 
     def usd_per_m(self, one: MaxRate) -> float | None:
         """Return USD for a million output tokens; None where a price is not known."""

@@ -19,8 +19,9 @@ from llmirage_client.size.report import (
     missed_lines,
     name_of,
     notes_of,
+    pool_lines,
+    ratio_rows,
     refused_rows,
-    shape_name,
     tightest_cells,
     usd,
     value_text,
@@ -70,14 +71,19 @@ def _size_page(report: SizeReport) -> str:
         drawn = charts(*[figure(chart) for chart in _cost((answer, *sizing.runners_up))])
         lead = "The axes span the points, not 0." if drawn else ""
         sections.append(Section("Answer and runners-up", [table(columns, rows), lines, drawn], lead))
-    left_out = [(shape_name(search.shape), search.reason) for search in sizing.given_up]
+    if report.pools is not None and report.pools.answer is not None:
+        best = report.pools.answer
+        margins = margins_of_answer(best.capacity)
+        about = [f"{answer_line(best)}: {least_confident(margins)}", *pool_lines(answer, report.pools)]
+        lines = notes([*about, *about_lines(margins), *notes_of(best, question.traffic)])
+        sections.append(Section("Separate prefill and decode", [lines, table(*ratio_rows(report.pools), wrap=(7,))]))
+    left_out = [(search.shape.name, search.reason) for search in sizing.given_up]
     left_out += refused_rows(sizing.refused, explain=True)
     left_out += [
-        (shape_name(search.shape), f"{plural(search.least or 0, 'instance')} or more: too expensive")
-        for search in sizing.left
+        (search.shape.name, f"{plural(search.least or 0, 'instance')} or more: too expensive") for search in sizing.left
     ]
     head = PageHead("Size of a deployment", facts, [banner], cards)
-    return _page(head, sections, left_out, question, sizing.effort)
+    return _page(head, sections, left_out, question, report.effort)
 
 
 def _cost(found: Sequence[Priced]) -> Iterator[str]:

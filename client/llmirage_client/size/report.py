@@ -10,10 +10,20 @@ from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulate.rates import rates_text
-from llmirage_client.simulator.deployments import OF_SPLIT, InstanceShape, Refused, assumed
+from llmirage_client.simulator.deployments import (
+    OF_SPLIT,
+    ROLES,
+    InstanceShape,
+    PoolShape,
+    Refused,
+    Shape,
+    assumed,
+    decoding,
+)
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.error_margin import ErrorMargin, least_confident, margins_of_answer
-from llmirage_client.size.sizing import SAMPLED, Priced, Sizing
+from llmirage_client.size.pools import PoolSizing, ratio_json
+from llmirage_client.size.sizing import SAMPLED, Capacity, Priced, Sizing
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import FEW_REQUESTS, Effort, Trial
 
@@ -32,7 +42,7 @@ class Question:
     objectives: Sequence[Objective]
     price_source: str
     notes: Sequence[str] = ()
-    shapes: Sequence[InstanceShape] = ()
+    shapes: Sequence[Shape] = ()
     explain: bool = False
 
     @property
@@ -42,7 +52,8 @@ class Question:
     @property
     def axes(self) -> dict[str, list[Any]]:
         """Values of each axis of the shapes, in the order of the search."""
-        return {name: list(dict.fromkeys(getattr(shape, name) for shape in self.shapes)) for name in _AXES if self.shapes}
+        shapes = [shape for shape in self.shapes if isinstance(shape, InstanceShape)]
+        return {name: list(dict.fromkeys(getattr(shape, name) for shape in shapes)) for name in _AXES if shapes}
 
     def head_lines(self, searched_first: str) -> Iterator[str]:
         """Yield the objectives, which axes were searched and which were not, and what was assumed."""
@@ -76,23 +87,19 @@ class Question:
         yield effort_text(effort)
 
 
-def shape_name(shape: InstanceShape) -> str:
-    """Return the name of a shape: GPU, parallelism, engine, weights."""
-    engine = "" if shape.engine is None else f" {shape.engine}"
-    return f"{shape.gpu} {shape.split}{engine} {shape.weights}"
-
-
 _AXES = {"gpu": "GPU", "engine": "engine", "weights": "weights", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP"}
 
 
-def shape_json(shape: InstanceShape) -> dict[str, Any]:
+def shape_json(shape: Shape) -> dict[str, Any]:
     """Return the fields of a shape for JSON."""
+    if isinstance(shape, PoolShape):
+        return {role: shape_json(getattr(shape, role)) for role in ROLES}
     return {name: getattr(shape, name) for name in _AXES}
 
 
 def refused_rows(refused: Iterable[Refused], explain: bool) -> list[tuple[str, str]]:
     """Name and reason of shapes that cannot be deployed. explain: with the arithmetic behind it."""
-    return [(shape_name(one.shape), f"cannot be deployed: {reason_text(one.reason, explain)}") for one in refused]
+    return [(one.shape.name, f"cannot be deployed: {reason_text(one.reason, explain)}") for one in refused]
 
 
 def reason_text(reason: str, explain: bool) -> str:
@@ -156,14 +163,15 @@ _ALL = " (--explain and --json have all)"
 
 @dataclass(frozen=True, slots=True)
 class SizeReport:
-    """The answer to a sizing, as lines, tables and JSON."""
+    """The answer to a sizing, as lines, tables and JSON. pools: the best with separate pools, where these were asked for."""
 
     question: Question
     sizing: Sizing
+    pools: PoolSizing | None = None
 
     @property
     def answered(self) -> bool:
-        return self.sizing.answer is not None
+        return self.sizing.answer is not None or (self.pools is not None and self.pools.answer is not None)
 
     def json(self) -> dict[str, Any]:
         sizing, traffic = self.sizing, self.question.traffic
@@ -177,7 +185,8 @@ class SizeReport:
             "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
             "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
             "not_looked_at": [{**shape_json(one.shape), "at_least_instances": one.least} for one in sizing.left],
-            **self.question.end_json(sizing.refused, sizing.effort),
+            **({} if self.pools is None else {"disaggregated": _pools_json(self.pools)}),
+            **self.question.end_json(sizing.refused, self.effort),
         }
 
     def blocks(self) -> Iterator[Block]:
@@ -186,7 +195,8 @@ class SizeReport:
         yield from question.head_lines("instances")
         yield ""
         if answer is None:
-            yield bold("No deployment meets the objectives.", bad=True)
+            which = "deployment" if self.pools is None else "aggregated deployment"
+            yield bold(f"No {which} meets the objectives.", bad=True)
             yield from missed_lines(self.sizing)
         else:
             yield bold(answer_line(answer))
@@ -195,8 +205,38 @@ class SizeReport:
             yield ""
             yield from self._others()
         yield ""
+        if self.pools is not None:
+            yield from self._disaggregated(self.pools)
+            yield ""
         yield from self._left_out()
-        yield from question.end_lines(self.sizing.effort)
+        yield from question.end_lines(self.effort)
+
+    @property
+    def effort(self) -> Effort:
+        return self.sizing.effort if self.pools is None else self.pools.sizing.effort
+
+    def _disaggregated(self, pools: PoolSizing) -> Iterator[Block]:
+        answer = pools.answer
+        if answer is None:
+            yield bold("No separate prefill and decode pools meet the objectives.", bad=True)
+            yield from missed_lines(pools.sizing)
+            yield from first_of([(one.shape.name, one.reason) for one in pools.sizing.given_up], _REASONS_SHOWN, "more")
+            return
+        yield bold(answer_line(answer))
+        yield from _between(answer)
+        yield from self._details(answer)
+        yield ""
+        yield from pool_lines(self.sizing.answer, pools)
+        yield ""
+        columns, rows = ratio_rows(pools)
+        table = plain_table(*columns)
+        for row in rows:
+            table.add_row(*row)
+        yield table
+        yield (
+            "P:D: prefill and decode instances; prefill/s, transfer/s, decode/s: requests/s that each carries, "
+            "by the roofline, decode within the limit of TPOT or latency; bound by: the least of them and its use."
+        )
 
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
@@ -225,7 +265,7 @@ class SizeReport:
         yield table
 
     def _left_out(self) -> Iterator[str]:
-        given_up = [(shape_name(search.shape), search.reason) for search in self.sizing.given_up]
+        given_up = [(search.shape.name, search.reason) for search in self.sizing.given_up]
         shown = None if self.question.explain else _REASONS_SHOWN
         yield from first_of(given_up, shown, f"more that meet the objectives at no number of instances{_ALL}")
         yield from first_of(
@@ -234,7 +274,7 @@ class SizeReport:
         if self.sizing.answer is None:
             return
         if self.sizing.left:
-            names = ", ".join(f"{search.least} x {shape_name(search.shape)}" for search in self.sizing.left)
+            names = ", ".join(search.shape.named(search.least or 1) for search in self.sizing.left)
             yield f"Not simulated, because more expensive than the answer: {names} or more"
         yield f"Prices: {self.question.price_source}"
 
@@ -266,7 +306,7 @@ def _between(priced: Priced) -> Iterator[str]:
 
 def name_of(priced: Priced) -> str:
     """Return the name of a deployment: instances and shape."""
-    return f"{priced.capacity.instances} x {shape_name(priced.capacity.shape)}"
+    return priced.capacity.shape.named(priced.capacity.instances)
 
 
 def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
@@ -274,7 +314,7 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
     capacity, trial = priced.capacity, priced.capacity.trial
     users = trial.figures["users"]
     yield (
-        f"In-flight requests: {users:,.0f}, or {users / trial.config.instances:,.1f} per instance. "
+        f"In-flight requests: {users:,.0f}, or {users / decoding(trial.config):,.1f} per instance. "
         f"Output tokens/s: {trial.figures['output_tok_per_s']:,.0f}."
     )
     yield from (f"Assumed of it: {text}." for text in assumed(trial.config, only=OF_SPLIT))
@@ -288,17 +328,65 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
         yield f"Only {plural(trial.counted, 'request')} counted: high percentiles are unreliable."
 
 
+def pool_lines(aggregated: Priced | None, pools: PoolSizing) -> Iterator[str]:
+    """Yield how separate pools compare with the best deployment without them, and the cost of the transfer."""
+    answer, transfer = pools.answer, pools.transfer
+    if answer is None or transfer is None:
+        return
+    if aggregated is None:
+        yield "No aggregated deployment meets the objectives."
+    else:
+        priced = answer.usd_per_h is not None and aggregated.usd_per_h is not None
+        costs = (answer.usd_per_h or 0.0, aggregated.usd_per_h or 0.0) if priced else (answer.gpus, aggregated.gpus)
+        change = costs[0] / costs[1] - 1 if costs[1] else 0.0
+        than = f"{abs(change):.0%} {'more' if change > 0 else 'less'} than" if change else "as much as"
+        yield f"Separate pools cost {than} {name_of(aggregated)}, the best aggregated deployment."
+    trial = answer.capacity.trial
+    senders = sum(pool.instances for pool in trial.config.all_pools if pool.role == "prefill")
+    used = float(trial.figures["request_per_s"]) * transfer.link_s / senders
+    yield (
+        f"KV transfer: {transfer.bytes / 1e6:,.4g} MB a request, {transfer.link_s * 1e3:,.3g} ms of its sender's link "
+        f"({used:.0%} used), {transfer.latency_s * 1e3:,.3g} ms latency and hand-off."
+    )
+
+
+def ratio_rows(pools: PoolSizing) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table of ratios."""
+    columns = ["P:D", "GPUs", "USD/h", "prefill/s", "transfer/s", "decode/s", "bound by", "simulated"]
+    rows = []
+    for one in pools.ratios:
+        carries = [f"{rate:,.4g}" for rate in one.carries.values()]
+        gpus = sum(one.shape.gpus_of(one.instances).values())
+        name = ":".join(map(str, one.shape.counts(one.instances)))
+        rows.append([name, str(gpus), usd(one.usd_per_h), *carries, f"{one.bound}, {one.use:.0%}", one.result])
+    return columns, rows
+
+
+def _pools_json(pools: PoolSizing) -> dict[str, Any]:
+    sizing, transfer = pools.sizing, pools.transfer
+    return {
+        "answer": None if sizing.answer is None else _priced_json(sizing.answer),
+        "runners_up": [_priced_json(priced) for priced in sizing.runners_up],
+        "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
+        "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
+        "kv_transfer": None
+        if transfer is None
+        else {"bytes": transfer.bytes, "link_s": transfer.link_s, "latency_s": transfer.latency_s},
+        "ratios": [ratio_json(ratio) for ratio in pools.ratios],
+    }
+
+
 def missed_lines(sizing: Sizing) -> Iterator[str]:
     """Yield by how much the best deployments miss the objectives, where none meets them."""
     known = [(search, search.nearest) for search in sizing.given_up if search.nearest is not None]
     if known:
         search, verdict = min(known, key=lambda pair: pair[1].load)
-        yield f"The closest was {shape_name(search.shape)}: {_missed_text(verdict)}."
-    for search in sorted(sizing.left, key=lambda search: search.shape.gpus * (search.least or 0)):
+        yield f"The closest was {search.shape.name}: {_missed_text(verdict)}."
+    for search in sorted(sizing.left, key=lambda search: sum(search.shape.gpus_of(search.least or 0).values())):
         least = search.least or 0
-        gpus = search.shape.gpus * least
+        gpus = sum(search.shape.gpus_of(least).values())
         line = (
-            f"{shape_name(search.shape)}: {plural(least, 'instance')} or more needed, {plural(gpus, 'GPU')}, "
+            f"{search.shape.name}: {plural(least, 'instance')} or more needed, {plural(gpus, 'GPU')}, "
             f"{gpus / sizing.max_gpus:,.2g} times --max-gpus {sizing.max_gpus:,}"
         )
         if sizing.nearest is not None and sizing.nearest[0] == search.shape:
@@ -313,11 +401,19 @@ def _missed_text(verdict: Verdict) -> str:
     return f"{verdict.objective.text} was {value_text(verdict)}{times}"
 
 
+def _of_pools(capacity: Capacity) -> dict[str, Any]:
+    if not isinstance(capacity.shape, PoolShape):
+        return {}
+    counts = zip(ROLES, capacity.shape.counts(capacity.instances), strict=True)
+    return {f"{role}_instances": count for role, count in counts}
+
+
 def _priced_json(priced: Priced) -> dict[str, Any]:
     capacity, trial = priced.capacity, priced.capacity.trial
     return {
         **shape_json(capacity.shape),
         "instances": capacity.instances,
+        **_of_pools(capacity),
         "instances_between": [capacity.fewest, capacity.most],
         "gpus": capacity.gpus,
         "usd_per_h": priced.usd_per_h,

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.deployments import InstanceShape, Refused
+from llmirage_client.simulator.deployments import Refused, Shape
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.rate_grid import user_grid
 from llmirage_client.size.traffic import missed_unloaded
@@ -44,7 +46,7 @@ class Capacity:
     fewest, most: the numbers between which noise leaves the answer.
     """
 
-    shape: InstanceShape
+    shape: Shape
     instances: int
     trial: Trial
     fewest: int
@@ -52,7 +54,7 @@ class Capacity:
 
     @property
     def gpus(self) -> int:
-        return self.shape.gpus * self.instances
+        return sum(self.shape.gpus_of(self.instances).values())
 
     @property
     def sampled(self) -> bool:
@@ -66,7 +68,7 @@ class CapacitySearch:
     came closest then.
     """
 
-    def __init__(self, shape: InstanceShape, base: ClusterConfig, trials: Trials) -> None:
+    def __init__(self, shape: Shape, base: ClusterConfig, trials: Trials) -> None:
         self.shape = shape
         self.reason = ""
         self.nearest: Verdict | None = None
@@ -75,16 +77,17 @@ class CapacitySearch:
         self._traffic = trials.traffic
         lengths = self._traffic.source.lengths
         bounds = trials.bounds(self._config(1))
-        most = bounds.most_requests_per_s(lengths) if lengths is not None else None
+        rates = bounds.requests_per_s(lengths) if lengths is not None else None
         self._alone_s = bounds.latency_s(lengths) if lengths is not None else None
         self._judged: dict[int, Trial] = {}  # the trial that decides about a number of instances
         self._drifts = not self._traffic.source.single_turns
         self._low = -1  # place on the grid of a number that does not suffice; those below the roofline's are not tried
         self._enough: int | None = None  # of one that does
         self._failures = 0
-        self.least: int | None = 1
-        if self._by_rate and most is not None:
-            self.least = max(1, math.ceil(self._traffic.amount / most))
+        self.least: int | None = len(shape.counts(1))
+        if self._by_rate and rates is not None:
+            carried = partial(_carried, shape, rates)
+            self.least = max(self.least, _GRID[min(bisect_left(_GRID, self._traffic.amount, key=carried), len(_GRID) - 1)])
         self._skip()
         if missed := missed_unloaded(trials.objectives, self._traffic.source.sizes, bounds):
             reasons = "; ".join(map(_at_best, missed))
@@ -120,7 +123,7 @@ class CapacitySearch:
     def _try(self, place: int) -> None:
         """Simulate one instance more, unless a user alone misses the objectives."""
         instances = _GRID[place]
-        trial = self._judged[instances] = self._decide(instances)
+        trial = self._judged[instances] = self.decide(instances)
         if trial.met:
             self._enough = place
         else:
@@ -140,7 +143,7 @@ class CapacitySearch:
             self._low = self._next
         self.least = max(self.least, _GRID[self._low + 1])
 
-    def _decide(self, instances: int) -> Trial:
+    def decide(self, instances: int) -> Trial:
         """Simulate the traffic on `instances`, or the half, quarter, ... of it that misses the objectives."""
         amount = self._traffic.amount
         trial = less = self._judge(instances, amount)
@@ -157,7 +160,8 @@ class CapacitySearch:
     def _sample(self, instances: int, amount: float) -> tuple[ClusterConfig, float]:
         """Return the instances that stand for all, and their share of the traffic."""
         if instances > SAMPLED:
-            amount = amount * SAMPLED / instances
+            pairs = zip(self.shape.counts(SAMPLED), self.shape.counts(instances), strict=True)
+            amount *= max(some / whole for some, whole in pairs)
             amount = amount if self._by_rate else math.ceil(amount)
         return self._config(min(instances, SAMPLED)), amount
 
@@ -167,9 +171,10 @@ class CapacitySearch:
 
     def _floor(self, instances: int) -> float:
         """Return the traffic below which a user alone stands for it."""
+        apart = min(self.shape.counts(instances))  # requests that need not meet
         if not self._by_rate:
-            return instances
-        return instances * (_MEETING / self._alone_s if self._alone_s is not None else _UNKNOWN_FLOOR_PER_S)
+            return apart
+        return apart * (_MEETING / self._alone_s if self._alone_s is not None else _UNKNOWN_FLOOR_PER_S)
 
     def _capacity(self, instances: int) -> Capacity:
         """Return the capacity with the neighbours that noise does not rule out."""
@@ -195,6 +200,11 @@ class CapacitySearch:
 def _at_best(verdict: Verdict) -> str:
     objective = verdict.objective
     return f"{objective.text} cannot be met, at best it is {verdict.value:,.4g} {objective.metric.unit}"
+
+
+def _carried(shape: Shape, rates: tuple[float, ...], instances: int) -> float:
+    """Return the most requests per second of so many instances. rates: of one of each pool."""
+    return min(rate * count for rate, count in zip(rates, shape.counts(instances), strict=True))
 
 
 Goal = Literal["cost", "gpus"]
@@ -229,15 +239,21 @@ class Sizing:
     runners_up: tuple[Priced, ...]
     given_up: tuple[CapacitySearch, ...]
     left: tuple[CapacitySearch, ...]
-    nearest: tuple[InstanceShape, int, Trial] | None
+    nearest: tuple[Shape, int, Trial] | None
     refused: tuple[Refused, ...]
     effort: Effort
     max_gpus: int
 
 
+def hourly(shape: Shape, instances: int, prices: Mapping[str, float]) -> float | None:
+    """Return USD per hour; None where the price of a GPU is not known."""
+    gpus = shape.gpus_of(instances)
+    return sum(prices[gpu] * count for gpu, count in gpus.items()) if gpus.keys() <= prices.keys() else None
+
+
 def size(
     base: ClusterConfig,
-    shapes: Sequence[InstanceShape],
+    shapes: Sequence[Shape],
     refused: Sequence[Refused],
     trials: Trials,
     prices: Mapping[str, float],
@@ -252,9 +268,9 @@ def size(
     prices: USD per hour of one GPU; with the goal "cost" there is one for each. Raises ConfigError, SimulationError.
     """
 
-    def cost(shape: InstanceShape, instances: int) -> tuple[float, int]:
-        gpus = shape.gpus * instances
-        return (gpus * prices[shape.gpu] if goal == "cost" else float(gpus)), gpus
+    def cost(shape: Shape, instances: int) -> tuple[float, int]:
+        gpus = sum(shape.gpus_of(instances).values())
+        return (hourly(shape, instances, prices) or 0.0 if goal == "cost" else float(gpus)), gpus
 
     searches = {shape: CapacitySearch(shape, base, trials) for shape in shapes}
     places = {shape: place for place, shape in enumerate(searches)}
@@ -293,14 +309,15 @@ def size(
 
     nearest = None
     if answer is None and left:
-        close = min(left, key=lambda search: search.shape.gpus * (search.least or 0))
-        if most := max_gpus // close.shape.gpus:
+        close = min(left, key=lambda search: cost(search.shape, search.least or 0)[1])
+        numbers = range(1, max_gpus + 1)
+        most = bisect_right(numbers, max_gpus, key=lambda number: cost(close.shape, number)[1])
+        if most >= len(close.shape.counts(1)):
             progress(f"{most} x {close.shape.gpu} {close.shape.split}")
             nearest = close.shape, most, close.run_whole(most)
 
     def priced(capacity: Capacity) -> Priced:
-        known = capacity.shape.gpu in prices
-        return Priced(capacity, prices[capacity.shape.gpu] * capacity.gpus if known else None)
+        return Priced(capacity, hourly(capacity.shape, capacity.instances, prices))
 
     return Sizing(
         goal=goal,

@@ -10,13 +10,14 @@ import numpy as np
 from llmirage_client.load.options import RunOptions
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
+from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.size.traffic import RequestSource, Traffic
 from llmirage_client.workload.session import Workload
 
 NOT_STEADY = (
     "a steady state needs one request rate or a number of users all the time, requests in token counts (lengths, or a "
-    "file of them), and one pool without fixed times"
+    "file of them), and one pool, or one for prefill and one for decode, without fixed times"
 )
 _FILLING = 8  # requests sent before those that are measured, beside as many as the cluster holds
 _LATENCY_S = 5.0  # assumed where the roofline has no estimate
@@ -76,7 +77,7 @@ def steady_load(
         options = replace(options, sampling="shuffle")
     traffic = Traffic(source, "concurrency", users, options) if rate is None and users else None
     traffic = traffic or Traffic(source, "request_rate", rate or 0.0, options)
-    instances = sum(pool.instances for pool in config.all_pools)
+    instances = units(config)
     fill = fill_up(traffic, Bounds(replace(config, instances=1)), instances, count)
     sent = fill.first + count + 2 * fill.busy
     return source.workload(sent + fill.waiting), traffic.run_options(sent, fill.lifetime_s), Window(fill.first, count)
@@ -91,7 +92,7 @@ def _on_engine(config: ClusterConfig, source: RequestSource, options: RunOptions
 
 
 def fills_foreseeably(config: ClusterConfig) -> bool:
-    """Return whether the roofline knows how long requests take: not for fixed times, nor for separate pools."""
+    """Return whether the roofline knows how long requests take: not for fixed times, nor for several pools of one role."""
     return Bounds(replace(config, instances=1)).tpot_s(1) is not None
 
 
@@ -125,8 +126,9 @@ def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptio
     if users == 1 or options.rates is not None or options.fixed_schedule or options.user_rate_per_s is not None:
         return 0.0
     lengths = RequestSource(lambda _: workload, None, "").lengths
+    instances = units(config)
     bounds = Bounds(replace(config, instances=1))
     if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
         return 0.0
     think_s = float(np.mean([turn.delay_s for session in workload.sessions.values() for turn in session.turns]))
-    return max(bounds.latency_s(lengths) or 0.0, users / (most * config.instances)) + think_s
+    return max(bounds.latency_s(lengths) or 0.0, users / (most * instances)) + think_s

@@ -19,6 +19,7 @@ from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
+from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
 from llmirage_client.size.steady_state import fill_up
@@ -277,7 +278,7 @@ class Trials:
         """Return the plan of a trial. longer: for a cluster that may have been still filling up."""
         source = traffic.source
         wanted = math.ceil(self._wanted * min(source.spread, _MOST_SPREAD))
-        fill = fill_up(traffic, self.bounds(config), config.instances, self._wanted)
+        fill = fill_up(traffic, self.bounds(config), units(config), self._wanted)
         first, waiting = fill.first, fill.waiting
         count = max(wanted, 2 * fill.busy)
         most, batch = max(count, _MORE * wanted), 1
