@@ -17,7 +17,7 @@ from llmirage_client.workload.session import Workload
 
 NOT_STEADY = (
     "a steady state needs one request rate or a number of users all the time, requests in token counts (lengths, or a "
-    "file of them), and one pool, or one for prefill and one for decode, without fixed times"
+    "file of them), and one pool without fixed times"
 )
 _FILLING = 8  # requests sent before those that are measured, beside as many as the cluster holds
 _LATENCY_S = 5.0  # assumed where the roofline has no estimate
@@ -92,8 +92,8 @@ def _on_engine(config: ClusterConfig, source: RequestSource, options: RunOptions
 
 
 def fills_foreseeably(config: ClusterConfig) -> bool:
-    """Return whether the roofline knows how long requests take: not for fixed times, nor for several pools of one role."""
-    return Bounds(replace(config, instances=1)).tpot_s(1) is not None
+    """Return whether the roofline knows how long requests take: not for fixed times, nor for several pools."""
+    return len(config.pools) < 2 and Bounds(replace(config, instances=1)).tpot_s(1) is not None
 
 
 def _running(traffic: Traffic, bounds: Bounds, instances: int, measured: int) -> int:
@@ -128,7 +128,7 @@ def gradual_start_s(config: ClusterConfig, workload: Workload, options: RunOptio
     lengths = RequestSource(lambda _: workload, None, "").lengths
     instances = units(config)
     bounds = Bounds(replace(config, instances=1))
-    if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
+    if lengths is None or len(config.pools) > 1 or (most := bounds.most_requests_per_s(lengths)) is None:
         return 0.0
     think_s = float(np.mean([turn.delay_s for session in workload.sessions.values() for turn in session.turns]))
     return max(bounds.latency_s(lengths) or 0.0, users / (most * instances)) + think_s
