@@ -23,6 +23,7 @@ from llmirage_client.report.html.page import PageHead, Section, notes, page, tab
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.size.day_report import DayReport
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 class SizeResult(Result):
     """The cheapest deployment under objectives: `result.answer` (None: there is none), `result.runners_up`.
 
-    With max_rate what deployments carry: `result.carried`.
+    With max_rate what deployments carry: `result.carried`. With day: `result.static`, `result.autoscaled`, `result.hours`.
     """
 
-    def __init__(self, report: SizeReport | MaxRateReport) -> None:
+    def __init__(self, report: SizeReport | MaxRateReport | DayReport) -> None:
         self._report = report
 
     @property
@@ -53,8 +54,10 @@ class SizeResult(Result):
         return self._report.json()
 
     def _columns(self) -> Mapping[str, Any]:
-        """One row a deployment, the best first."""
+        """One row a deployment, the best first; with day, one an hour."""
         data = self._report.json()
+        if "hours" in data:
+            return columns_of_rows(data["hours"])
         rows = data["carried"] if "carried" in data else [*filter(None, [data["answer"]]), *data["runners_up"]]
         return columns_of_rows(rows)
 
@@ -66,6 +69,8 @@ class SizeResult(Result):
 
     def _line(self) -> str:
         report = self._report
+        if isinstance(report, DayReport):
+            return report.headline
         if isinstance(report, SizeReport):
             return "no deployment" if report.sizing.answer is None else answer_line(report.sizing.answer)
         return (
@@ -182,6 +187,7 @@ def size(
     max_gpus: int | None = None,
     runners_up: int | None = None,
     request_rate: float | None = None,
+    day: PathName | None = None,
     concurrency: int | None = None,
     arrival_pattern: ArrivalPattern | None = None,
     arrival_smoothness: float | None = None,

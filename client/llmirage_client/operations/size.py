@@ -37,6 +37,8 @@ from llmirage_client.simulator.deployments import (
     steady,
 )
 from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.day import Day, read_day, size_day
+from llmirage_client.size.day_report import DayReport
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.pools import size_pools
@@ -61,27 +63,55 @@ def size(
     settings: SizeSettings,
     *,
     progress: Callable[[], SimulationProgress] = SimulationProgress,
-) -> SizeReport | MaxRateReport:
-    """Find the cheapest deployment under objectives, or with max_rate the traffic that deployments sustain.
+) -> SizeReport | MaxRateReport | DayReport:
+    """Find the cheapest deployment under objectives; with max_rate the traffic that deployments sustain.
+
+    With day, the deployments of its hours.
 
     progress: makes the progress that is shown. Raises ConfigError.
     """
     try:
         if settings.max_rate:
+            if settings.day is not None:
+                _refuse("--max-rate finds the rate that deployments carry, and --day says which they have to")
             return _max_rate(workload, settings, progress())
+        if settings.day is not None:
+            return _day(workload, settings, settings.day, progress())
         return _size(workload, settings, progress())
     except SimulationError as error:
         _refuse(str(error))
 
 
-def _size(file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress) -> SizeReport:
+def _day(
+    file: str | Workload | None, settings: SizeSettings, place: str, progress: SimulationProgress
+) -> SizeReport | DayReport:
+    """Size the highest hour, and plan the others. A trace is the workload, too, if there is no other."""
+    if settings.concurrency is not None or settings.disaggregated:
+        _refuse("--day is of rates and equal instances: omit --concurrency and --disaggregated")
+    try:
+        day = read_day(
+            place,
+            settings.request_rate,
+            lambda: load_workload(place, settings, tokenizer=settings.tokenizer, seed=settings.random_seed),
+        )
+    except WorkloadError as error:
+        _refuse(str(error))
+    if file is None and settings.isl is None and day.traced:
+        file = place
+    return _size(file, replace(settings, request_rate=max(day.rates)), progress, day)
+
+
+def _size(
+    file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress, day: Day | None = None
+) -> SizeReport | DayReport:
     objectives, base, possible, refused, notes = _asked(settings)
     source = _source(file, settings)
     shapes = _with_room(base, possible, refused, source, objectives, settings.explain)
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
-    notes += _of_workload(source, settings.concurrency)
+    if day is None or not day.traced:
+        notes += _of_workload(source, settings.concurrency)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
@@ -101,6 +131,7 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
             runners_up=settings.runners_up,
             progress=progress.begin,
         )
+        planned = None if day is None else size_day(day, sizing, base, trials, prices, progress.begin)
         pools = None
         if settings.disaggregated:
             asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
@@ -115,7 +146,8 @@ def _size(file: str | Workload | None, settings: SizeSettings, progress: Simulat
                 progress=progress.begin,
             )
     considered = [*shapes, *(one.shape for one in refused)]
-    return SizeReport(Question(base, traffic, objectives, price_source, notes, considered, settings.explain), sizing, pools)
+    question = Question(base, traffic, objectives, price_source, notes, considered, settings.explain)
+    return SizeReport(question, sizing, pools) if planned is None else DayReport(question, planned)
 
 
 _OF_THE_RATE = (

@@ -16,6 +16,7 @@ from llmirage_shared.settings import again, at_call, switch, under
 
 GOAL, SHAPES, TRAFFIC, OUTPUT = "Objective", "Candidate deployments", "Traffic", "Output"
 _goal, _shapes, _output = under(GOAL), under(SHAPES), under(OUTPUT)
+_of_day = under(TRAFFIC)
 _traffic = partial(again, LoadSettings, group=TRAFFIC)
 
 
@@ -111,6 +112,13 @@ class SizingSettings:
     request_rate: float | None = _traffic(
         "request_rate", None, "Turns of root conversations per second.", metavar="R", usual=True
     )
+    day: str | None = _of_day(
+        None,
+        "Hourly rates, for GPU-hours of static and autoscaled deployments: a table (CSV, YAML, JSON), a trace, or "
+        "office-hours, two-regions or batch-at-night with --request-rate at its highest.",
+        metavar="FILE|SHAPE",
+        usual=True,
+    )
     concurrency: int | None = _traffic(
         "concurrency", None, "Root conversations in progress at a time, instead of a rate.", usual=True
     )
@@ -118,8 +126,8 @@ class SizingSettings:
         "arrival_pattern",
         None,
         "Distribution of the gaps between arrivals at a rate.",
-        unset="poisson; gamma with --arrival-smoothness",
-        flag=True,
+        unset="poisson; gamma with arrival_smoothness",
+        carried=True,
     )
     arrival_smoothness: float | None = _traffic(
         "arrival_smoothness",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmirage_client.report.html.charts import Axis, Better, ParetoPoint, pareto
+import numpy as np
+
+from llmirage_client.report.html.charts import Axis, Better, Mark, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
 from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
+from llmirage_client.size.day_report import DayReport
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.report import (
@@ -32,8 +35,10 @@ from llmirage_client.size.trial import Effort
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 
 
-def page_of(report: SizeReport | MaxRateReport) -> str:
+def page_of(report: SizeReport | MaxRateReport | DayReport) -> str:
     """Return the report as HTML."""
+    if isinstance(report, DayReport):
+        return _day_page(report)
     return _size_page(report) if isinstance(report, SizeReport) else _max_rate_page(report)
 
 
@@ -134,6 +139,65 @@ def _max_rate_page(report: MaxRateReport) -> str:
     facts = {"Model": models_of(question.base), "Requests": question.traffic.source.text, "Objectives": question.slo}
     head = PageHead("Highest sustained traffic of deployments", facts)
     return _page(head, sections, report.left_out(), question, report.rates.effort)
+
+
+def _day_page(report: DayReport) -> str:
+    question, found = report.question, report.found
+    facts = {"Model": question.base.model, "Day": found.day.source, "Objectives": question.slo}
+    if found.autoscaled is None or found.static is None:
+        banner = Banner("bad", report.headline, list(missed_lines(found.sizing)))
+        return _page(PageHead("A day", facts, [banner]), [], [], question, found.effort)
+    hours = np.arange(len(found.day.rates))
+    plan, fixed = found.autoscaled, found.static
+    drawn = [
+        line(
+            [Series(tenant.name, hours, tenant.rates, "step") for tenant in found.day.tenants],
+            title="Load",
+            x=Axis("Hour"),
+            y=Axis("Requests", "req/s"),
+        ),
+        line(
+            [
+                Series("static", hours, [hour.instances for hour in fixed.hours], "step"),
+                Series("autoscaled", hours, [hour.instances for hour in plan.hours], "step"),
+            ],
+            title="Instances",
+            x=Axis("Hour"),
+            y=Axis("Instances", integer=True),
+        ),
+        line(
+            [Series(name, hours, [100 * hour.goodput[name] for hour in plan.hours], "step") for name in plan.goodput],
+            title="Requests within the objectives, autoscaled",
+            x=Axis("Hour"),
+            y=Axis("Goodput", "%", low=0.0, high=100.0),
+        ),
+        line(
+            [
+                Series(
+                    objective.text,
+                    hours,
+                    [
+                        100 * hour.trial.verdicts[at].load if hour.trial and hour.trial.verdicts else np.nan
+                        for hour in plan.hours
+                    ],
+                    "step",
+                )
+                for at, objective in enumerate(question.objectives)
+            ],
+            title="Objectives, autoscaled, in the steady state",
+            x=Axis("Hour"),
+            y=Axis("Of the limit", "%"),
+            marks=[Mark(100.0, "limit")],
+        ),
+    ]
+    columns, rows = report.plan_rows()
+    sections = [
+        Section("The day", [charts(*map(figure, drawn), size="half")]),
+        Section("Static and autoscaled", [table(columns, rows), notes(list(report.lines()))]),
+        Section("By hour", [table(*report.hour_rows())]),
+    ]
+    head = PageHead("A day", facts, [Banner("good" if plan.hours[plan.worst_hour].worst > 0 else "warn", report.headline)])
+    return _page(head, sections, [], question, found.effort)
 
 
 def _page(

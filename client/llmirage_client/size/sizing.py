@@ -68,13 +68,14 @@ class CapacitySearch:
     came closest then.
     """
 
-    def __init__(self, shape: Shape, base: ClusterConfig, trials: Trials) -> None:
+    def __init__(self, shape: Shape, base: ClusterConfig, trials: Trials, amount: float | None = None) -> None:
+        """amount: of the traffic, in place of its own."""
         self.shape = shape
         self.reason = ""
         self.nearest: Verdict | None = None
         self._base = base
         self._trials = trials
-        self._traffic = trials.traffic
+        self._traffic = trials.traffic if amount is None else trials.traffic.of(amount)
         lengths = self._traffic.source.lengths
         bounds = trials.bounds(self._config(1))
         rates = bounds.requests_per_s(lengths) if lengths is not None else None
@@ -151,6 +152,10 @@ class CapacitySearch:
             amount = amount / 2 if self._by_rate else amount // 2
             less = self._judge(instances, amount)
         return trial if less.met_by_latency else less
+
+    def judge(self, instances: int) -> Trial:
+        """Simulate the traffic on `instances`."""
+        return self._judge(instances, self._traffic.amount)
 
     def _judge(self, instances: int, amount: float) -> Trial:
         if amount < self._floor(instances):

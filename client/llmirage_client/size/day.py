@@ -1,0 +1,491 @@
+"""A day of hourly rates for `size --day`: its file, and what static and autoscaled deployments do with it.
+
+Each hour is a steady load: numbers of instances come from the same verdicts as those of one rate. Some of the day's rates
+are searched; between them a number is taken that carries no more per instance than a smaller number was seen to. The plan
+that is answered is then simulated at each of its hours. Where instances are missing, as they start or are interrupted, a
+fluid model says for how long requests wait: by priority, classes that fit into what is left still meet the objectives, the
+others miss them until the backlog is gone.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from llmirage_client.simulator.deployments import Shape
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, YamlNode, plan_of, read_mapping
+from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, hourly
+from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.workload.session import Workload
+
+HOUR_S = 3600.0
+_LEVELS = 6  # of the day's rates that are searched; the others lie between them
+_SCALE_DOWN_S = 300.0  # for which an instance stays that is not needed any more, as in `llmirage serve`
+_WORK = (0.1,) * 7 + (0.25, 0.6, 0.9, 1.0, 0.95, 0.8, 0.9, 1.0, 0.95, 0.85, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1)
+_REGIONS = [max(_WORK[hour], 0.8 * _WORK[hour - 8]) for hour in range(24)]
+SHAPES: Mapping[str, tuple[float, ...]] = {  # shares of the highest rate, by hour
+    "office-hours": _WORK,
+    "two-regions": tuple(share / max(_REGIONS) for share in _REGIONS),
+    "batch-at-night": (1.0,) * 6 + (0.5,) + (0.1,) * 14 + (0.5, 1.0, 1.0),
+}
+
+PolicyKind = Literal["reactive", "scheduled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """service_class: under which its goodput counts. priority: less is served first. rates: requests/s of each hour."""
+
+    name: str
+    service_class: str
+    priority: int
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPolicy:
+    """reactive: instances start when an hour's load is there; scheduled: so much earlier that they are ready then.
+
+    headroom: of the rate, beyond which instances are there. start_s, disk_gb_per_s: of a start, beside reading the weights,
+    and the rate at which these are read.
+    """
+
+    policy: PolicyKind = "reactive"
+    headroom: float = 0.1
+    start_s: float = 60.0
+    disk_gb_per_s: float = 5.0  # sequential reads of one PCIe 4.0 NVMe drive, as in the server's disk tier
+
+
+@dataclass(frozen=True, slots=True)
+class SpotOffer:
+    """price: share of the on-demand price. notice_s: between the notice of an interruption and its moment."""
+
+    price: float = 0.4
+    interruptions_per_h: float = 0.02
+    notice_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """source: where it is from, for people. traced: from a workload's own times."""
+
+    tenants: tuple[Tenant, ...]
+    source: str
+    traced: bool = False
+    policy: ScalingPolicy = ScalingPolicy()
+    spot: SpotOffer | None = None
+
+    @property
+    def rates(self) -> list[float]:
+        """Requests per second of all tenants, by hour."""
+        return [sum(rates) for rates in zip(*(tenant.rates for tenant in self.tenants), strict=True)]
+
+
+def _shape_name(text: str) -> str:
+    return text.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def read_day(place: str, peak: float | None, trace: Callable[[], Workload]) -> Day:
+    """Read a day: a named shape of that peak, a table (YAML, JSON, CSV), or else a trace. Raises ConfigError."""
+    if (name := _shape_name(place)) in SHAPES:
+        if peak is None:
+            raise ConfigError([f"--day {name} needs --request-rate, the rate of its highest hour"])
+        return Day(
+            (Tenant("all", "all", 0, tuple(peak * share for share in SHAPES[name])),), f"{name}, {peak:g} req/s at most"
+        )
+    if peak is not None:
+        raise ConfigError(
+            [f"--request-rate: {place} says the rates of the day; it is for named shapes: {', '.join(SHAPES)}"]
+        )
+    if not Path(place).is_file() and not place.startswith("bundled:"):
+        raise ConfigError([f"--day must be a file, or one of {', '.join(SHAPES)}; not {place!r}"])
+    if place.endswith((".yaml", ".yml")) or (place.endswith(".json") and _is_table(place)):
+        return _read_table(place)
+    if place.endswith(".csv") and (rows := _csv_rows(place)):
+        return _read_csv(place, rows)
+    return _read_trace(place, trace())
+
+
+def _is_table(place: str) -> bool:
+    try:
+        return bool({entry.key for entry in read_mapping(place, "a day")} & {"rates", "tenants"})
+    except ConfigError:
+        return False
+
+
+def _csv_rows(place: str) -> list[list[str]]:
+    """Return the rows of a table of hours; none of another CSV."""
+    with open(place, newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row]
+    return rows if rows and len(rows[0]) > 1 and rows[0][0].strip().lower() == "hour" else []
+
+
+def _read_csv(place: str, rows: list[list[str]]) -> Day:
+    names, problems = [name.strip() for name in rows[0][1:]], list[str]()
+    found: list[list[float]] = [[] for _ in names]
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(names) + 1:
+            problems.append(f"{place}:{number}: {len(row)} values, and the header has {len(names) + 1}")
+            continue
+        for rates, text in zip(found, row[1:], strict=True):
+            try:
+                rates.append(_rate(float(text)))
+            except ValueError:
+                problems.append(f"{place}:{number}: {text!r} must be a number of requests per second")
+    if problems:
+        raise ConfigError(problems)
+    tenants = tuple(Tenant(name, name, 0, tuple(rates)) for name, rates in zip(names, found, strict=True))
+    return _checked(Day(tenants, place))
+
+
+def _read_trace(place: str, workload: Workload) -> Day:
+    """Return the requests of each hour since the first: a conversation's turns count when it begins."""
+    if not workload.timed:
+        raise ConfigError([f"--day {place}: its requests have no times"])
+    counts: Counter[int] = Counter()
+    starts = {root: workload.sessions[root].arrival_s or 0.0 for root in workload.roots}
+    first = min(starts.values())
+    for root, start_s in starts.items():
+        counts[int((start_s - first) // HOUR_S)] += len(workload.sessions[root].turns)
+    rates = tuple(counts[hour] / HOUR_S for hour in range(max(counts) + 1))
+    return _checked(Day((Tenant("all", "all", 0, rates),), f"{place}, its own times", True))
+
+
+def _rate(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError
+    return float(value)
+
+
+def _checked(day: Day) -> Day:
+    lengths = {len(tenant.rates) for tenant in day.tenants}
+    if len(lengths) != 1 or lengths == {0}:
+        raise ConfigError([f"{day.source}: every tenant needs the rates of the same hours, one at least"])
+    if not max(day.rates) > 0:
+        raise ConfigError([f"{day.source}: no hour has a request"])
+    return day
+
+
+class _TableReader:
+    """Reads a mapping with defaults, and keeps all problems with their lines."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self.problems: list[str] = []
+
+    def wrong(self, line: int, problem: str) -> None:
+        self.problems.append(f"{self._place}:{line}: {problem}")
+
+    def values(self, node: YamlNode, known: Mapping[str, Any], what: str) -> dict[str, Any]:
+        """Return numbers of 0 or more and texts of the kind of the defaults."""
+        found = dict(known)
+        if node.entries is None:
+            self.wrong(node.line, f"{what} must be `key: value` lines")
+        for entry in node.entries or ():
+            if entry.key not in known:
+                self.wrong(entry.line, f"{entry.key} is unknown; {what} has {', '.join(known)}")
+                continue
+            try:
+                number = isinstance(known[entry.key], float)
+                found[entry.key] = _rate(entry.node.value) if number else entry.node.value
+            except ValueError:
+                self.wrong(entry.line, f"{entry.key} must be a number, 0 or more, not {entry.node.value!r}")
+        return found
+
+    def rates(self, node: YamlNode, hours: Any, shape: Any, peak: float) -> tuple[float, ...]:
+        if shape is not None:
+            if _shape_name(str(shape)) not in SHAPES or not peak:
+                self.wrong(node.line, f"shape must be one of {', '.join(SHAPES)}, with its peak in req/s")
+                return ()
+            return tuple(peak * share for share in SHAPES[_shape_name(str(shape))])
+        try:
+            return tuple(_rate(value) for value in hours)
+        except (TypeError, ValueError):
+            self.wrong(node.line, "rates must be a list of numbers of requests per second, one an hour")
+            return ()
+
+
+def _read_table(place: str) -> Day:
+    entries: dict[str, Entry] = {entry.key: entry for entry in read_mapping(place, "a day")}
+    read, tenants = _TableReader(place), list[Tenant]()
+    known = ("rates", "tenants", "autoscaling", "spot")
+    for key, entry in entries.items():
+        if key not in known:
+            read.wrong(entry.line, f"{key} is unknown; a day has {', '.join(known)}")
+    if ("rates" in entries) is ("tenants" in entries):
+        read.wrong(1, "a day has either rates, or tenants with rates of theirs")
+    elif "rates" in entries:
+        node = entries["rates"].node
+        tenants.append(Tenant("all", "all", 0, read.rates(node, node.value, None, 0.0)))
+    else:
+        for node in entries["tenants"].node.items or ():
+            fields = {"name": "", "class": None, "priority": 0, "rates": None, "shape": None, "peak": 0.0}
+            one = read.values(node, fields, "a tenant")
+            name, priority = str(one["name"] or f"tenant {len(tenants) + 1}"), one["priority"]
+            if isinstance(priority, bool) or not isinstance(priority, int):
+                read.wrong(node.line, f"priority must be a whole number, not {priority!r}")
+                priority = 0
+            rates = read.rates(node, one["rates"], one["shape"], one["peak"])
+            tenants.append(Tenant(name, str(one["class"] or name), priority, rates))
+    policy, spot = ScalingPolicy(), None
+    if "autoscaling" in entries:
+        entry = entries["autoscaling"]
+        fields = {name: getattr(policy, name) for name in ScalingPolicy.__slots__}
+        policy = ScalingPolicy(**read.values(entry.node, fields, "autoscaling"))
+        if policy.policy not in get_args(PolicyKind) or not policy.disk_gb_per_s:
+            read.wrong(entry.line, f"policy must be one of {', '.join(get_args(PolicyKind))}, and disk_gb_per_s above 0")
+    if "spot" in entries:
+        entry = entries["spot"]
+        spot = SpotOffer(
+            **read.values(entry.node, {name: getattr(SpotOffer(), name) for name in SpotOffer.__slots__}, "spot")
+        )
+    if read.problems:
+        raise ConfigError(read.problems)
+    return _checked(Day(tuple(tenants), place, policy=policy, spot=spot))
+
+
+class CarriedLoads:
+    """Numbers of instances of one shape with a rate that each carries; (instances, requests/s), of judged simulations."""
+
+    def __init__(self, judged: Sequence[tuple[int, float]]) -> None:
+        self._judged = sorted(judged)
+
+    def carried(self, instances: int) -> float:
+        """Return the requests/s that so many carry: as many each as in a smaller number that was judged."""
+        return max((instances * rate / count for count, rate in self._judged if count <= instances), default=0.0)
+
+    def needed(self, rate: float) -> int:
+        """Return the fewest instances known to carry a rate; one at least."""
+        each = [count if known >= rate else math.ceil(rate * count / known - 1e-9) for count, known in self._judged]
+        return max(1, min(each))
+
+
+def judged_loads(
+    peak: Capacity, rates: Sequence[float], base: ClusterConfig, trials: Trials, progress: Callable[[str], None]
+) -> list[tuple[int, float]]:
+    """Search some of the rates, the highest first, which needs as many as `peak` has."""
+    shape, top = peak.shape, max(rates)
+    distinct = sorted({rate for rate in rates if 0 < rate < top})
+    places = np.unique(np.linspace(0, len(distinct) - 1, min(_LEVELS, len(distinct))).astype(int)).tolist()
+    judged = [(peak.instances, top)]
+    for rate in (distinct[place] for place in reversed(places)):
+        search = CapacitySearch(shape, base, trials, rate)
+        above = judged[-1][0]
+        least = min(search.least or 1, above)
+        count = min(above, max(least, math.ceil(rate * above / judged[-1][1])))
+        progress(f"{shape.named(count)} at {rate:.3g} req/s")
+        if count == above or search.decide(count).met:
+            while count > least and search.decide(count - 1).met:
+                count -= 1
+        else:
+            while count < above and not search.decide(count).met:
+                count += 1
+        judged.append((count, rate))
+    return judged
+
+
+@dataclass(frozen=True, slots=True)
+class HourPlan:
+    """An hour of a deployment. carries: requests/s. goodput: share of requests within the objectives, by class.
+
+    trial: of its load; None where nothing arrives, or it was not simulated.
+    """
+
+    rate: float
+    instances: int
+    carries: float
+    goodput: Mapping[str, float]
+    trial: Trial | None = None
+
+    @property
+    def worst(self) -> float:
+        return min(self.goodput.values())
+
+
+@dataclass(frozen=True, slots=True)
+class DayPlan:
+    """One deployment over the day. usd: None without prices. interruptions: of spot instances, expected.
+
+    goodput: share of each class's requests within the objectives.
+    """
+
+    shape: Shape
+    autoscaled: bool
+    hours: tuple[HourPlan, ...]
+    gpu_hours: float
+    usd: float | None
+    cold_start_s: float
+    interruptions: float
+    goodput: Mapping[str, float]
+
+    @property
+    def worst_hour(self) -> int:
+        """The hour with the lowest goodput of a class; of equal ones, that which uses most of its instances."""
+        return min(range(len(self.hours)), key=lambda at: (self.hours[at].worst, -self._use(at)))
+
+    def _use(self, at: int) -> float:
+        hour = self.hours[at]
+        return hour.rate / hour.carries if hour.carries else 0.0
+
+
+def cold_start_s(config: ClusterConfig, policy: ScalingPolicy) -> float:
+    """Return the time from an instance's start until it takes requests: its weights are read from one disk."""
+    [pool] = plan_of(config)
+    weights_gb = pool.deployment.memory.weights_bytes * pool.deployment.gpus / 1e9
+    return policy.start_s + weights_gb / policy.disk_gb_per_s
+
+
+def plan_day(
+    day: Day, shape: Shape, loads: CarriedLoads, counts: Sequence[int], usd_per_h: float | None, start_s: float
+) -> DayPlan:
+    """Return a deployment of so many instances in each hour; the day comes again and again.
+
+    usd_per_h: of one instance. start_s: cold start.
+    """
+    rates, autoscaled = day.rates, len(set(counts)) > 1
+    hours, instance_hours = [], 0.0
+    for at, (rate, count) in enumerate(zip(rates, counts, strict=True)):
+        before = counts[at - 1]
+        instance_hours += count + max(0, before - count) * _SCALE_DOWN_S / HOUR_S
+        missing_s = 0.0
+        if day.policy.policy == "scheduled":
+            instance_hours += max(0, count - before) * start_s / HOUR_S
+        elif count > before:
+            missing_s = _waits_s(rate, loads.carried(before), loads.carried(count), start_s)
+        goodput = _goodput(day, at, loads, min(before, count), missing_s / HOUR_S, count, start_s)
+        hours.append(HourPlan(rate, count, loads.carried(count), goodput))
+    gpus = sum(shape.gpus_of(1).values())
+    price = 1.0 if day.spot is None else day.spot.price
+    return DayPlan(
+        shape,
+        autoscaled,
+        tuple(hours),
+        instance_hours * gpus,
+        None if usd_per_h is None else instance_hours * usd_per_h * price,
+        start_s,
+        0.0 if day.spot is None else instance_hours * day.spot.interruptions_per_h,
+        _mean_goodput(day, hours),
+    )
+
+
+def _waits_s(rate: float, before: float, after: float, start_s: float) -> float:
+    """Return for how much of the hour requests wait: until instances are there, and their backlog is gone."""
+    if rate <= before:
+        return 0.0
+    if after <= rate:
+        return HOUR_S
+    return min(HOUR_S, start_s * (1 + (rate - before) / (after - rate)))
+
+
+def _goodput(
+    day: Day, at: int, loads: CarriedLoads, before: int, missing: float, count: int, start_s: float
+) -> dict[str, float]:
+    """Return the share of each class's requests in an hour that meet the objectives.
+
+    before: instances in the share of the hour in which others are `missing`; count: in the rest.
+    """
+    down = 0.0
+    if day.spot is not None:  # share of the time for which an instance is not there
+        down = min(1.0, day.spot.interruptions_per_h * max(0.0, start_s - day.spot.notice_s) / HOUR_S)
+    sums: dict[str, list[float]] = {}
+    for tenant in day.tenants:
+        due = sum(other.rates[at] for other in day.tenants if other.priority <= tenant.priority)
+        rest = sum(
+            math.comb(count, lost) * down**lost * (1 - down) ** (count - lost)
+            for lost in range(count + 1)
+            if loads.carried(count - lost) >= due
+        )
+        met = missing * (loads.carried(before) >= due) + (1 - missing) * min(1.0, rest)
+        one = sums.setdefault(tenant.service_class, [0.0, 0.0])
+        one[0] += met * tenant.rates[at]
+        one[1] += tenant.rates[at]
+    return {name: met / offered if offered else 1.0 for name, (met, offered) in sums.items()}
+
+
+def _mean_goodput(day: Day, hours: Sequence[HourPlan]) -> dict[str, float]:
+    found = {}
+    for name in dict.fromkeys(tenant.service_class for tenant in day.tenants):
+        offered = np.sum([tenant.rates for tenant in day.tenants if tenant.service_class == name], axis=0)
+        found[name] = float(np.average([hour.goodput[name] for hour in hours], weights=offered)) if offered.any() else 1.0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DaySizing:
+    """static, autoscaled: the cheapest of each; None where nothing meets the objectives. others: further autoscaled ones."""
+
+    day: Day
+    sizing: Sizing
+    static: DayPlan | None
+    autoscaled: DayPlan | None
+    others: tuple[DayPlan, ...]
+    effort: Effort
+
+
+def size_day(
+    day: Day,
+    sizing: Sizing,
+    base: ClusterConfig,
+    trials: Trials,
+    prices: Mapping[str, float],
+    progress: Callable[[str], None],
+) -> DaySizing:
+    """Plan the day with the deployments that carry its highest hour. Raises ConfigError, SimulationError."""
+    if sizing.answer is None:
+        return DaySizing(day, sizing, None, None, (), trials.effort)
+    rates, plans, loads_of = day.rates, list[DayPlan](), dict[Shape, CarriedLoads]()
+    most = sizing.answer.capacity
+
+    def plan(shape: Shape, counts: Sequence[int]) -> DayPlan:
+        start_s = cold_start_s(shape.config(base, 1), day.policy)
+        return plan_day(day, shape, loads_of[shape], counts, hourly(shape, 1, prices), start_s)
+
+    for priced in (sizing.answer, *sizing.runners_up):
+        peak = priced.capacity
+        loads_of[peak.shape] = loads = CarriedLoads(judged_loads(peak, rates, base, trials, progress))
+        counts = [min(peak.instances, loads.needed(rate * (1 + day.policy.headroom))) for rate in rates]
+        plans.append(plan(peak.shape, counts))
+    by_cost = sizing.goal == "cost"
+    plans.sort(key=lambda one: (one.usd if by_cost and one.usd is not None else one.gpu_hours, one.gpu_hours))
+    best = _simulated(day, plans[0], loads_of[plans[0].shape], base, trials, progress, plan)
+    static = plan(most.shape, [most.instances] * len(rates))
+    return DaySizing(day, sizing, static, best, tuple(plans[1:]), trials.effort)
+
+
+def _simulated(
+    day: Day,
+    plan: DayPlan,
+    loads: CarriedLoads,
+    base: ClusterConfig,
+    trials: Trials,
+    progress: Callable[[str], None],
+    again: Callable[[Shape, Sequence[int]], DayPlan],
+) -> DayPlan:
+    """Simulate each hour of the plan, with more instances where it misses the objectives."""
+    known: dict[tuple[float, int], tuple[int, Trial | None]] = {}
+    most = loads.needed(max(hour.rate for hour in plan.hours))
+    for hour in plan.hours:
+        key = hour.rate, hour.instances
+        if not hour.rate or key in known:
+            continue
+        count, search = hour.instances, CapacitySearch(plan.shape, base, trials, hour.rate)
+        progress(f"{plan.shape.named(count)} at {hour.rate:.3g} req/s")
+        trial = search.judge(count)
+        while not trial.met and count < most:
+            count += 1
+            trial = search.judge(count)
+        known[key] = count, trial
+    found = [known.get((hour.rate, hour.instances), (hour.instances, None)) for hour in plan.hours]
+    plan = again(plan.shape, [count for count, _ in found])
+    hours = []
+    for hour, (_, its) in zip(plan.hours, found, strict=True):
+        missed = its is not None and not its.met
+        hours.append(replace(hour, trial=its, goodput=dict.fromkeys(hour.goodput, 0.0) if missed else hour.goodput))
+    return replace(plan, hours=tuple(hours), goodput=_mean_goodput(day, hours))

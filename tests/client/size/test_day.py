@@ -1,0 +1,216 @@
+"""size --day: hourly rates, static and autoscaled deployments."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmirage_client.cli import main
+from llmirage_client.simulator.deployments import InstanceShape
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.size.day import (
+    SHAPES,
+    CarriedLoads,
+    Day,
+    ScalingPolicy,
+    SpotOffer,
+    Tenant,
+    cold_start_s,
+    plan_day,
+    read_day,
+)
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Workload
+
+TWO_GPUS = InstanceShape("h100_sxm", "vllm", "bf16", 2)
+LOADS = CarriedLoads([(4, 40.0), (1, 8.0)])
+
+
+def no_trace() -> Workload:
+    raise AssertionError
+
+
+def day_of(*rates: float, policy: ScalingPolicy | None = None, spot: SpotOffer | None = None) -> Day:
+    return Day((Tenant("all", "all", 0, rates),), "a test", policy=policy or ScalingPolicy(), spot=spot)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_named_shape_has_its_peak(name: str) -> None:
+    rates = read_day(name.replace("-", "_"), 30.0, no_trace).rates
+    assert len(rates) == 24
+    assert max(rates) == pytest.approx(30)
+    assert min(rates) > 0
+
+
+def test_tenants_have_classes_and_priorities(tmp_path: Path) -> None:
+    file = tmp_path / "day.yaml"
+    file.write_text(
+        "tenants:\n"
+        "  - {name: chat, class: interactive, rates: [1, 2.5]}\n"
+        "  - {name: nightly, class: batch, priority: 1, rates: [3, 0]}\n"
+        "autoscaling: {policy: scheduled, headroom: 0}\n"
+        "spot: {price: 0.5}\n"
+    )
+    day = read_day(str(file), None, no_trace)
+    assert day.rates == [4, 2.5]
+    assert [(one.service_class, one.priority) for one in day.tenants] == [("interactive", 0), ("batch", 1)]
+    assert day.policy == ScalingPolicy("scheduled", headroom=0.0)
+    assert day.spot == SpotOffer(0.5)
+
+
+def test_tables_of_numbers_are_days(tmp_path: Path) -> None:
+    table, mapping = tmp_path / "day.csv", tmp_path / "day.json"
+    table.write_text("hour,chat,code\n0,1,2\n1,3,4\n")
+    mapping.write_text('{"rates": [3, 7]}')
+    assert read_day(str(table), None, no_trace).rates == read_day(str(mapping), None, no_trace).rates == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("rates: [1, -2]\n", "day.yaml:1: rates must be a list of numbers"),
+        ("tenants:\n  - {name: a, rate: [1]}\n", "day.yaml:2: rate is unknown"),
+        ("tenants:\n  - {name: a, rates: [1]}\n  - {name: b, rates: [1, 2]}\n", "the same hours"),
+        ("rates: [1]\nautoscaling: {policy: magic}\n", "day.yaml:2: policy must be one of reactive, scheduled"),
+        ("rates: [0, 0]\n", "no hour has a request"),
+        ("hours: [1]\n", "hours is unknown"),
+        ("rates: [1]\nspot: {price: cheap}\n", "day.yaml:2: price must be a number"),
+    ],
+)
+def test_a_day_that_cannot_be_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "day.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_day(str(file), None, no_trace)
+    assert problem in str(caught.value)
+
+
+def test_a_trace_is_counted_by_hour(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    times_ms = [0, 1_000, 3_599_000, 3_600_000, 9_000_000]
+    rows = [{"timestamp": at, "input_length": 100, "output_length": 5, "hash_ids": [0]} for at in times_ms]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    day = read_day(str(file), None, lambda: load(str(file)))
+    assert day.traced
+    assert day.rates == [3 / 3600, 1 / 3600, 1 / 3600]
+
+
+def test_more_instances_carry_as_much_each_as_fewer_were_seen_to() -> None:
+    assert [LOADS.carried(count) for count in (0, 1, 2, 3, 4, 6)] == [0, 8, 16, 24, 40, 60]
+    assert [LOADS.needed(rate) for rate in (0, 8, 9, 24, 25, 33, 40, 41)] == [1, 1, 2, 3, 4, 4, 4, 5]
+
+
+def test_requests_wait_for_instances_that_start_and_for_their_backlog() -> None:
+    """One instance of 8 req/s gets 24 for 90 s: a backlog of 1,440 requests, which 16 more a second take 90 s to clear."""
+    day = day_of(8, 24)
+    plan = plan_day(day, TWO_GPUS, LOADS, [1, 4], 7.0, 90.0)
+    waits_s = 90 + (24 - 8) * 90 / (40 - 24)
+    assert plan.hours[1].goodput == {"all": pytest.approx(1 - waits_s / 3600)}
+    assert plan.hours[0].goodput == {"all": 1.0}
+    assert plan.worst_hour == 1
+    assert plan.goodput["all"] == pytest.approx((8 + 24 * (1 - waits_s / 3600)) / 32)
+    hours = 1 + 3 * 300 / 3600 + 4  # three stay 5 minutes longer when they are not needed any more
+    assert plan.gpu_hours == pytest.approx(2 * hours)
+    assert plan.usd == pytest.approx(7 * hours)
+    early = plan_day(day_of(8, 24, policy=ScalingPolicy("scheduled")), TWO_GPUS, LOADS, [1, 4], 7.0, 90.0)
+    assert early.goodput == {"all": 1.0}
+    assert early.gpu_hours == pytest.approx(2 * (hours + 3 * 90 / 3600))
+
+
+def test_what_is_left_goes_to_the_higher_priority() -> None:
+    tenants = (Tenant("chat", "interactive", 0, (4.0, 8.0)), Tenant("night", "batch", 1, (4.0, 16.0)))
+    plan = plan_day(Day(tenants, "a test"), TWO_GPUS, LOADS, [1, 4], None, 90.0)
+    assert plan.hours[1].goodput == {"interactive": 1.0, "batch": pytest.approx(1 - 180 / 3600)}
+    assert plan.usd is None
+
+
+def test_interrupted_instances_are_missing_until_others_have_started() -> None:
+    """Of two, each is away a tenth of the time; the load needs both."""
+    spot = SpotOffer(0.25, interruptions_per_h=6.0, notice_s=30.0)
+    plan = plan_day(day_of(16, spot=spot), TWO_GPUS, LOADS, [2], 8.0, 90.0)
+    assert plan.goodput == {"all": pytest.approx(0.9**2)}
+    assert plan.usd == pytest.approx(2 * 8 * 0.25)
+    assert plan.interruptions == pytest.approx(12)
+    spare = plan_day(day_of(8, spot=spot), TWO_GPUS, LOADS, [2], 8.0, 90.0)
+    assert spare.goodput == {"all": pytest.approx(0.9**2 + 2 * 0.9 * 0.1)}
+
+
+@given(st.lists(st.floats(0.5, 60), min_size=2, max_size=6), st.integers(1, 4), st.floats(0, 5), st.floats(0, 2000))
+def test_more_instances_never_lower_goodput(rates: list[float], more: int, per_h: float, start_s: float) -> None:
+    day = day_of(*rates, spot=SpotOffer(interruptions_per_h=per_h))
+    counts = [LOADS.needed(rate) for rate in rates]
+    few, many = (plan_day(day, TWO_GPUS, LOADS, [count + extra for count in counts], None, start_s) for extra in (0, more))
+    for one, other in zip(few.hours, many.hours, strict=True):
+        assert 0 <= one.worst <= other.worst + 1e-9
+        assert other.worst <= 1 + 1e-9
+
+
+def test_a_cold_start_reads_the_weights() -> None:
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", engine="vllm", weights="bf16")
+    assert cold_start_s(config, ScalingPolicy(start_s=10, disk_gb_per_s=2)) == pytest.approx(10 + 8.03 * 2 / 2, rel=0.01)
+
+
+ARGS = ("size", "--model", "llama-3.1-8b", "--isl", "1000", "--osl", "40", "--requests", "60", "--tps", "1")
+SLO = ("--slo", "ttft_p90<300ms")
+
+
+def said(*more: str) -> dict[str, object]:
+    done = CliRunner().invoke(main, [*ARGS, *SLO, *more, "--json"])
+    assert done.exit_code == 0, done.output
+    found: dict[str, object] = json.loads(done.output.splitlines()[-1])
+    return found
+
+
+def test_the_static_count_is_that_of_the_worst_hour(tmp_path: Path) -> None:
+    file, page = tmp_path / "day.csv", tmp_path / "day.html"
+    file.write_text("hour,chat\n0,10\n1,60\n2,120\n3,0\n")
+    found, one = said("--day", str(file), "--html", str(page)), said("--request-rate", "120")
+    static, autoscaled, answer, hours = found["static"], found["autoscaled"], one["answer"], found["hours"]
+    assert isinstance(static, dict)
+    assert isinstance(autoscaled, dict)
+    assert isinstance(answer, dict)
+    assert isinstance(hours, list)
+    assert static["instances"] == [answer["instances"]] * 4
+    assert static["gpu_hours"] == 4 * answer["gpus"]
+    assert autoscaled["gpu_hours"] < static["gpu_hours"]
+    assert autoscaled["instances"] == [hour["instances"] for hour in hours]
+    assert autoscaled["instances"][0] < autoscaled["instances"][2] <= answer["instances"]
+    assert autoscaled["instances"][3] == 1
+    for hour in hours[:3]:
+        assert hour["objectives"]["ttft_p90<300ms"] < 300
+    text = page.read_text()
+    assert text.count("<figure>") == 4
+    assert "Requests within the objectives" in text
+
+
+def test_a_day_without_an_answer_says_so() -> None:
+    done = CliRunner().invoke(main, [*ARGS, "--slo", "ttft_p90<1ms", "--day", "office-hours", "--request-rate", "5"])
+    assert done.exit_code == 1
+    assert "No deployment meets the objectives in the highest hour." in done.output
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (("--day", "office-hours"), "needs --request-rate"),
+        (("--day", "nowhere.csv"), "must be a file, or one of office-hours"),
+        (("--day", "office-hours", "--concurrency", "5"), "--day is of rates"),
+        (("--day", "office-hours", "--max-rate"), "--max-rate finds the rate"),
+        (("--day", "bundled:dag-example"), "its requests have no times"),
+    ],
+)
+def test_days_that_make_no_sense_are_refused(more: tuple[str, ...], problem: str) -> None:
+    done = CliRunner().invoke(main, [*ARGS, *SLO, *more])
+    assert done.exit_code == 2
+    assert problem in " ".join(done.output.split())
+
+
+def test_loads_beyond_the_judged_ones_need_as_many_more() -> None:
+    assert LOADS.needed(400) == 40
+    assert math.isclose(LOADS.carried(40), 400)
