@@ -32,6 +32,7 @@ from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, Methods, unkn
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.http.relay import Upstream
+from llmirage_server.perf.catalogue.layers import Attention, Gqa, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
@@ -45,7 +46,7 @@ from llmirage_server.state.state import State
 from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics, pacing_exposition
 from llmirage_server.telemetry.pace import LoopWatch
-from llmirage_server.telemetry.scrape import CacheSettings
+from llmirage_server.telemetry.scrape import CacheSettings, StepWork
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -112,9 +113,10 @@ class LlmirageApp(LazyRoutes):
         files_mib = MEMORY_FILES_MIB if config.state is None else FILE_FILES_MIB
         self.files.most_bytes = (config.files_mib or files_mib) << 20
         caches = {pool.config.name: _cache_settings(pool) for pool in self.pools}
+        work = {pool.config.name: _step_work(pool.deployment) for pool in self.pools if pool.config.ttft_ms is None}
         responses = ResponsesInProgress(
             self.driver,
-            PrometheusMetrics(lambda: models.served, dialect.name, caches),
+            PrometheusMetrics(lambda: models.served, dialect.name, caches, work),
             partial(reported, reasoning=dialect.reasoning_in_usage, cached=config.enable_cache_report),
         )
         documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
@@ -311,6 +313,37 @@ def _cache_settings(pool: ServedPool) -> CacheSettings:
     deployment, limits = pool.deployment, pool.limits
     share = deployment.gpu_memory_utilization
     return CacheSettings(limits.page_size, deployment.kv_dtype, share, limits.enable_prefix_caching)
+
+
+def _step_work(deployment: Deployment) -> StepWork:
+    """Return the work of one GPU, evenly spread. Attention over windows and recurrent states have no share in it."""
+    model, memory, gpus = deployment.model, deployment.memory, deployment.gpus
+    layers = [group for group in model.groups for _ in range(group.count)]
+    experts = sum(
+        group.mlp.experts * group.mlp.expert_weights(model.hidden) for group in layers if isinstance(group.mlp, Moe)
+    )
+    expert_bytes = memory.weights_bytes * experts / model.parameters
+    pairs = sum(_context_flops(group.attention) for group in layers)
+    tables = model.embedding_weights * (1 if model.tied_embeddings else 2)
+    return StepWork(
+        flops_per_token=2 * (model.active_parameters - tables) / gpus,
+        flops_per_context_token=pairs / gpus,
+        flops_per_output_token=2 * model.embedding_weights / gpus,
+        weight_bytes=memory.weights_bytes - expert_bytes,
+        expert_bytes=expert_bytes,
+        experts_per_token=model.moe.per_token / model.moe.experts if model.moe else 0.0,
+        kv_bytes=memory.kv_bytes_per_token / deployment.parallel.dp,
+        activation_bytes=2 * 2 * model.hidden * len(layers) / (deployment.parallel.pp * deployment.parallel.dp),  # bf16
+    )
+
+
+def _context_flops(attention: Attention | None) -> int:
+    """Return the operations of one token's attention to one token of context in one layer: Q with K, and with V."""
+    if isinstance(attention, Mla):
+        return 2 * attention.heads * (2 * attention.kv_rank + attention.rope_dim)
+    if isinstance(attention, Gqa) and not attention.window:
+        return 2 * attention.heads * (attention.head_dim + (attention.v_head_dim or attention.head_dim))
+    return 0
 
 
 def _keys_of(path: str | None) -> list[str]:

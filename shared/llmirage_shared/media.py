@@ -22,6 +22,7 @@ from typing import Any
 
 BASE_TOKENS = 85
 TILE_TOKENS = 170
+_MEDIA = ("image_url", "input_image", "input_audio")
 _UNKNOWN_SIZE = (1024, 1024)  # of an image that is not in the request: nothing is fetched
 _PIECE = 1 << 20  # characters that are hashed at once: a millisecond
 _HEADER_CHARACTERS = 400_000  # of base64: the size of a JPEG may come after its thumbnails
@@ -70,8 +71,17 @@ def part_tokens(part: Mapping[str, Any]) -> int:
 
 def audio_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     """Return the tokens of the sounds in messages in chat's form."""
+    return sum([part_tokens(part) for part in _media_parts(messages) if part.get("type") == "input_audio"])
+
+
+def media_digests(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the digest of each image and sound in messages in chat's form."""
+    return [part_digest(part) for part in _media_parts(messages)]
+
+
+def _media_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
-    return sum([part_tokens(part) for content in contents for part in content if part.get("type") == "input_audio"])
+    return [part for content in contents for part in content if part.get("type") in _MEDIA]
 
 
 def part_digest(part: Mapping[str, Any]) -> int:

@@ -50,6 +50,7 @@ class Request:
     placed_s: float  # when that instance got it
     stream: StreamInterval | None  # how that instance sends the tokens; None: each one
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission
+    external_tokens: int  # of KV that was loaded for it from offload tiers or a store
     produced: int  # output tokens generated so far
     preemptions: int
     admitted_s: float
@@ -67,6 +68,7 @@ class Request:
         "arrival_s",
         "cached_tokens",
         "cancelled",
+        "external_tokens",
         "failed",
         "finished_s",
         "first_token_s",
@@ -122,7 +124,7 @@ class Request:
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.handed_s = self.joined_s = _NOT_YET
-        self.cached_tokens = self.produced = self.preemptions = 0
+        self.cached_tokens = self.external_tokens = self.produced = self.preemptions = 0
         self.stream = None
         self.cancelled = self.failed = False
         self.spans = []

@@ -42,6 +42,7 @@ class InstanceSnapshot:
     preemptions: int  # counter
     tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
     steps: StepCounts | None = None  # None: it has no steps
+    loading: int = 0  # of the waiting: their KV is on the way from a tier
     busy_s: float = 0.0  # counter: while a step was under way
     # Integrals of levels until t, in request-seconds: running * t + ran_s, and (running + waiting) * t + stayed_s
     ran_s: float = 0.0

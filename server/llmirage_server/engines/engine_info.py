@@ -27,7 +27,6 @@ class EngineHandler(ServiceHandler):
         super().__init__(service)
         self._engine_version = version
         self._metrics = metrics
-        self._asleep = False
 
     async def health(self, exchange: HttpExchange) -> Response:
         """Return an empty object, or the queues of a saturated cluster.
@@ -78,19 +77,20 @@ class EngineHandler(ServiceHandler):
         level = exchange.query("level") or "1"
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
-        self._asleep = True
+        self._service.responses.metrics.sleep_level = int(level)
         self._service.responses.pause(errors.asleep)
         self._service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
     async def wake_up(self, exchange: HttpExchange) -> Response:
-        if self._asleep:
-            self._asleep = False
+        metrics = self._service.responses.metrics
+        if metrics.sleep_level is not None:
+            metrics.sleep_level = None
             self._service.responses.resume()
         return exchange.content(b"", _TEXT)
 
     async def is_sleeping(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"is_sleeping": self._asleep})
+        return exchange.json({"is_sleeping": self._service.responses.metrics.sleep_level is not None})
 
     # --- SGLang ---
 

@@ -28,7 +28,7 @@ from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, Encoded
 from llmirage_server.service.text import TextLoader, TextTools
 from llmirage_server.state.files import FileStore
 from llmirage_shared.chat_template import Ending
-from llmirage_shared.media import audio_tokens
+from llmirage_shared.media import audio_tokens, media_digests
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
@@ -195,7 +195,11 @@ class Service:
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             exchange.expect_logprobs(_logprobs(prompts, choices, sampling))
         usage = None if scripted is None else scripted.usage
-        sounds = audio_tokens(history.messages) if _have_parts(history.messages) else 0
+        sounds = 0
+        if _have_parts(history.messages):
+            sounds = audio_tokens(history.messages)
+            digests = await exchange.apart(lambda: media_digests(history.messages))
+            self.responses.metrics.media(served.model, 0, digests)
         generation = Generation(
             self.responses,
             choices,

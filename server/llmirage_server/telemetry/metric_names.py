@@ -92,6 +92,20 @@ _VLLM = EngineNames(
         MetricFamily("num_requests_running", "gauge", "Requests in the batch of the engine.", lambda at: at.running),
         MetricFamily("num_requests_waiting", "gauge", "Requests that wait to be processed.", lambda at: at.waiting),
         MetricFamily(
+            "num_requests_waiting_by_reason",
+            "gauge",
+            "Waiting requests: for room (capacity), or for KV that is on its way (deferred).",
+            lambda at: at.waiting_by_reason,
+            "reason",
+        ),
+        MetricFamily(
+            "engine_sleep_state",
+            "gauge",
+            "1 for the state that the engine is in: awake, or asleep at level 1 or 2.",
+            lambda at: at.sleep_states,
+            "sleep_state",
+        ),
+        MetricFamily(
             "kv_cache_usage_perc", "gauge", "Share of the KV memory in use: 1 is all of it.", lambda at: at.kv_share
         ),
         MetricFamily("prompt_tokens_total", "counter", "Prompt tokens of requests.", lambda at: at.so_far("prompt_tokens")),
@@ -101,10 +115,45 @@ _VLLM = EngineNames(
             "Prompt tokens of requests that were found in a cache.",
             lambda at: at.so_far("cached_tokens"),
         ),
+        MetricFamily(
+            "prompt_tokens_by_source_total",
+            "counter",
+            "Prompt tokens by where their KV came from.",
+            lambda at: at.by_source,
+            "source",
+        ),
         MetricFamily("generation_tokens_total", "counter", "Generated tokens.", lambda at: at.so_far("generation_tokens")),
         MetricFamily("num_preemptions_total", "counter", "Preemptions.", lambda at: at.preemptions),
         MetricFamily("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", lambda at: at.queried),
         MetricFamily("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", lambda at: at.hits),
+        MetricFamily(
+            "external_prefix_cache_queries_total", "counter", "Tokens looked up in KV tiers.", lambda at: at.external_queries
+        ),
+        MetricFamily(
+            "external_prefix_cache_hits_total", "counter", "Tokens found in KV tiers.", lambda at: at.external_hits
+        ),
+        MetricFamily("mm_cache_queries_total", "counter", "Images and sounds of requests.", lambda at: at.media_queries),
+        MetricFamily(
+            "mm_cache_hits_total", "counter", "Images and sounds that an earlier request had, too.", lambda at: at.media_hits
+        ),
+        MetricFamily(
+            "estimated_flops_per_gpu_total",
+            "counter",
+            "Estimated floating-point operations of one GPU.",
+            lambda at: at.estimated_flops,
+        ),
+        MetricFamily(
+            "estimated_read_bytes_per_gpu_total",
+            "counter",
+            "Estimated bytes that one GPU read from its memory.",
+            lambda at: at.estimated_read_bytes,
+        ),
+        MetricFamily(
+            "estimated_write_bytes_per_gpu_total",
+            "counter",
+            "Estimated bytes that one GPU wrote to its memory.",
+            lambda at: at.estimated_write_bytes,
+        ),
         MetricFamily(
             "request_success_total", "counter", "Requests by what ended them.", lambda at: at.by_reason, "finished_reason"
         ),

@@ -7,18 +7,18 @@ what this server itself takes, in real time.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
 from llmirage_server.telemetry.metric_names import ENGINE_NAMES, HistogramFamily, MetricFamily
-from llmirage_server.telemetry.scrape import CacheSettings, EngineMetrics, Standing
+from llmirage_server.telemetry.scrape import CacheSettings, EngineMetrics, Standing, StepWork, token_counts
 
 _OWN_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
+_MOST_MEDIA = 10_000  # remembered: at 400 KB each, vLLM's mm_processor_cache_gb of 4
 Engine = tuple[str, int]  # model, index of the instance
 
 
@@ -26,16 +26,23 @@ class PrometheusMetrics:
     """The metrics of all instances."""
 
     def __init__(
-        self, names: Callable[[], Sequence[str]], dialect: str = "openai", caches: Mapping[str, CacheSettings] | None = None
+        self,
+        names: Callable[[], Sequence[str]],
+        dialect: str = "openai",
+        caches: Mapping[str, CacheSettings] | None = None,
+        work: Mapping[str, StepWork] | None = None,
     ) -> None:
         """names: of the served models; the first stands for instances that serve any. dialect: whose names to use.
 
-        caches: by pool.
+        caches, work: by pool.
         """
         self._names = names
         self._families = ENGINE_NAMES[dialect]
         self._engines: dict[Engine, EngineMetrics] = {}
         self._caches = caches or {}
+        self._work = work or {}
+        self._media: OrderedDict[int, None] = OrderedDict()  # digests, least recently used first
+        self.sleep_level: int | None = None  # of a server that sleeps
         self.errors = 0  # of the server's own code
 
     def count_error(self) -> None:
@@ -58,6 +65,17 @@ class PrometheusMetrics:
         if all(reply.produced >= reply.output_tokens and not reply.failed for reply in replies):
             longest = max([reply.produced for reply in replies])
             self._engine(first.model, max(0, first.instance)).answered(len(replies), longest)
+
+    def media(self, model: str, instance: int, digests: Iterable[int]) -> None:
+        """Count images and sounds of a prompt. digests: equal ones have the same."""
+        engine, known = self._engine(model, instance), self._media
+        for digest in digests:
+            engine.media_queries += 1
+            engine.media_hits += digest in known
+            known[digest] = None
+            known.move_to_end(digest)
+            if len(known) > _MOST_MEDIA:
+                known.popitem(last=False)
 
     @property
     def generated_tokens(self) -> int:
@@ -83,13 +101,18 @@ class PrometheusMetrics:
         for request in under_way:
             engine = self._model(request.model), max(0, request.instance)
             self._engine(*engine)
-            begun.setdefault(engine, Counter()).update(_begun(request))
+            begun.setdefault(engine, Counter()).update(token_counts(request))
             rates[engine] = rates.get(engine, 0.0) + _tokens_per_s(request, now_s)
         standings = {
-            engine: Standing([metrics], {**begun[engine], "tokens_per_s": rates[engine]}, _present(states.get(engine)))
+            engine: self._standing(metrics, {**begun[engine], "tokens_per_s": rates[engine]}, states.get(engine))
             for engine, metrics in self._engines.items()
         }
         return "\n".join([*_own_lines(states, self.errors, held_bytes), *self._lines(standings)]) + "\n"
+
+    def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:
+        if state is None:
+            return Standing([ended], begun)
+        return Standing([ended], begun, [state], self._work.get(state.pool), self.sleep_level)
 
     def _lines(self, standings: Mapping[Engine, Standing]) -> Iterator[str]:
         names = self._families
@@ -179,24 +202,11 @@ def _tier_lines(states: Mapping[Engine, InstanceSnapshot]) -> Iterator[str]:
                 yield f"{full}{{{labels}}} {float(tier.hit_tokens if name == 'hit' else tier.loaded_tokens)}"
 
 
-def _begun(request: Request) -> dict[str, int]:
-    first = not math.isnan(request.first_token_s)
-    return {
-        "prompt_tokens": request.prompt_tokens if first else 0,
-        "cached_tokens": request.cached_tokens if first else 0,
-        "generation_tokens": request.produced,
-    }
-
-
 def _tokens_per_s(request: Request, now_s: float) -> float:
     """Return the tokens per second of a request since its first token; 0 for one that is done."""
     done = request.produced >= request.output_tokens
     taken_s = now_s - request.first_token_s
     return (request.produced - 1) / taken_s if taken_s > 0 and not done else 0.0
-
-
-def _present(state: InstanceSnapshot | None) -> tuple[InstanceSnapshot, ...]:
-    return () if state is None else (state,)
 
 
 def _sample_lines(prefix: str, family: MetricFamily, group: Iterable[tuple[dict[str, str], Standing]]) -> Iterator[str]:

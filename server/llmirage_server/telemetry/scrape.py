@@ -52,21 +52,49 @@ class PrometheusHistogram:
         yield "+Inf", self.count
 
 
+def token_counts(request: Request) -> dict[str, int]:
+    """Return the tokens of a request so far.
+
+    external_tokens: of the cached ones, those that came from outside the GPU. forward_tokens: computed, whose contexts add
+    up to context_tokens, those of its decoding steps to decode_context_tokens.
+    """
+    prompt, cached, produced = request.prompt_tokens, request.cached_tokens, request.produced
+    if math.isnan(request.first_token_s):
+        return {"generation_tokens": produced}
+    last = prompt + max(0, produced - 1)  # the last token is not computed on
+    decoded = _sum_to(last) - _sum_to(prompt)
+    return {
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "external_tokens": min(request.external_tokens, cached),
+        "generation_tokens": produced,
+        "forward_tokens": last - cached,
+        "context_tokens": decoded + _sum_to(prompt) - _sum_to(cached),
+        "decode_context_tokens": decoded,
+    }
+
+
+def _sum_to(last: int) -> int:
+    return last * (last + 1) // 2
+
+
 class EngineMetrics:
-    """Requests that ended at one instance. measures: what is measured of each, and the bounds of its buckets."""
+    """Requests that ended at one instance. measures: what is measured of each, and the bounds of its buckets.
+
+    media_queries, media_hits: images and sounds of requests, and those that a request before had, too.
+    """
 
     def __init__(self, measures: Mapping[str, Sequence[float]]) -> None:
-        self.counts = Counter[str]()  # prompt_tokens, generation_tokens, cached_tokens, and the requests by reason
+        self.media_queries = self.media_hits = 0
+        self.counts = Counter[str]()  # as `token_counts`, and the requests by reason
         self.histograms = {measure: PrometheusHistogram(bounds) for measure, bounds in measures.items()}
 
     def ended(self, request: Request, reason: str) -> None:
-        produced, histograms = request.produced, self.histograms
+        histograms = self.histograms
         self.counts[reason] += 1
-        self.counts["prompt_tokens"] += request.prompt_tokens
-        self.counts["generation_tokens"] += produced
+        self.counts.update(token_counts(request))
         if math.isnan(request.first_token_s):
             return
-        self.counts["cached_tokens"] += request.cached_tokens
         for measure, value, times in _measured(request, reason in ("stop", "length")):
             if measure in histograms and times:
                 histograms[measure].add(value, times)
@@ -115,15 +143,55 @@ class CacheSettings:
     enable_prefix_caching: bool
 
 
+@dataclass(slots=True, frozen=True)
+class StepWork:
+    """The work of one GPU of an instance, as far as the shapes of the model tell it.
+
+    Attributes:
+        flops_per_token: Of the layers' weights.
+        flops_per_context_token: Of attention, for each token of context that a token sees.
+        flops_per_output_token: Of lm_head.
+        weight_bytes: Read in each step, but for routed experts.
+        expert_bytes: Of all routed experts.
+        experts_per_token: The share of the experts that one token needs.
+        kv_bytes: Of a token in the KV cache.
+        activation_bytes: Of a token between the layers, read and written once each.
+    """
+
+    flops_per_token: float
+    flops_per_context_token: float
+    flops_per_output_token: float
+    weight_bytes: float
+    expert_bytes: float
+    experts_per_token: float
+    kv_bytes: float
+    activation_bytes: float
+
+
 class Standing:
     """One instance, or all that serve one model."""
 
     def __init__(
-        self, ended: Sequence[EngineMetrics], begun: Mapping[str, float] = _NOTHING, states: Sequence[InstanceSnapshot] = ()
+        self,
+        ended: Sequence[EngineMetrics],
+        begun: Mapping[str, float] = _NOTHING,
+        states: Sequence[InstanceSnapshot] = (),
+        work: StepWork | None = None,
+        sleep_level: int | None = None,
     ) -> None:
-        """begun: of requests under way, as `EngineMetrics.counts`, and their tokens_per_s. states: of who is there."""
+        """Put together the state at a scrape.
+
+        Args:
+            ended: Counts of requests that have ended.
+            begun: The same of requests under way, and their tokens_per_s.
+            states: Of the instances that are there.
+            work: Of one GPU, None where times are fixed.
+            sleep_level: As /sleep was asked for; None: awake.
+        """
         self.begun = begun
         self.states = states
+        self.sleep_level = sleep_level
+        self._work = work
         self._ended = ended
 
     def with_others(self, others: Sequence[Standing]) -> Standing:
@@ -144,6 +212,72 @@ class Standing:
     def so_far(self, name: str) -> float:
         """Return the count over requests that have ended or are under way."""
         return self.ended[name] + self.begun.get(name, 0.0)
+
+    @property
+    def by_source(self) -> dict[str, float]:
+        """Prompt tokens by where their KV came from."""
+        cached, external = self.so_far("cached_tokens"), self.so_far("external_tokens")
+        computed = self.so_far("prompt_tokens") - cached
+        return {"local_compute": computed, "local_cache_hit": cached - external, "external_kv_transfer": external}
+
+    @property
+    def waiting_by_reason(self) -> dict[str, float]:
+        """Waiting requests. deferred: those whose KV is on its way here."""
+        return {"capacity": self.waiting - self.loading, "deferred": self.loading}
+
+    @property
+    def loading(self) -> int:
+        return sum([state.loading for state in self.states])
+
+    @property
+    def sleep_states(self) -> dict[str, float]:
+        level = self.sleep_level
+        return {"awake": level is None, "weights_offloaded": level == 1, "discard_all": level == 2}
+
+    @property
+    def media_queries(self) -> int:
+        return sum([engine.media_queries for engine in self._ended])
+
+    @property
+    def media_hits(self) -> int:
+        return sum([engine.media_hits for engine in self._ended])
+
+    @property
+    def external_hits(self) -> int:
+        """Tokens found in KV tiers, beyond what the GPUs had."""
+        return sum([tier.hit_tokens for state in self.states for tier in state.tiers])
+
+    @property
+    def external_queries(self) -> int:
+        """Tokens that the GPUs did not have, of instances with KV tiers."""
+        missed = sum([state.prefix_query_tokens - state.prefix_hit_tokens for state in self.states if state.tiers])
+        return missed + self.external_hits
+
+    @property
+    def estimated_flops(self) -> float:
+        """Floating-point operations of one GPU."""
+        if (work := self._work) is None:
+            return 0.0
+        of_tokens = self.so_far("forward_tokens") * work.flops_per_token
+        of_contexts = self.so_far("context_tokens") * work.flops_per_context_token
+        return of_tokens + of_contexts + self.so_far("generation_tokens") * work.flops_per_output_token
+
+    @property
+    def estimated_read_bytes(self) -> float:
+        """Bytes that one GPU read: the experts that a mean step needs, contexts while decoding, activations."""
+        steps, tokens = sum(self.steps.by_tokens), self.so_far("forward_tokens")
+        if (work := self._work) is None or not steps:
+            return 0.0
+        experts = min(1.0, tokens / steps * work.experts_per_token)
+        weights = steps * (work.weight_bytes + experts * work.expert_bytes)
+        return weights + self.so_far("decode_context_tokens") * work.kv_bytes + tokens * work.activation_bytes
+
+    @property
+    def estimated_write_bytes(self) -> float:
+        """Bytes that one GPU wrote: KV and activations."""
+        return (
+            0.0 if (work := self._work) is None else self.so_far("forward_tokens") * (work.kv_bytes + work.activation_bytes)
+        )
 
     def histogram(self, measure: str, bounds: Sequence[float]) -> PrometheusHistogram:
         found = PrometheusHistogram(bounds)

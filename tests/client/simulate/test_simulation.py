@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_server.app import LlmirageApp, create_app
 
 CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2)
 
@@ -358,3 +360,29 @@ def test_streams_in_intervals_have_fewer_events_and_the_same_ends(engine: str) -
     assert [each.exchange.token_s for each in protocol.result.records] == [
         each.exchange.token_s for each in chunked.result.records
     ]
+
+
+def test_the_servers_metrics_agree_with_the_clients_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    apps = []
+
+    def remembered(*settings: Any, **parts: Any) -> LlmirageApp:
+        apps.append(create_app(*settings, **parts))
+        return apps[-1]
+
+    monkeypatch.setattr("llmirage_client.simulator.in_process.create_app", remembered)
+    run = simulate(CLUSTER, synthetic_load(300, 22, 24, seed=1), RunOptions(concurrency=6, seed=1), via="api")
+    lines = [line.rpartition(" ") for line in apps[-1].exposition().splitlines() if line[0] != "#"]
+
+    def total(name: str) -> float:
+        return sum(float(value) for key, _, value in lines if key.partition("{")[0] == f"vllm:{name}")
+
+    def mean_ms(name: str) -> float:
+        return 1000 * total(f"{name}_seconds_sum") / total(f"{name}_seconds_count")
+
+    summary, records = run.summary, run.result.records
+    assert total("request_success_total") == len(records) == 24
+    assert total("generation_tokens_total") == 24 * 22
+    assert mean_ms("time_to_first_token") == pytest.approx(summary["ttft_ms"]["mean"], rel=0.01)
+    assert mean_ms("request_time_per_output_token") == pytest.approx(summary["tpot_ms"]["mean"], rel=0.01)
+    assert mean_ms("inter_token_latency") == pytest.approx(summary["itl_ms"]["mean"], rel=0.01)
+    assert mean_ms("e2e_request_latency") == pytest.approx(summary["latency_ms"]["mean"], rel=0.01)

@@ -15,7 +15,7 @@ from llmirage_server.telemetry.metric_names import one_two_five
 from llmirage_server.telemetry.scrape import PrometheusHistogram
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
-OF_THE_CLUSTER = ("llmirage:instances", "vllm:cache_config_info")
+OF_THE_CLUSTER = ("llmirage:instances", "vllm:cache_config_info", "vllm:engine_sleep_state")
 SAMPLE = re.compile(r'([a-z_:0-9]+)(?:\{((?:[a-z_]+="[^"]*",?)+)\})? (\S+)')
 
 
@@ -307,3 +307,95 @@ def test_sglangs_server_info_has_the_acceptance_length_that_its_benchmark_reads(
     api.complete("Hello", model=model, max_tokens=12)
     [state] = api.request("GET", "/get_server_info").json()["internal_states"]
     assert state["avg_spec_accept_length"] == pytest.approx(1 + 8 / 3)
+
+
+# Those of vLLM 0.26.0: kubernetes-sigs/inference-perf, e2e/testdata/vllm_metric_families/v0.26.0.txt.
+VLLM_FAMILIES = {
+    "gauge": "cache_config_info engine_sleep_state kv_cache_usage_perc num_requests_running num_requests_waiting "
+    "num_requests_waiting_by_reason",
+    "counter": "estimated_flops_per_gpu estimated_read_bytes_per_gpu estimated_write_bytes_per_gpu "
+    "external_prefix_cache_hits external_prefix_cache_queries generation_tokens mm_cache_hits mm_cache_queries "
+    "num_preemptions prefix_cache_hits prefix_cache_queries prompt_tokens_by_source prompt_tokens_cached prompt_tokens "
+    "request_success",
+    "histogram": "e2e_request_latency_seconds inter_token_latency_seconds iteration_tokens_total "
+    "request_decode_time_seconds request_generation_tokens request_inference_time_seconds "
+    "request_max_num_generation_tokens request_params_max_tokens request_params_n request_prefill_kv_computed_tokens "
+    "request_prefill_time_seconds request_prompt_tokens request_queue_time_seconds "
+    "request_time_per_output_token_seconds time_to_first_token_seconds",
+}
+
+
+def test_prometheus_client_reads_every_family_of_vllm(make_api: Callable[..., Any]) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    api = make_api(dialect="vllm", ttft_ms=None, itl_ms=None, speed=float("inf"))
+    api.complete("word " * 200, max_tokens=5)
+    families = [
+        each
+        for each in parser.text_string_to_metric_families(api.request("GET", "/metrics").text)
+        if each.name.startswith("vllm:")
+    ]
+    kinds: dict[str, set[str]] = {}
+    for family in families:
+        kinds.setdefault(family.type, set()).add(family.name.removeprefix("vllm:"))
+        assert all(
+            {"engine", "model_name"} <= sample.labels.keys() for sample in family.samples if "info" not in sample.name
+        )
+    assert kinds == {kind: set(names.split()) for kind, names in VLLM_FAMILIES.items()}
+
+
+def test_prompt_tokens_are_told_by_source(make_api: Callable[..., Any]) -> None:
+    small = {"num_gpu_blocks_override": 400, "router": "round_robin", "kv_store_gib": 1.0}
+    api = make_api(ttft_ms=None, itl_ms=None, speed=float("inf"), lenient=True, **small)
+    for _ in range(3):  # one instance computes it, the other loads it, the first has it
+        used = api.complete("word " * 200, max_tokens=1).json()["usage"]
+    found, prompt = scrape(api), used["prompt_tokens"]
+    cached = used["prompt_tokens_details"]["cached_tokens"]
+    computed, local, external = (
+        total(found, "prompt_tokens_by_source_total", f'source="{source}"')
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
+    )
+    assert (local, external) == (cached, cached)
+    assert computed + local + external == total(found, "prompt_tokens_total") == 3 * prompt
+    assert total(found, "external_prefix_cache_hits_total") == external
+    assert total(found, "external_prefix_cache_queries_total") == 3 * prompt - local
+
+
+def test_a_known_image_hits_the_cache_of_media(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="vllm")
+    for url in ("a", "b", "a"):
+        image = {"type": "image_url", "image_url": {"url": f"https://example.com/{url}.png"}}
+        api.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": [image]}]})
+    found = scrape(api)
+    assert (total(found, "mm_cache_queries_total"), total(found, "mm_cache_hits_total")) == (3, 1)
+
+
+@pytest.mark.parametrize(("level", "state"), [("1", "weights_offloaded"), ("2", "discard_all")])
+def test_the_sleep_state_is_told(make_api: Callable[..., Any], level: str, state: str) -> None:
+    def states() -> set[str]:
+        found = scrape(api)
+        return {labels for (key, labels), value in found.items() if key == "vllm:engine_sleep_state" and value}
+
+    api = make_api(dialect="vllm", instances=1)
+    awake = states()
+    assert {label.partition(",")[0] for label in awake} == {'sleep_state="awake"'}
+    api.request("POST", f"/sleep?level={level}")
+    assert {label.partition(",")[0] for label in states()} == {f'sleep_state="{state}"'}
+    api.request("POST", "/wake_up")
+    assert states() == awake
+
+
+def test_work_of_a_gpu_is_estimated_from_shapes(make_api: Callable[..., Any]) -> None:
+    """A dense model whose one request computes 99 + 10 tokens: 2 operations a weight and token, weights read each step."""
+    model = "Qwen/Qwen3-32B"
+    api = make_api(dialect="vllm", engine="vllm", model=model, ttft_ms=None, itl_ms=None, speed=float("inf"), instances=1)
+    used = api.complete("word " * 99, model=model, max_tokens=11).json()["usage"]
+    found, spec = scrape(api), api.app.deployment.model
+    prompt = used["prompt_tokens"]
+    layers = spec.active_parameters - 2 * spec.embedding_weights
+    context = sum(range(1, prompt + 11))
+    flops = 2 * layers * (prompt + 10) + 2 * spec.embedding_weights * 11 + 4 * 64 * 64 * 128 * context
+    assert total(found, "estimated_flops_per_gpu_total") == pytest.approx(flops)
+    weights = 11 * api.app.deployment.memory.weights_bytes
+    assert weights < total(found, "estimated_read_bytes_per_gpu_total") < 1.02 * weights
+    kv = (prompt + 10) * api.app.deployment.kv_bytes_per_token
+    assert kv < total(found, "estimated_write_bytes_per_gpu_total") < 20 * kv

@@ -41,6 +41,11 @@ class InstanceBase(ABC):
         """Number of requests in the queue."""
         return self.unfinished - self.running
 
+    @property
+    def loading(self) -> int:
+        """Number of requests in the queue whose KV is on the way from an offload tier."""
+        return 0
+
     @abstractmethod
     def match(self, key: bytes) -> int:
         """Return the leading tokens of `key` (`request.token_bytes`) whose KV is here, on the best rank. Changes nothing."""
@@ -104,7 +109,11 @@ class InstanceBase(ABC):
 
     def snapshot(self) -> InstanceSnapshot:
         return InstanceSnapshot(
-            index=self.index, **self.reading()._asdict(), tiers=self.tier_snapshots(), steps=self.step_counts()
+            index=self.index,
+            **self.reading()._asdict(),
+            tiers=self.tier_snapshots(),
+            steps=self.step_counts(),
+            loading=self.loading,
         )
 
     def step_counts(self) -> StepCounts | None:

@@ -192,6 +192,10 @@ class Instance(InstanceBase):
         ranks = zip(self.schedulers, self._in_flight[-1][1], strict=True)
         return [StepBatch(step.prefill, scheduler.batch.contexts(step)) for scheduler, step in ranks]
 
+    @property
+    def loading(self) -> int:
+        return sum([len(scheduler.kv.loading) for scheduler in self.schedulers])
+
     def step_counts(self) -> StepCounts:
         return self._ranks.counts
 

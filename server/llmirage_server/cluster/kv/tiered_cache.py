@@ -87,6 +87,7 @@ class TieredKVCache(KVCache):
         ready_s = max(tier.read_s(to - start, self.now_s) for tier, _, start, to in parts)
         for tier, _, start, to in parts:
             self._hit_tokens[self._tiers.index(tier)] += to - start
+        sequence.request.external_tokens = end - here
         self.loading[sequence] = KVLoad(ready_s, end, parts)
         return True
 
