@@ -107,6 +107,7 @@ class LlmirageApp(LazyRoutes):
         served = served_models(self.pools)
         self.model_names = tuple(served)
         models = ServedModels(served, config.accept_models, model_names, int(time.time()), dialect)
+        models.of_instance = [pool.names for pool in self.pools for _ in range(pool.config.instances)]
         text = text or TextLoader(lambda: load_text_tools(config))
         self.store = _state(config)
         self.files = FileStore(self.store.contents)
@@ -201,10 +202,11 @@ class LlmirageApp(LazyRoutes):
         lines |= face.lines(found)
         return face.routes(found)
 
-    def exposition(self) -> str:
-        """Return the metrics in Prometheus's text format."""
+    def exposition(self, only: int = -1) -> str:
+        """Return the metrics in Prometheus's text format. only: of this instance."""
         driver, responses = self.driver, self.service.responses
-        text = responses.metrics.exposition(driver.snapshot(), responses.requests(), self.held_bytes(), driver.now_s)
+        held, now_s = self.held_bytes(), driver.now_s
+        text = responses.metrics.exposition(driver.snapshot(), responses.requests(), held, now_s, only)
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 

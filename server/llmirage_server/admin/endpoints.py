@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmirage_server.admin.faults import FaultsHandler
+from llmirage_server.admin.faults import FaultsHandler, InstancesHandler
 from llmirage_server.admin.openapi.endpoint import OpenApiHandler
 from llmirage_server.admin.reports import JournalHandler, PacingHandler, VerdictHandler
 from llmirage_server.admin.script import ScriptHandler
@@ -35,7 +35,7 @@ def endpoints(
         new_scripts: Makes scripts for a server that has none yet.
         live: The live page, None without one.
     """
-    openapi = OpenApiHandler(service)
+    openapi, instances = OpenApiHandler(service), InstancesHandler(service)
     shown, injected, script = JournalHandler(journal), FaultsHandler(faults), ScriptHandler(service, new_scripts)
 
     def own(name: str, handlers: Methods) -> HttpEndpoint:
@@ -47,6 +47,7 @@ def endpoints(
         own("journal", methods(GET=shown.list, DELETE=shown.clear)),
         own("journal/{id}", get(shown.show)),
         own("faults", methods(GET=injected.list, POST=injected.add, DELETE=injected.clear)),
+        own("instances", methods(GET=instances.list, POST=instances.act)),
         own("pacing", get(PacingHandler(service).show)),
         own("faults/{id}", {"DELETE": injected.remove}),
         own("verdict", get(VerdictHandler(journal).judge)),

@@ -1,4 +1,4 @@
-"""GET, POST and DELETE /llmirage/faults: the faults in force, in order; more of them; fewer."""
+"""Whatever goes wrong on purpose: the faults in force, more of them, fewer; instances that come, go and crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from starlette.responses import Response
 from llmirage_server.faults.rule import FAULTS, Conditions, FaultRule, described, parameter_texts, read_rules
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.service.service import Service
 from llmirage_shared.settings import ConfigError
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of, parse_mapping
 
@@ -66,6 +68,38 @@ class FaultsHandler:
 
     def _shown(self, exchange: HttpExchange, rules: Iterable[FaultRule], **more: Any) -> Response:
         return exchange.json({"faults": [rule.shown() for rule in rules], **more})
+
+
+class InstancesHandler:
+    """GET and POST /llmirage/instances."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        """List the instances: the number of each, what it is (up, starting, draining, down), its requests, its port."""
+        ports = {instance: port for port, instance in exchange.scope["app"].ports.items()}
+        listed = [
+            {
+                "instance": one.index,
+                "pool": one.pool,
+                "state": one.state,
+                "running": one.running,
+                "waiting": one.waiting,
+                "port": ports.get(one.index),
+            }
+            for one in self._service.driver.snapshot()
+        ]
+        return exchange.json({"instances": listed})
+
+    async def act(self, exchange: HttpExchange) -> Response:
+        """Let an instance start, stop (it finishes what it has) or crash. Raises ApiError for what cannot be."""
+        asked = await exchange.checked(schema.engines.InstanceAction.check)
+        try:
+            self._service.driver.act(asked.action, asked.instance, asked.restart_after_s)
+        except ValueError as error:
+            raise errors.invalid_value("instance", f"{error}.") from None
+        return await self.list(exchange)
 
 
 @cache

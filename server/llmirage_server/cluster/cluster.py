@@ -14,7 +14,7 @@ from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
-from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, LifecycleEvent, State
+from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
 from llmirage_server.cluster.lifecycle.pools import Front, InstancePool, ModelPools, Pools, accepting_front
 from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
@@ -154,18 +154,26 @@ class Cluster:
         """Return what the routers remember of clients' names, in bytes."""
         return sum([router.bytes_kept() for router in {pool.router for pool in self._pools.pool_of}])
 
-    def clear_cache(self, now: float) -> None:
-        """Evict the KV that no request uses on all instances. Routers are not informed, as in real deployments."""
+    def clear_cache(self, now: float, only: int = -1) -> None:
+        """Evict the KV that no request uses, on all instances or on one. Routers are not informed, as in reality."""
         self._go_to(now)
-        for instance in self._instances:
+        for instance in self._instances if only < 0 else (self._instances[only],):
             instance.clear_cache(self._now)
             self._schedule_instance(instance.index)
 
-    def crash(self, instance: int, now: float, restart_after_s: float | None = None) -> None:
-        """Crash an instance now. Its requests are rerouted or fail in the next `advance`, according to `on_crash`."""
+    def act(self, action: Action, instance: int, now: float, restart_after_s: float | None = None) -> None:
+        """Let an instance start, stop or crash now.
+
+        The requests of one that crashes are rerouted or fail, according to `on_crash`; the next `advance` tells of them.
+        Raises ValueError naming what is wrong.
+        """
         self._go_to(now)
-        self._lifecycle.add(LifecycleEvent(self._now, instance, "crash", restart_after_s))
+        event = LifecycleEvent(max(0.0, self._now), instance, action, restart_after_s)
+        if problems := event.problems(len(self._instances)):
+            raise ValueError("; ".join(problems))
+        self._lifecycle.add(event)
         self._schedule_lifecycle()
+        self._held += self._run(event.time_s)
 
     def catch_up(self, now: float) -> None:
         """Run lifecycle events until `now` in a cluster without requests, whose time does not advance otherwise."""
@@ -279,14 +287,21 @@ class Cluster:
 
     def _place(self, request: Request, serving: ModelPools) -> bool:
         """Send a request to an instance, or queue it; return False if it fails because no instance will ever accept it."""
-        front = serving.only_entry or accepting_front(serving.entry)
-        if front is None or not front.accepting:
-            return self._wait(request, serving.entry, self._waiting)
-        router, accepting, now = front.router, front.accepting, self._now
-        if router.reads_kv:
-            self._sync()
-        instance = accepting[router.choose(request, accepting)]
-        index = request.instance = instance.index
+        now = self._now
+        if (index := request.only_instance) >= 0:
+            if not self._lifecycle.accepts(index) or self._decodes[index]:
+                request.failed = True
+                return False
+            instance = self._instances[index]
+        else:
+            front = serving.only_entry or accepting_front(serving.entry)
+            if front is None or not front.accepting:
+                return self._wait(request, serving.entry, self._waiting)
+            if front.router.reads_kv:
+                self._sync()
+            instance = front.choose(request)
+            index = instance.index
+        request.instance = index
         request.placed_s = now
         instance.submit(request, now)
         self._agenda.note(index, instance.next_event_s)

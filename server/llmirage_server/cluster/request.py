@@ -42,6 +42,7 @@ class Request:
     model: str | None  # which pool may serve it, where pools serve different models; None: any
     priority: int  # lower is served first, by engines that schedule by priority
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
+    only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     tag: Any  # the driver's own; never read by the cluster
     age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
@@ -79,6 +80,7 @@ class Request:
         "key",
         "max_tokens",
         "model",
+        "only_instance",
         "output_tokens",
         "placed_s",
         "preemptions",
@@ -103,6 +105,7 @@ class Request:
         tag: Any = None,
         key: bytes = b"",
         prompt_tokens: int = 0,
+        only_instance: int = -1,
     ) -> None:
         """Create a request from token ids, or from key and prompt_tokens without them.
 
@@ -120,6 +123,7 @@ class Request:
         self.priority = priority
         self.max_tokens = max_tokens
         self.tag = tag
+        self.only_instance = only_instance
         self.age_s = 0.0
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from llmirage_server.app import LlmirageApp
@@ -15,8 +16,11 @@ from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step_model import StepBatch
 
 
-def banner(app: LlmirageApp, url: str, cost: MachineCost) -> str:
-    """The start-up text: what is simulated, how fast it will be, a command that works as pasted. cost: of this machine."""
+def banner(app: LlmirageApp, url: str, cost: MachineCost, fleet: Sequence[str] = ()) -> str:
+    """The start-up text: what is simulated, how fast it will be, a command that works as pasted.
+
+    cost: of this machine. fleet: the URL of each instance.
+    """
     config = app.config
     lines = [f"llmirage serves {', '.join(app.model_names)}"]
     for pool in app.pools:
@@ -27,12 +31,20 @@ def banner(app: LlmirageApp, url: str, cost: MachineCost) -> str:
     if config.pools:
         lines.append("")
     lines += _rows(_cluster_rows(app, url, cost))
+    if fleet:
+        lines += _rows([("fleet", f"{_fleet_urls(fleet)}, an engine each")])
     body = (
         f'{{"model": "{app.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
         '"max_tokens": 60, "stream": true}'
     )
     lines += ["", f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\", f"    -d '{body}'", ""]
     return "\n".join(lines)
+
+
+def _fleet_urls(fleet: Sequence[str]) -> str:
+    ports = [int(url.rpartition(":")[2]) for url in fleet]
+    ranged = len(ports) > 1 and ports[-1] - ports[0] == len(ports) - 1
+    return f"{fleet[0]} to {ports[-1]}" if ranged else ", ".join([fleet[0], *map(str, ports[1:])])
 
 
 def _rows(rows: list[tuple[str, str]]) -> list[str]:

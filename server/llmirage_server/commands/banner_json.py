@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,11 +11,12 @@ from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.pacing import PacingSummary
 
 
-def served(app: LlmirageApp, url: str) -> dict[str, Any]:
+def served(app: LlmirageApp, url: str, fleet: Sequence[str] = ()) -> dict[str, Any]:
     config = app.config
     return {
         "url": url,
         "api": f"{url}/v1",
+        "fleet": list(fleet),
         "models": list(app.model_names),
         "router": config.router,
         "speed": "max" if config.speed == float("inf") else config.speed,

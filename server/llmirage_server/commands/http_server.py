@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -12,10 +13,11 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -44,6 +46,7 @@ logger = logging.getLogger("llmirage.access")
 GRACE_S = 1.0  # for connections whose client does not read, after the others were ended properly
 _POLL_S = 0.05
 _MANY_FILES = 65_536
+_MOST_PORT = 65_535
 _OTHER_FILES = 64  # files that are no connections
 
 
@@ -179,10 +182,12 @@ class LiveServer(uvicorn.Server):
 
 @dataclass(slots=True, frozen=True)
 class Listening:
-    """What `serve` is told of the port and of what happens there."""
+    """What `serve` is told of its ports and of what happens there."""
 
     host: str
     port: int
+    fleet: bool
+    fleet_file: str | None
     access_log: bool
     json: bool
     no_ui: bool
@@ -190,6 +195,16 @@ class Listening:
     tls_key: str | None
     max_connections: int | None
     shutdown_timeout_s: float
+
+    def fleet_sockets(self, instances: int) -> Iterator[socket.socket]:
+        """Yield a bound socket for each instance: the ports after the routed one, or any free ones where that was any.
+
+        Raises ConfigError without as many ports, PortInUseError.
+        """
+        if self.fleet and self.port + instances > _MOST_PORT:
+            raise ConfigError([f"--fleet: {instances} ports after {self.port} go beyond {_MOST_PORT}"])
+        for number in range(1, instances + 1 if self.fleet else 1):
+            yield bind(self.host, self.port and self.port + number)
 
     def tls(self) -> tuple[str, str] | None:
         """The files of the certificate and its key, None without. Raises ConfigError for files that cannot be used."""
@@ -226,8 +241,21 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
     except PortInUseError as error:
         click.echo(f"llmirage serve: {error}", err=True)
         return 1
-    with bound:
+    with bound, contextlib.ExitStack() as opened:
         app = create_app(config, page=not listening.no_ui)
+        try:
+            fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(app.driver.snapshot()))]
+        except PortInUseError as error:
+            click.echo(f"llmirage serve: {error}", err=True)
+            return 1
+        app.ports.update({each.getsockname()[1]: number for number, each in enumerate(fleet)})
+        scheme = "http" if tls is None else "https"
+        url, urls = base_url(bound, scheme), [base_url(each, scheme) for each in fleet]
+        if listening.fleet_file is not None:
+            try:
+                Path(listening.fleet_file).write_text("".join([f"{each}\n" for each in urls]))
+            except OSError as error:
+                raise ConfigError([f"fleet_file: {listening.fleet_file}: {error.strerror}"]) from None
         if config.tokenizer is not None:
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if listening.access_log:
@@ -237,11 +265,12 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         gc.set_threshold(20_000, 20, 50)
         keep_large_blocks_apart()
         cost = machine_cost()
-        url = base_url(bound, "http" if tls is None else "https")
 
         def started() -> None:
             app.loop_watch.start()
-            click.echo(json.dumps(served(app, url)) if listening.json else banner(app, url, cost))
+            if fleet:
+                app.driver.start()  # engines that run before their first request
+            click.echo(json.dumps(served(app, url, urls)) if listening.json else banner(app, url, cost, urls))
 
         server = LiveServer(
             app,
@@ -257,7 +286,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             drain_s=listening.shutdown_timeout_s,
             tls=tls,
         )
-        server.run(sockets=[bound])
+        server.run(sockets=[bound, *fleet])
     summary = app.driver.pacing.summary()
     if listening.json:
         click.echo(json.dumps({"pacing": pacing_json(summary)}))

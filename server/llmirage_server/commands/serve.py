@@ -25,6 +25,12 @@ class ServeSettings:
     )
     host: str = setting("127.0.0.1", _SERVER, "Address to listen on.", usual=True)
     port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535, usual=True)
+    fleet: bool = switch(
+        _SERVER, "Listen on one more port for each instance, from the next one on; each serves as one engine.", flag=True
+    )
+    fleet_file: str | None = setting(
+        None, _SERVER, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"
+    )
     access_log: bool = switch(
         _SERVER,
         "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",

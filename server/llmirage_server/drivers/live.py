@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.lifecycle.lifecycle import Action
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.alarm import Alarm, make_alarm
@@ -84,15 +85,16 @@ class Driver(abc.ABC):
             self.cluster.cancel(request, now)
         self._schedule_next_event()
 
-    def clear_cache(self) -> None:
-        """Evict the KV that no request uses."""
+    def clear_cache(self, only: int = -1) -> None:
+        """Evict the KV that no request uses. only: on this instance."""
         if self._loop is not None:
-            self.cluster.clear_cache(self._sync())
+            self.cluster.clear_cache(self._sync(), only)
             self._schedule_next_event()
 
-    def crash(self, instance: int, restart_after_s: float | None) -> None:
-        """Crash an instance now."""
-        self.cluster.crash(instance, self._sync(), restart_after_s)
+    def act(self, action: Action, instance: int, restart_after_s: float | None = None) -> None:
+        """Let an instance start, stop or crash now. Raises ValueError naming what is wrong."""
+        self._begin_here()
+        self.cluster.act(action, instance, self._sync(), restart_after_s)
         self._schedule_next_event()
 
     @property
@@ -100,11 +102,12 @@ class Driver(abc.ABC):
         """Cluster time in seconds, without advancing it."""
         return max(self.cluster.reached_s, 0.0)
 
-    def snapshot(self) -> list[InstanceSnapshot]:
-        """Return the state of every instance, now."""
+    def snapshot(self, only: int = -1) -> list[InstanceSnapshot]:
+        """Return the state of every instance, now. only: of this one."""
         if self._loop is not None:
             self.cluster.catch_up(self._sync())
-        return self.cluster.snapshot()
+        found = self.cluster.snapshot()
+        return found if only < 0 else [found[only]]
 
     def saturated(self) -> list[Queue]:
         """Return the queues of the models for which more requests arrive than the cluster serves."""

@@ -13,13 +13,13 @@ from llmirage_server.http.endpoints import Access, HttpEndpoint, Methods, get, p
 from llmirage_server.service.service import Service
 
 
-def endpoints(service: Service, version: str | None, metrics: Callable[[], str]) -> Sequence[HttpEndpoint]:
+def endpoints(service: Service, version: str | None, metrics: Callable[[int], str]) -> Sequence[HttpEndpoint]:
     """Return the endpoints.
 
     Args:
         service: Answers their requests.
         version: The version of the imitated engine, None for llmirage's own.
-        metrics: Returns the server's metrics in Prometheus's text format.
+        metrics: Returns the metrics in Prometheus's text format, of one instance or (-1) of the server.
     """
     engine, sglang = EngineHandler(service, version, metrics), SglangHandler(service)
     tokens, rerank, pooling = TokenizationHandler(service), RerankHandler(service), PoolingHandler(service)

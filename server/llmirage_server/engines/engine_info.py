@@ -22,8 +22,8 @@ _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 class EngineHandler(ServiceHandler):
     """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
 
-    def __init__(self, service: Service, version: str | None, metrics: Callable[[], str]) -> None:
-        """Begin awake. version: of the imitated engine. metrics: returns them in Prometheus's text format."""
+    def __init__(self, service: Service, version: str | None, metrics: Callable[[int], str]) -> None:
+        """version: of the imitated engine. metrics: returns those of an instance, for -1 all, as Prometheus reads them."""
         super().__init__(service)
         self._engine_version = version
         self._metrics = metrics
@@ -33,7 +33,8 @@ class EngineHandler(ServiceHandler):
 
         The status is 503 if every instance is down and none will start.
         """
-        if all(state.state == "down" for state in self._service.driver.snapshot()):
+        gone = ("down",) if exchange.instance < 0 else ("down", "starting")  # nothing answers for one that is not there
+        if all(state.state in gone for state in self._service.driver.snapshot(exchange.instance)):
             return exchange.error(errors.no_instance())
         if exchange.dialect.bare_health:
             return exchange.content(b"", _TEXT)
@@ -47,7 +48,7 @@ class EngineHandler(ServiceHandler):
     # --- vLLM ---
 
     async def metrics(self, exchange: HttpExchange) -> Response:
-        return exchange.content(self._metrics().encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        return exchange.content(self._metrics(exchange.instance).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:
         return exchange.content(b"", _TEXT)
@@ -57,7 +58,9 @@ class EngineHandler(ServiceHandler):
 
     async def load(self, exchange: HttpExchange) -> Response:
         """Answer with the number of requests in the cluster."""
-        return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
+        return exchange.json(
+            {"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot(exchange.instance))}
+        )
 
     async def server_info(self, exchange: HttpExchange) -> Response:
         """deployment: what runs, pool by pool."""
@@ -66,14 +69,18 @@ class EngineHandler(ServiceHandler):
         app = exchange.scope["app"]
         pools = described(app.config, app.pools)
         known = {"vllm_config": _config(exchange), "version": self._version(), "deployment": pools}
-        return exchange.json(known | {"instances": self._instances()})
+        return exchange.json(known | {"instances": self._instances(exchange)})
 
     async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
         """All instances forget the KV that no request uses."""
-        self._service.driver.clear_cache()
+        self._service.driver.clear_cache(exchange.instance)
         return exchange.content(b"", _TEXT)
 
     async def sleep(self, exchange: HttpExchange) -> Response:
+        if exchange.instance >= 0:
+            raise errors.unsupported(
+                "level", "Only the whole server sleeps: ask at its own port, not at that of an instance."
+            )
         level = exchange.query("level") or "1"
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
@@ -95,7 +102,7 @@ class EngineHandler(ServiceHandler):
     # --- SGLang ---
 
     async def model_info(self, exchange: HttpExchange) -> Response:
-        name = self._service.models.served[0]
+        name = self._service.models.names(exchange)[0]
         return exchange.json(
             {
                 "model_path": name,
@@ -110,7 +117,7 @@ class EngineHandler(ServiceHandler):
 
     async def get_server_info(self, exchange: HttpExchange) -> Response:
         config = _config(exchange)
-        names = self._service.models.served
+        names = self._service.models.names(exchange)
         return exchange.json(
             {
                 **config,
@@ -120,14 +127,14 @@ class EngineHandler(ServiceHandler):
                 "tp_size": config["tensor_parallel_size"],
                 "dp_size": config["data_parallel_size"],
                 "pp_size": config["pipeline_parallel_size"],
-                "internal_states": self._instances(),
+                "internal_states": self._instances(exchange),
                 "version": self._version(),
             }
         )
 
     async def get_load(self, exchange: HttpExchange) -> Response:
         """One entry for each instance: the simulated replicas behind this server count as ranks."""
-        instances = self._service.driver.snapshot()
+        instances = self._service.driver.snapshot(exchange.instance)
         return exchange.json(
             [
                 {
@@ -142,9 +149,9 @@ class EngineHandler(ServiceHandler):
 
     async def flush_cache(self, exchange: HttpExchange) -> Response:
         """Like /reset_prefix_cache, but only while no request is in the cluster."""
-        if any(_in_flight(instance) for instance in self._service.driver.snapshot()):
+        if any(_in_flight(instance) for instance in self._service.driver.snapshot(exchange.instance)):
             return exchange.content(_NOT_FLUSHED.encode(), _TEXT, 400)
-        self._service.driver.clear_cache()
+        self._service.driver.clear_cache(exchange.instance)
         return exchange.content(b"Cache flushed.\n", _TEXT)
 
     def _version(self) -> str:
@@ -162,9 +169,9 @@ class EngineHandler(ServiceHandler):
         text = b"Stop profiling. This will take some time.\n"
         return exchange.content(text if exchange.dialect.name == "sglang" else b"", _TEXT)
 
-    def _instances(self) -> list[dict[str, Any]]:
+    def _instances(self, exchange: HttpExchange) -> list[dict[str, Any]]:
         found = []
-        for instance in self._service.driver.snapshot():
+        for instance in self._service.driver.snapshot(exchange.instance):
             known = dataclasses.asdict(dataclasses.replace(instance, steps=None))
             del known["steps"]
             if instance.steps is not None and instance.steps.drafts:

@@ -47,7 +47,7 @@ class SglangHandler(ServiceHandler):
         params = request.sampling_params or schema.engines.SglangSampling()
         prompts, batched = await self._prompts(exchange, request, params.n or 1)
         sampling = _sampling(request, params)
-        served = service.models.asked(service.models.served[0], exchange)
+        served = service.models.asked(service.models.names(exchange)[0], exchange)
         param = "text" if request.text is not None else "input_ids"
         constraints = await exchange.planned(
             lambda: _constraints(params), "sampling_params.json_schema", service.text.plan_in_thread

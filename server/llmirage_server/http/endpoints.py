@@ -111,7 +111,7 @@ class HttpFace:
         if endpoint.access == "own":
             return self._app(endpoint.handlers, self._own)
         if endpoint.access == "probe":
-            return self._app(endpoint.handlers, None if endpoint.path in OPEN_PATHS else self.guard)
+            return self._app(endpoint.handlers, None if endpoint.path in OPEN_PATHS else self.guard, faults=self.faults)
         return self._app(
             endpoint.handlers, self.guard, endpoint.exchange, journal=self.journal, faults=self.faults, limits=self.limits
         )

@@ -46,6 +46,7 @@ _MOST_AT_ONCE_BYTES = 1 << 20  # that are written while nothing else runs
 _LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
+INSTANCE = "llmirage.instance"  # key in a scope: the instance whose port of a fleet got the request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
 _MOST_UNREAD_BYTES = 1 << 20
@@ -245,6 +246,12 @@ class HttpExchange:
         """Return the HTTP server's stamp, else now."""
         arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
+
+    @property
+    def instance(self) -> int:
+        """The only instance that may serve the request; -1: any."""
+        only: int = self.scope.get(INSTANCE, -1)
+        return only
 
     @property
     def submitted_s(self) -> float:

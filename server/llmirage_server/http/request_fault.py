@@ -47,7 +47,8 @@ class RequestFault:
     def __init__(self, faults: InjectedFaults, exchange: HttpExchange, of_header: FaultRule | None = None) -> None:
         """of_header: the fault that the request's header names."""
         scope = exchange.scope
-        self.subject = Subject(scope["method"], scope["path"], given_key(exchange))
+        instance = None if exchange.instance < 0 else exchange.instance
+        self.subject = Subject(scope["method"], scope["path"], given_key(exchange), instance=instance)
         self.limits: Limits | None = None
         self.generation: Placed | None = None
         self._faults = faults
@@ -128,7 +129,7 @@ class RequestFault:
 
     def crash(self, restart_after_s: float | None) -> None:
         if self.generation is not None and self.generation.instance >= 0:
-            self._faults.driver.crash(self.generation.instance, restart_after_s)
+            self._faults.driver.act("crash", self.generation.instance, restart_after_s)
 
     def _at_start(self) -> InjectedFault | None:
         """Return the fault that alters the response that begins now."""

@@ -59,6 +59,7 @@ class ServedModels:
         dialect: Dialect = OPENAI,
     ) -> None:
         self.served = list(served)
+        self.of_instance: Sequence[Sequence[str]] = ()  # the names of each instance's model
         self.dialect = dialect
         self._created = created
         self._accept = accept
@@ -90,9 +91,15 @@ class ServedModels:
             return False
         return True
 
-    def meant(self, name: str) -> ServedModel:
-        """Return the served model of that name; for any other name the first one."""
+    def meant(self, name: str, exchange: HttpExchange | None = None) -> ServedModel:
+        """Return the served model of that name; for any other name, or at the port of one instance, the first one there."""
+        if exchange is not None and exchange.instance >= 0:
+            return self._found[self.names(exchange)[0]]
         return self._found.get(name) or self._catalogue().get(name.lower()) or self._found[self.served[0]]
+
+    def names(self, exchange: HttpExchange) -> Sequence[str]:
+        """Return the served names, at the port of one instance those of its model."""
+        return self.served if exchange.instance < 0 else self.of_instance[exchange.instance]
 
     def _warn(self, name: str) -> None:
         last = " No further names will be reported." if len(self._found) == _REMEMBERED_NAMES else ""
@@ -104,17 +111,23 @@ class ServedModels:
     def asked(self, name: str, exchange: HttpExchange) -> ServedModel:
         """Return the model that answers a request which names this one; the journal has the name. Raises as `find`."""
         exchange.entry.model = name if len(name) < _LONG_NAME else errors.shorten(name)
-        return self.find(name)
+        found, names = self.find(name), self.names(exchange)
+        if exchange.instance < 0 or any(self._found[own] is found for own in names):
+            return found
+        if name in self.served:
+            raise errors.model_not_found(name, names, LONGEST_NAME)
+        return self._found[names[0]]
 
     async def list(self, exchange: HttpExchange) -> Response:
+        names = self.names(exchange)
         if _is_anthropic(exchange):
-            cards = [self._anthropic_card(name) for name in self.served]
-            ends = {"first_id": self.served[0], "last_id": self.served[-1]}
+            cards = [self._anthropic_card(name) for name in names]
+            ends = {"first_id": names[0], "last_id": names[-1]}
             return exchange.json({"data": cards, "has_more": False, **ends})
         if (card := exchange.dialect.vendor.model_card) is not None:
-            cards = [card(name, self._created, self.find(name).max_model_len) for name in self.served]
+            cards = [card(name, self._created, self.find(name).max_model_len) for name in names]
             return exchange.json({"data": cards})
-        return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
+        return exchange.json({"object": "list", "data": [self._card(name) for name in names]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         """Any name that a request may use has a card; its `root` is the served model that answers for it."""

@@ -199,7 +199,7 @@ class Service:
         if _have_parts(history.messages):
             sounds = audio_tokens(history.messages)
             digests = await exchange.apart(lambda: media_digests(history.messages))
-            self.responses.metrics.media(served.model, 0, digests)
+            self.responses.metrics.media(served.model, max(0, exchange.instance), digests)
         generation = Generation(
             self.responses,
             choices,
@@ -233,6 +233,7 @@ class Service:
             session_key=_affinity(exchange) or _correlation(exchange) or _short(sampling.session_key),
             priority=sampling.priority + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
+            only_instance=exchange.instance,
         )
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 

@@ -89,7 +89,7 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     service.responses.check_open()
     entry = exchange.entry
     entry.model = errors.shorten(model, 200)
-    served = service.models.meant(model)
+    served = service.models.meant(model, exchange)
     entry.served = served.model
     longest = max(1, served.max_model_len - 1)
     choices: list[Choice] = []
@@ -99,7 +99,14 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
         choices += [
             Choice(
                 _EMPTY_REPLY,
-                service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1, priority=exchange.priority),
+                service.new_request(
+                    prompt[:longest],
+                    _ONE_TOKEN,
+                    served.model,
+                    max_tokens=1,
+                    priority=exchange.priority,
+                    only_instance=exchange.instance,
+                ),
                 "",
             )
             for prompt in prompts[first : first + SLICE]

@@ -88,10 +88,12 @@ class PrometheusMetrics:
         under_way: Iterable[Request],
         held_bytes: Mapping[str, int],
         now_s: float,
+        only: int = -1,
     ) -> str:
-        """All metrics in Prometheus's text format 0.0.4.
+        """Return all metrics in Prometheus's text format 0.0.4.
 
-        under_way: requests that have not ended. held_bytes: by holder. now_s: the cluster's time.
+        under_way: requests that have not ended. held_bytes: by holder. now_s: the cluster's time. only: one instance, which
+        then is engine 0, as it is to an engine that serves alone.
         """
         states = {(self._model(state.model), state.index): state for state in instances}
         for model, index in states:
@@ -107,6 +109,9 @@ class PrometheusMetrics:
             engine: self._standing(metrics, {**begun[engine], "tokens_per_s": rates[engine]}, states.get(engine))
             for engine, metrics in self._engines.items()
         }
+        if only >= 0:
+            standings = {(model, 0): at for (model, index), at in standings.items() if index == only}
+            states = {(model, 0): state for (model, index), state in states.items() if index == only}
         return "\n".join([*_own_lines(states, self.errors, held_bytes), *self._lines(standings)]) + "\n"
 
     def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -93,6 +94,33 @@ def test_the_banner_says_what_is_simulated_and_its_curl_line_works() -> None:
 def test_fixed_times_are_said_in_the_banner() -> None:
     with served("--ttft", "5", "--itl", "1") as server:
         assert "TTFT 5 ms, ITL 1 ms, at any load" in server.banner
+
+
+def test_a_fleet_listens_on_a_port_for_each_instance(tmp_path: Path) -> None:
+    listed = tmp_path / "urls"
+    with served("--fleet", "--instances", "3", "--set", f"fleet_file={listed}", "--exact-length", "--itl", "20") as server:
+        urls = listed.read_text().split()
+        assert [url in server.banner for url in urls] == [True, False, False]
+        for url in urls[1:]:
+            assert httpx.post(f"{url}/v1/chat/completions", json=BODY | {"max_tokens": 3}).status_code == 200
+        with httpx.stream("POST", f"{urls[1]}/v1/chat/completions", json=BODY) as streamed:
+            lines = streamed.iter_lines()
+            next(lines)
+            assert [httpx.get(f"{url}/load").json()["server_load"] for url in urls] == [0, 1, 0]
+        instances = httpx.get(f"{server.url.removesuffix('/v1')}/llmirage/instances").json()["instances"]
+        assert [f"http://localhost:{one['port']}" for one in instances] == urls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--port", "65535", "--fleet"), "--fleet: 2 ports after 65535 go beyond 65535"),
+        (("--set", "fleet_file=/no/such/folder/urls"), "fleet_file: /no/such/folder/urls: No such file or directory"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    result = subprocess.run([*SERVE, "--port", "0", *arguments], capture_output=True, text=True, timeout=10)
+    assert (result.returncode, result.stderr) == (2, f"llmirage serve: {said}\n")
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:

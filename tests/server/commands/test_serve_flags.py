@@ -33,7 +33,7 @@ SCALED = ["--set", "scale_on_rate=2"]
 # What is said of the port and of its connections; tests of commands/ have them over sockets.
 LISTENING = {
     "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
-    "json",
+    "json", "fleet", "fleet_file",
 }  # fmt: skip
 
 

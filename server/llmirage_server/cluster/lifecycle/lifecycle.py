@@ -27,6 +27,22 @@ class LifecycleEvent:
     action: Action
     restart_after_s: float | None = None
 
+    def problems(self, instances: int) -> list[str]:
+        """Return what is wrong with it in a cluster of so many instances."""
+        problems = []
+        if not 0 <= self.time_s < math.inf:
+            problems.append(f"time_s must be a number of seconds from 0 up, not {self.time_s}")
+        if not 0 <= self.instance < instances:
+            problems.append(f"there is no instance {self.instance}: they are numbered 0 to {instances - 1}")
+        if self.action not in get_args(Action):
+            problems.append(f"unknown action {self.action!r}: choose one of {', '.join(get_args(Action))}")
+        if self.restart_after_s is not None:
+            if self.action != "crash":
+                problems.append("restart_after_s belongs to a crash: give a start of its own to an instance that stops")
+            if not 0 <= self.restart_after_s < math.inf:
+                problems.append(f"restart_after_s must be a number of seconds from 0 up, not {self.restart_after_s}")
+        return problems
+
 
 class Lifecycle:
     """The states of all instances and the events still to come; at one instant they happen in the order given.
@@ -37,7 +53,7 @@ class Lifecycle:
 
     def __init__(self, instances: int, events: Sequence[LifecycleEvent] = (), absent: Collection[int] = ()) -> None:
         """Take the events. absent: instances that are down at first. Raises ValueError naming every invalid event."""
-        if problems := [f"event {i + 1}: {text}" for i, event in enumerate(events) for text in _problems(event, instances)]:
+        if problems := [f"event {i + 1}: {text}" for i, event in enumerate(events) for text in event.problems(instances)]:
             raise ValueError("; ".join(problems))
         self._serial = count()
         self._coming = [(event.time_s, next(self._serial), event) for event in events]
@@ -164,19 +180,3 @@ class Lifecycle:
     def _pay_no_more(self, index: int, now: float) -> None:
         self._paid_s[index] = self.paid_s(index, now)
         self._paid_since_s[index] = math.nan
-
-
-def _problems(event: LifecycleEvent, instances: int) -> list[str]:
-    problems = []
-    if not 0 <= event.time_s < math.inf:
-        problems.append(f"time_s must be a number of seconds from 0 up, not {event.time_s}")
-    if not 0 <= event.instance < instances:
-        problems.append(f"there is no instance {event.instance}: they are numbered 0 to {instances - 1}")
-    if event.action not in get_args(Action):
-        problems.append(f"unknown action {event.action!r}: choose one of {', '.join(get_args(Action))}")
-    if event.restart_after_s is not None:
-        if event.action != "crash":
-            problems.append("restart_after_s belongs to a crash: give a start of its own to an instance that stops")
-        if not 0 <= event.restart_after_s < math.inf:
-            problems.append(f"restart_after_s must be a number of seconds from 0 up, not {event.restart_after_s}")
-    return problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -85,6 +85,14 @@ class DetokenizeRequest(WireModel):
 
     model: str | None = None
     tokens: Annotated[Any, Field(json_schema_extra={**TOKEN_IDS, "minItems": 0})]
+
+
+class InstanceAction(WireModel):
+    """POST /llmirage/instances: what becomes of one instance. stop: it finishes the requests that it has."""
+
+    instance: Annotated[int, Field(description="Its number, from 0.")]
+    action: Literal["start", "stop", "crash"]
+    restart_after_s: Annotated[float, Field(description="Cluster time after which one that crashes is back.")] | None = None
 
 
 class FaultsBody(WireModel):
