@@ -132,7 +132,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is used is imported then: `import llmirage` takes next to no time."""
+    """Import a public name at its first use: `import llmirage` takes next to no time."""
     if name not in _PLACE_OF:
         raise AttributeError(f"module 'llmirage' has no attribute {name!r}")
     place = _PLACE_OF[name]

@@ -16,7 +16,7 @@ _HEIGHT_PX = 640
 
 
 def framed(page: str) -> str:
-    """A page in a frame of its own: neither its styles nor the notebook's reach the other."""
+    """Return the page in a frame of its own: neither its styles nor the notebook's reach the other."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts" title="llmirage" '
         f'style="width:100%;height:{_HEIGHT_PX}px;border:1px solid #8884;border-radius:6px"></iframe>'
@@ -53,7 +53,7 @@ class _Lines(io.StringIO):
 
 
 def _notebook_display() -> Callable[[str], None] | None:
-    """What shows a line in the running cell, in the place of the line before; None outside of notebooks."""
+    """Return a function that replaces the line shown in the running cell; None outside of notebooks."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or getattr(shell, "kernel", None) is None:
         return None

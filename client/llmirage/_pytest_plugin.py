@@ -66,13 +66,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def llmirage_settings() -> dict[str, Any]:
-    """Settings of all servers of the fixtures: define a fixture of this name in conftest.py. Markers come before them."""
+    """Return settings of all servers of the fixtures: override it in conftest.py. Markers come before them."""
     return {}
 
 
 @pytest.fixture
 def llmirage_server(request: pytest.FixtureRequest, llmirage_settings: dict[str, Any]) -> Iterator[llmirage.Server]:
-    """A llmirage.Server for this test, in virtual time, with the settings of @pytest.mark.llmirage(...)."""
+    """Start a llmirage.Server for this test, in virtual time, with the settings of @pytest.mark.llmirage(...)."""
     given = llmirage_settings | _marked(request.node)
     recorded = given.pop("recorded", False)
     if not isinstance(recorded, bool):
@@ -118,7 +118,7 @@ def _serve(
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:
-    """The settings of the item's markers: those of the function before those of its class and module.
+    """Return the settings of the item's markers: those of the function before those of its class and module.
 
     Files of a script and of faults are looked for beside the test's file first.
     """
@@ -149,7 +149,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _recordings(item: pytest.Item) -> Path:
-    """The folder of a test's recordings: `recordings/MODULE/TEST` beside its file."""
+    """Return the folder of a test's recordings: `recordings/MODULE/TEST` beside its file."""
     names = item.nodeid.split("::")[1:]
     name = re.sub(r"[^\w.-]+", "-", ".".join(names)).strip("-")
     if name.replace("-", "") != re.sub(r"[\[\]-]", "", ".".join(names)):  # two tests may have that name
@@ -204,7 +204,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _problem(item: pytest.Item, watched: _Watched) -> str | None:
-    """What was asked in vain."""
+    """Describe the requests that no rule or recording answered."""
     asked = [request for request in watched.server.requests if request.number > watched.seen]
     if watched.recorded:
         missed = [request for request in asked if request.error.startswith("No recording answers")]

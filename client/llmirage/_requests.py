@@ -119,7 +119,7 @@ class ExpectationError(AssertionError):
 
 
 def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping[str, Expected]) -> list[ServedRequest]:
-    """The requests whose fields are as wanted. Raises ExpectationError if they are not so many, ConfigError for no field.
+    """Return the requests with these fields. Raises ExpectationError if their number is not `times`, ConfigError.
 
     times: None for at least one.
     """
@@ -196,7 +196,7 @@ def _likeness(actual: Any, wanted: Expected) -> float:
 
 
 def _wanted_text(name: str, value: Expected) -> str:
-    """The value, and how it is compared where it need not be equal."""
+    """Return the value as text, and how it is compared where it need not be equal."""
     if isinstance(value, re.Pattern):
         return f"a match of {_expected(value)}"
     if callable(value):

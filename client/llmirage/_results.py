@@ -34,11 +34,11 @@ class Result:
         return SummaryFigures(self._data())
 
     def to_json(self) -> str:
-        """The figures as the command prints them with --json."""
+        """Return the figures as the command prints them with --json."""
         return self.summary.to_json()
 
     def to_frame(self, library: FrameLibrary | None = None) -> Any:
-        """A DataFrame of pandas or polars, whichever is installed; pandas where both are. Raises ImportError for neither."""
+        """Return a DataFrame of pandas, else of polars, whichever is installed. Raises ImportError for neither."""
         return frame_of(self._columns(), library)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
@@ -51,23 +51,23 @@ class Result:
     # --- of each kind of result -------------------------------------------------------------------------------------
 
     def _data(self) -> Mapping[str, Any]:
-        """The summary's."""
+        """Return the figures of the summary."""
         raise NotImplementedError
 
     def _columns(self) -> Mapping[str, Any]:
-        """Of the frame."""
+        """Return the columns of the frame."""
         raise NotImplementedError
 
     def _page(self, *, brief: bool = False) -> str:
-        """brief: the charts that say most, for a notebook."""
+        """Return the HTML page. brief: the charts that say most, for a notebook."""
         raise NotImplementedError
 
     def _blocks(self, width: int) -> Iterable[Block]:
-        """What the command shows on a screen of so many characters."""
+        """Return the blocks that the command shows on a screen of `width` characters."""
         raise NotImplementedError
 
     def _line(self) -> str:
-        """It, in a line."""
+        """Return a description of one line."""
         raise NotImplementedError
 
     # --- how it shows -----------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Result:
 
 
 def workload_of(given: str | os.PathLike[str] | Result | None) -> Any:
-    """As commands take it: a name, or what `load_workload` holds. Raises ConfigError."""
+    """Return a workload as commands take it: a name, or what `load_workload` holds. Raises ConfigError."""
     if not isinstance(given, Result):
         return None if given is None else os.fspath(given)
     if given._workload is None:
@@ -124,7 +124,7 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
 
 
 def frame_of(columns: Mapping[str, Any], library: FrameLibrary | None) -> Any:
-    """Raises ImportError, ConfigError."""
+    """Return a frame of the library, or of one that is installed. Raises ImportError, ConfigError."""
     if library not in (None, "pandas", "polars"):
         raise ConfigError([f"library must be one of pandas, polars; not {library!r}"])
     for name in (library,) if library else ("pandas", "polars"):

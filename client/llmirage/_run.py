@@ -46,7 +46,7 @@ class RunReport(Result):
     """What came of a run against an endpoint. Its figures are attributes: `result.ttft_ms.p99`, `result.requests`."""
 
     def __init__(self, outcome: Outcome, passing: tempfile.TemporaryDirectory[str] | None) -> None:
-        """passing: a folder that is deleted with the result."""
+        """Hold the outcome. passing: a folder that is deleted with the result."""
         self._outcome = outcome
         self._passing = passing
 
@@ -66,7 +66,7 @@ class RunReport(Result):
         return self._outcome.files[0].parent
 
     def __fspath__(self) -> str:
-        """The folder: `llmirage.calibrate(result)`."""
+        """Return the folder, as in `llmirage.calibrate(result)`."""
         return str(self.folder)
 
     @cached_property

@@ -197,19 +197,19 @@ class Server:
         return self._server.transport
 
     def openai(self, **options: Any) -> OpenAI:
-        """A client of the `openai` package that asks this server in process. options: of openai.OpenAI."""
+        """Return a client of the `openai` package that asks this server in process. options: of openai.OpenAI."""
         return self._client("openai", "OpenAI", "DefaultHttpxClient", "/v1", options)  # type: ignore[no-any-return]
 
     def async_openai(self, **options: Any) -> AsyncOpenAI:
-        """The asynchronous client of the `openai` package. options: of openai.AsyncOpenAI."""
+        """Return the asynchronous client of the `openai` package. options: of openai.AsyncOpenAI."""
         return self._client("openai", "AsyncOpenAI", "DefaultAsyncHttpxClient", "/v1", options)  # type: ignore[no-any-return]
 
     def anthropic(self, **options: Any) -> Anthropic:
-        """A client of the `anthropic` package that asks this server in process. options: of anthropic.Anthropic."""
+        """Return a client of the `anthropic` package that asks this server in process. options: of anthropic.Anthropic."""
         return self._client("anthropic", "Anthropic", "DefaultHttpxClient", "", options)  # type: ignore[no-any-return]
 
     def async_anthropic(self, **options: Any) -> AsyncAnthropic:
-        """The asynchronous client of the `anthropic` package. options: of anthropic.AsyncAnthropic."""
+        """Return the asynchronous client of the `anthropic` package. options: of anthropic.AsyncAnthropic."""
         return self._client("anthropic", "AsyncAnthropic", "DefaultAsyncHttpxClient", "", options)  # type: ignore[no-any-return]
 
     # --- what it was asked ------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Server:
         return [served_request(entry) for entry in self._server.entries()]
 
     def expect(self, times: int | None = None, /, **fields: Expected) -> list[ServedRequest]:
-        """The requests whose fields are so: `server.expect(1, model="gpt-4o", user="weather")`.
+        """Return the requests with these fields: `server.expect(1, model="gpt-4o", user="weather")`.
 
         times: how many there must be; None: at least one. Texts of user, system, reply, error, path and rule need to occur
         only; other values must be equal. An `re.compile(...)` must be found in the text; a function must return true.
@@ -240,7 +240,7 @@ class Server:
         return verdict_of(self._server.judged(unused_s))
 
     def metrics(self) -> dict[str, float]:
-        """What /metrics says: values by their names with labels, as Prometheus writes them: `vllm:x{model_name="m"}`."""
+        """Return the values of /metrics by their names with labels, as Prometheus writes them: `vllm:x{model_name="m"}`."""
         samples = {}
         for line in self._server.metrics().splitlines():
             if line and not line.startswith("#"):

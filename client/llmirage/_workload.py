@@ -28,7 +28,7 @@ class LoadedWorkload(Result):
     _workload: Workload
 
     def __init__(self, workload: Workload, counting: InspectSettings, file: bytes | None = None) -> None:
-        """counting: how `inspect` counts. file: what `generate` wrote."""
+        """Hold conversations. counting: how `inspect` counts. file: the bytes that `generate` wrote."""
         self._workload = workload
         self._counting = counting
         self._file = file

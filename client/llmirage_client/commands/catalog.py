@@ -9,6 +9,8 @@ LISTS = ("workloads", "clusters", "studies", "gpus", "models", "engines", "route
 
 
 class CatalogSettings:
+    """Settings of `llmirage catalog`."""
+
     json: bool = switch(OPTIONS, "Print JSON, one object per entry, with the source of every figure.")
 
 

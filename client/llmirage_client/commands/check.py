@@ -8,6 +8,8 @@ from llmirage_shared.settings import at_call, setting, switch
 
 
 class CheckOutput:
+    """Settings of `llmirage check` besides the file's."""
+
     tokenizer: str | None = setting(
         None, OPTIONS, "Folder or Hugging Face name of the tokenizer, for formats that count tokens."
     )

@@ -8,6 +8,8 @@ from llmirage_shared.settings import at_call, switch
 
 
 class ConvertOutput:
+    """Output of `llmirage convert`."""
+
     json: bool = switch(OPTIONS, "Print what was written, as JSON; needs --output.")
 
 

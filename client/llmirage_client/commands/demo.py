@@ -26,6 +26,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 def free_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
@@ -39,6 +40,7 @@ def shown_command(*arguments: str, json: bool) -> list[str]:
 
 
 def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
+    """Wait until the server answers. Raises click.ClickException."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -54,6 +56,7 @@ def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def running_server(port: int, speed: int, json: bool) -> Iterator[str]:
+    """Run a server of its own process; yield its URL."""
     command = shown_command("serve", "--port", str(port), "--speed", str(speed), json=json)
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL if json else None)
     url = f"http://127.0.0.1:{port}"
@@ -69,6 +72,7 @@ def running_server(port: int, speed: int, json: bool) -> Iterator[str]:
 
 
 def run_demo(port: int | None, speed: int, sessions: int, json: bool) -> None:
+    """Run `llmirage demo`."""
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"  # its server is on this machine
     statuses, results = [], []
     more, caught = (["--json"], subprocess.PIPE) if json else ([], None)
@@ -93,6 +97,8 @@ def run_demo(port: int | None, speed: int, sessions: int, json: bool) -> None:
 
 
 class DemoSettings:
+    """Settings of `llmirage demo`."""
+
     port: int | None = setting(None, OPTIONS, "Port of the demo server.", unset="any free port")
     speed: int = setting(5, OPTIONS, "Run the cluster N times faster than real time.", least=1, most=100)
     json: bool = switch(OPTIONS, "Print only the results of both runs, as JSON.")

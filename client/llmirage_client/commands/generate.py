@@ -8,6 +8,8 @@ from llmirage_shared.settings import at_call, switch
 
 
 class GenerateOutput:
+    """Output of `llmirage generate`."""
+
     json: bool = switch(OPTIONS, "Print the statistics, as JSON; needs --output. With --show: the parameters.")
     show: bool = switch(OPTIONS, "Print all parameters as YAML, for editing as FILE.yaml.")
 

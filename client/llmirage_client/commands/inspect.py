@@ -8,6 +8,8 @@ from llmirage_shared.settings import at_call, switch
 
 
 class InspectOutput:
+    """Output of `llmirage inspect`."""
+
     json: bool = switch(OPTIONS, "Print JSON.")
 
 

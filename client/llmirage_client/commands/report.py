@@ -7,6 +7,8 @@ from llmirage_shared.settings import setting, switch
 
 
 class PageSettings:
+    """Settings of `llmirage report`."""
+
     output: str | None = setting(
         None,
         OPTIONS,

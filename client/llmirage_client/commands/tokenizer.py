@@ -7,6 +7,8 @@ from llmirage_shared.settings import switch
 
 
 class TokenizerOutput:
+    """Output of `llmirage tokenizer`."""
+
     json: bool = switch(OPTIONS, "Print the names of the files, as JSON.")
 
 

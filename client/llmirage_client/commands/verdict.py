@@ -7,6 +7,8 @@ from llmirage_shared.settings import setting, switch
 
 
 class VerdictSettings:
+    """Settings of `llmirage verdict`."""
+
     since: int | None = setting(
         None, OPTIONS, "Judge the requests after this number of the journal.", unset="all that it has", least=0
     )

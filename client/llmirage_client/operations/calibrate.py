@@ -84,7 +84,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _comments(result: Calibration, runs: Sequence[str], deployment: str) -> list[str]:
-    """What a reader of the file should know."""
+    """Return the notes that a reader of the file needs."""
     lines = [
         f"Written by `llmirage calibrate` {version('llmirage')} from {result.requests} requests of {', '.join(runs)},",
         f"measured on {deployment}.",

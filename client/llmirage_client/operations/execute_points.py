@@ -105,7 +105,7 @@ class Loads:
     problem: str | None = None
 
     def begin(self, point: Point, total: int | None) -> NextRun:
-        """The run of one point, with conversations that none before had."""
+        """Return the run of one point, with conversations that none before had."""
         options = point.options(self.options, self.roots_taken)
         shown = {**self.shown, point.variable: point.load}
         if point.conversations is not None:
@@ -117,7 +117,7 @@ class Loads:
         return NextRun(run, self.pause_s if point.number > 1 else 0.0)
 
     def end(self, point: Point, outcome: Outcome) -> PointResult:
-        """What came of it; the next point knows what this one has learned of the endpoint."""
+        """Return the outcome; the next point knows what this one has learned of the endpoint."""
         self.options = replace(self.options, model=outcome.options.model)
         self.endpoint = replace(  # the first point has asked
             self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment), simulated=outcome.simulated
@@ -157,7 +157,7 @@ class Loads:
         return self.folder / f"{point.number:02d}_{point.folder}"
 
     def wrapped(self) -> str | None:
-        """What to say when the points had more conversations than the workload has."""
+        """Return a warning if the points had more conversations than the workload has."""
         roots = len(self.workload.roots)
         if self.roots_taken <= roots or self.options.sampling == "random" or self.options.vary:
             return None
@@ -168,7 +168,7 @@ class Loads:
 
 
 def sweep_steps(loads: Loads, points: Sequence[Point], stop_at_saturation: bool) -> Steps:
-    """The points in their order. The exit status is the highest of all points: 1 when a request failed anywhere."""
+    """Run the points in their order. The exit status is the highest of all points: 1 when a request failed anywhere."""
     results: list[PointResult] = []
     saturated: str | None = None
     stopped = False
@@ -315,7 +315,7 @@ def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) 
 def _save(
     loads: Loads, results: Sequence[PointResult], notes: Sequence[str] = (), answer: SearchAnswer | None = None
 ) -> list[Path]:
-    """Writes the table as far as it is known, so that a killed sweep leaves it. A full disk is told at the end."""
+    """Write the table as far as it is known, so that a killed sweep leaves it. A full disk is told at the end."""
     if loads.folder is None or not results:
         return []
     try:

@@ -102,7 +102,7 @@ class RunWatch:
 
 
 def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list[Path]:
-    """Writes the files, elsewhere if they cannot be where they should; says so in the result's notes."""
+    """Write the files, elsewhere if they cannot be where they should, which the result's notes then say."""
     folder = records.path.parent
     try:
         return write_artifacts(result, folder, metrics=metrics, records=records)
@@ -156,7 +156,7 @@ class OneRun:
             )
 
     async def __call__(self) -> RunResult:
-        """Raises RefusedError."""
+        """Send the run. Raises RefusedError."""
         try:
             target = self._endpoint.target()
         except ValueError as error:
@@ -182,7 +182,7 @@ class OneRun:
             await target.close()
 
     def outcome(self, result: RunResult) -> Outcome:
-        """Computes the metrics and writes the files."""
+        """Compute the metrics and write the files."""
         assert self.records is not None
         metrics = compute(result)
         records = result.records
@@ -264,7 +264,7 @@ class OneRun:
             raise RefusedError(f"--artifact-dir: {error.filename}: {error.strerror or error}") from None
 
     def _about(self) -> RunResult:
-        """The run as far as it is known before its first request."""
+        """Return the run as far as it is known before its first request."""
         return RunResult(
             records=[],
             branch_stats=None,

@@ -31,7 +31,7 @@ class Search:
 
 
 def sweep_points(workload: Workload, settings: RunSettings) -> list[Point]:
-    """The points of a sweep; empty when no setting has several numbers."""
+    """Return the points of a sweep; empty when no setting has several numbers."""
     lists = {name: getattr(settings, name) or () for name in SEVERAL}
     varied: list[Variable] = [name for name in _VARIABLES if len(lists[name]) > 1]
     if not varied:
@@ -52,7 +52,7 @@ def sweep_points(workload: Workload, settings: RunSettings) -> list[Point]:
 
 
 def search_of(settings: RunSettings) -> Search | None:
-    """What --find-max asks for; None without it. Raises ConfigError."""
+    """Return the search of --find-max; None without it. Raises ConfigError."""
     if settings.find_max is None:
         return None
     slo = _slo_text(settings.find_max)
@@ -76,7 +76,7 @@ def search_of(settings: RunSettings) -> Search | None:
 
 
 def _slo_text(text: str) -> str:
-    """The expression itself; evalscope's JSON, [{"avg_ttft": "<=2s"}], is turned into one."""
+    """Return the expression; evalscope's JSON, [{"avg_ttft": "<=2s"}], is turned into one."""
     if text.lstrip()[:1] not in ("[", "{"):
         return text
     try:

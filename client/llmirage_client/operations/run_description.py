@@ -11,7 +11,7 @@ from llmirage_client.workload.summary import requests_by_root
 
 
 def model_shown(options: RunOptions, workload: Workload) -> str:
-    """The model of the command line or the endpoint, else those that the file names."""
+    """Return the model of the command line or the endpoint, else those that the file names."""
     if options.model:
         return options.model
     turns = [turn for session in workload.sessions.values() for turn in session.turns]
@@ -20,7 +20,7 @@ def model_shown(options: RunOptions, workload: Workload) -> str:
 
 
 def run_name(options: RunOptions, workload: Workload, load: str = "") -> str:
-    """The default name of a run's folder: MODEL-ENDPOINT-LOAD."""
+    """Return the default name of a run's folder: MODEL-ENDPOINT-LOAD."""
     model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
     return f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
 

@@ -165,7 +165,7 @@ _LOOKED_AT = 50  # requests of the workload
 
 
 def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSource, settings: SizeSettings) -> list[str]:
-    """What is wrong with objectives that no deployment changes: one would be as good as any other, or none good enough."""
+    """Return problems of objectives that no deployment changes: any one would be as good as the others, or none would do."""
     specs = [turn.tokens for session in source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
     single = all(spec is not None and spec.output_tokens == 1 for spec in specs)
     problems = []
@@ -205,7 +205,7 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
 def _asked(
     settings: SizeSettings,
 ) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
-    """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
+    """Return the objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
 
     Clusters of several pools have no shapes. Exits where something is wrong with any of that.
     """
@@ -269,7 +269,7 @@ def _with_room(
     objectives: Iterable[Objective],
     explain: bool,
 ) -> list[InstanceShape]:
-    """The shapes that have room for each request; the others join the refused, unless requests may fail."""
+    """Return the shapes that have room for each request; the others join the refused, unless requests may fail."""
     sizes = source.sizes
     if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
         return possible
@@ -293,7 +293,7 @@ def _none_possible(refused: Iterable[Refused], explain: bool) -> list[str]:
 
 
 def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
-    """The names of the shapes that cannot be, by why."""
+    """Return the names of the refused shapes, by reason."""
     found: dict[str, list[str]] = {}
     for one in refused:
         found.setdefault(one.reason, []).append(one.shape.name)
@@ -317,7 +317,7 @@ _OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instanc
 
 
 def _of_pools(base: ClusterConfig, settings: SizeSettings) -> list[str]:
-    """What is wrong with asking this of a cluster of several pools."""
+    """Return problems of sizing a cluster of several pools."""
     names = [pool.name for pool in base.pools]
     if not settings.max_rate:
         varied = f"`llmirage sweep` with `slo:` and a grid over {names[0]}.instances and {names[1]}.instances"
@@ -340,7 +340,7 @@ def _of_pools(base: ClusterConfig, settings: SizeSettings) -> list[str]:
 
 
 def _of_workload(source: RequestSource, users: int | None) -> list[str]:
-    """Notes where the workload's own times are not used, and where its users are all alike."""
+    """Return notes where the workload's own times are not used, and where its users are all alike."""
     alike = in_step(source.workload(1), users)
     notes = [] if alike is None else [alike]
     if source.workload(1).timed:
@@ -411,7 +411,7 @@ def _prices(of: Iterable[str], settings: SizeSettings) -> tuple[dict[str, float]
 
 
 def _on_trial(progress: SimulationProgress) -> Callable[[int, int, float], None]:
-    """What tells it how far the simulation of a deployment is."""
+    """Return a callback that reports how far the simulation of a deployment is."""
 
     def on_trial(over: int, planned: int, reached_s: float) -> None:
         progress.plan(planned)

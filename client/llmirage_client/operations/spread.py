@@ -24,6 +24,8 @@ ExecutorName = Literal["process", "ray"]
 
 
 class Stoppable(Protocol):
+    """A load that can be cancelled."""
+
     def cancel(self, reason: str) -> None: ...
 
 
@@ -67,7 +69,7 @@ async def send_spread(
     progress: Progress,
     cancel_on_signals: Callable[[Stoppable], Callable[[], Any]],
 ) -> tuple[RunResult, int]:
-    """The result, and how far the order of roots has been followed. Raises CrewError, WorkerFailure.
+    """Return the result, and how far the order of roots has been followed. Raises CrewError, WorkerFailure.
 
     cancel_on_signals: lets Ctrl-C cancel the run; what it returns undoes that.
     """

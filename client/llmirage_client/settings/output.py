@@ -122,10 +122,14 @@ class ReportSettings:
 
 
 class PageOutput:
+    """The page of a run."""
+
     open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.", flag=True)
 
 
 class RunOutput:
+    """Output of `llmirage run`."""
+
     json: bool = switch(REPORT, "Print only the summary, as JSON; of a sweep or a search, its points.", usual=True)
 
 
@@ -153,4 +157,6 @@ class CompareSettings:
 
 
 class CompareOutput:
+    """Output of `llmirage compare`."""
+
     json: bool = switch(OPTIONS, "Print a JSON object instead of tables.")

@@ -37,6 +37,8 @@ class SimulationSettings:
 
 
 class SimulationOutput:
+    """Output of `llmirage simulate`."""
+
     trace: str | None = _simulation(
         None,
         "Write every step and request as a Chrome trace for https://ui.perfetto.dev.",
@@ -88,6 +90,8 @@ class SweepSettings:
 
 
 class SweepOutput:
+    """Output of `llmirage sweep`."""
+
     open: bool = switch(OUTPUT, "Open the page of the results in the browser.")
     json: bool = switch(OUTPUT, "Print only the results, as JSON lines.")
 
@@ -116,6 +120,8 @@ class CalibrationSettings:
 
 
 class CalibrationOutput:
+    """Output of `llmirage calibrate`."""
+
     output: str = _calibration(
         "calibrated.yaml",
         "Engine file to write, to be given as --engine.",

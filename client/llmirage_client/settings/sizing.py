@@ -147,6 +147,8 @@ class SizingSettings:
 
 
 class SizingOutput:
+    """Output of `llmirage size`."""
+
     json: bool = switch(OUTPUT, "Print only the answer, as JSON.", usual=True)
     html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file, usual=True)
     open: bool = switch(

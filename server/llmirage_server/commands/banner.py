@@ -17,7 +17,7 @@ from llmirage_server.perf.steps.step_model import StepBatch
 
 
 def banner(app: LlmirageApp, url: str, cost: MachineCost, fleet: Sequence[str] = ()) -> str:
-    """The start-up text: what is simulated, how fast it will be, a command that works as pasted.
+    """Return the start-up text: the cluster, its speed, a command that works as pasted.
 
     cost: of this machine. fleet: the URL of each instance.
     """
@@ -212,7 +212,7 @@ def _speed(speed: float) -> str:
 
 
 def farewell(pacing: PacingSummary) -> str:
-    """The text at the end: how well the server kept time. Empty when nothing was sent, or nothing was paced."""
+    """Return the text at the end: how well the server kept time. Empty when nothing was sent, or nothing was paced."""
     if not pacing.tokens:
         return ""
     late = pacing.late_tokens / pacing.tokens
@@ -228,7 +228,7 @@ EXAMPLE_REPLY_TOKENS = 200
 
 
 def saturation_requests_per_s(pool: ServedPool) -> float:
-    """Requests of the example's length that all instances of a pool finish in a second at most, nothing being cached.
+    """Return the most uncached requests of the example's length that all instances of a pool finish in a second.
 
     The batch is as large as limits and KV memory allow, every request costs its prefill once and its share of as many steps
     as its reply has tokens. A prefill pool does the first alone, a decode pool the second.

@@ -12,6 +12,7 @@ from llmirage_server.drivers.pacing import PacingSummary
 
 
 def served(app: LlmirageApp, url: str, fleet: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the start-up facts of `llmirage serve --json`."""
     config = app.config
     return {
         "url": url,

@@ -25,7 +25,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def convert(files: Sequence[str], out: str, format: str, json: bool) -> None:
-    """Raises ConfigError with what is wrong with the files; then nothing is written."""
+    """Write the script of these files. Raises ConfigError with their problems; then nothing is written."""
     problems: list[str] = []
     found: list[Exchanged] = []
     lines: list[tuple[str, Any]] = []
@@ -62,7 +62,7 @@ def _write(found: Iterable[Exchanged], out: str, json: bool) -> None:
 
 
 def _read(path: Path, format: str) -> tuple[str, Any]:
-    """What a file is, and what is in it: of `pairs` the lines, each with its place."""
+    """Return the format of a file and its content: of `pairs` the lines, each with its place."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if format == "pairs" or (format == "auto" and path.suffix == ".jsonl"):
         return "pairs", list(_lines(path, text))

@@ -18,7 +18,7 @@ _INDENT = 20
 
 
 def faults(kind: str | None, json: bool) -> None:
-    """Raises ConfigError for a fault that does not exist."""
+    """List the faults, or describe one. Raises ConfigError for a fault that does not exist."""
     known = [*FAULTS, *installed("fault")]
     try:
         found = {name: find_fault(name, imports=True) for name in (known if kind is None else [kind])}

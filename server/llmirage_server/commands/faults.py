@@ -7,6 +7,8 @@ from llmirage_shared.settings import switch
 
 
 class FaultsSettings:
+    """Settings of `llmirage faults`."""
+
     json: bool = switch(OPTIONS, "Print JSON.")
 
 

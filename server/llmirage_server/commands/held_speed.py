@@ -37,18 +37,18 @@ class MachineCost:
     wake_s: float
 
     def excess(self, ttft_s: float, speed: float) -> float:
-        """The share by which a client sees an unloaded TTFT longer than the cluster has it. ttft_s: cluster time."""
+        """Return the share by which a client sees an unloaded TTFT longer than the cluster has it. ttft_s: cluster time."""
         late_s = self.wake_s + max(0.0, self.front_end_s - ttft_s / speed)
         return late_s * speed / ttft_s
 
     def held_speed(self, ttft_s: float) -> float:
-        """The highest speed at which `excess` is at most EXCESS. ttft_s: above 0."""
+        """Return the highest speed at which `excess` is at most EXCESS. ttft_s: above 0."""
         hidden = ttft_s / self.front_end_s  # up to this speed the front end ends before the first token is due
         beyond = (1 + EXCESS) * ttft_s / (self.wake_s + self.front_end_s)
         return beyond if beyond > hidden else min(hidden, EXCESS * ttft_s / self.wake_s)
 
     def carried_speed(self, requests_per_s: float, reply_tokens: int) -> float:
-        """The highest speed at which the server has CPU for this load. requests_per_s: of cluster time."""
+        """Return the highest speed at which the server has CPU for this load. requests_per_s: of cluster time."""
         return BUSY / (requests_per_s * (self.request_s + reply_tokens * self.token_s))
 
 
@@ -69,7 +69,7 @@ def machine_cost(clock: Callable[[], float] = time.perf_counter, sleep: Callable
 
 
 def rounded(speed: float) -> str:
-    """A speed in one digit or two, never above what it is."""
+    """Round a speed down to one digit or two."""
     if speed >= 1:
         digits = 10 ** max(int(math.log10(speed)) - 1, 0)
         return f"{math.floor(speed / digits) * digits:,}"
@@ -86,7 +86,7 @@ class _Event:
 
 
 def _loop(passes: int) -> float:
-    """What the engine does for an event: objects, a dict, a heap, floats."""
+    """Do the work of the engine for an event: objects, a dict, a heap, floats."""
     events: dict[int, _Event] = {}
     agenda: list[tuple[float, int]] = []
     now_s = 0.0

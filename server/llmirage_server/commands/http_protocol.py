@@ -45,7 +45,9 @@ _Phase = Literal["idle", "head", "body"]
 
 @dataclass(slots=True)
 class ConnectionLimits:
-    """most: connections at once. idle_s: for how long one may be silent between two requests. unread_s: for how long the
+    """Limits of connections, and counts of those beyond them.
+
+    most: connections at once. idle_s: for how long one may be silent between two requests. unread_s: for how long the
     client may read nothing while a connection holds all that it can, whatever response that is of. header_s: for headers; a
     body may take as long, and longer if body_bytes_per_s come. unread: what unfinished requests of all may hold.
 
@@ -239,7 +241,7 @@ class BoundedProtocol(StampingProtocol):
             self.cycle.keep_alive = False
 
     def _go_on(self) -> None:
-        """The response is complete: parse what has been put by."""
+        """Parse the bytes that waited for this response to be complete."""
         rest, self._rest = self._rest, b""
         if rest and not self.transport.is_closing():
             self._parse(rest, self._rest_at)

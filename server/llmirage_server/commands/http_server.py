@@ -73,7 +73,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def base_url(bound: socket.socket, scheme: str = "http") -> str:
-    """The URL that a client on this machine would use."""
+    """Return the URL that a client on this machine would use."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::", "127.0.0.1", "::1"):
         host = "localhost" if host != "::1" else "[::1]"
@@ -207,7 +207,7 @@ class Listening:
             yield bind(self.host, self.port and self.port + number)
 
     def tls(self) -> tuple[str, str] | None:
-        """The files of the certificate and its key, None without. Raises ConfigError for files that cannot be used."""
+        """Return the files of the certificate and its key, None without. Raises ConfigError for unusable files."""
         if self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is None or self.tls_key is None:
@@ -220,6 +220,7 @@ class Listening:
 
 
 def serve(cluster_file: str | None, **flags: Any) -> None:
+    """Run `llmirage serve`."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     listening = Listening(**{field.name: flags.pop(field.name) for field in fields(Listening)})
     try:

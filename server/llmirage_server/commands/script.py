@@ -11,15 +11,21 @@ _ACTIONS = "llmirage_server.commands.script_actions"
 
 
 class ScriptCheckSettings:
+    """Settings of `llmirage script check`."""
+
     json: bool = switch(OPTIONS, "Print JSON, with the problems of scripts that are not valid.")
 
 
 class InitSettings:
+    """Settings of `llmirage script init`."""
+
     force: bool = switch(OPTIONS, "Overwrite the file if there is one.")
     json: bool = switch(OPTIONS, "Print what was written, as JSON.")
 
 
 class ScriptConvertSettings:
+    """Settings of `llmirage script convert`."""
+
     out: str = setting(MISSING, OPTIONS, "File for the script.", metavar="FILE")
 
 

@@ -21,6 +21,7 @@ EXAMPLE_FILE = SCHEMA_FILE.with_name("example.yaml")
 
 
 def check(files: tuple[str, ...], json: bool) -> None:
+    """Run `llmirage script check`."""
     try:
         script = read_scripts(files, partial(read_rule, imports=True))
     except ConfigError as error:
@@ -38,6 +39,7 @@ def check(files: tuple[str, ...], json: bool) -> None:
 
 
 def init(file: str, force: bool, json: bool) -> None:
+    """Run `llmirage script init`."""
     _write(file, EXAMPLE_FILE.read_text(encoding="utf-8"), force)
     if json:
         click.echo(dumps({"file": file}))
@@ -46,7 +48,7 @@ def init(file: str, force: bool, json: bool) -> None:
 
 
 def convert(files: tuple[str, ...], out: str, force: bool, json: bool) -> None:
-    """Raises ConfigError for files that cannot be read or written, and if nothing of them can be a rule."""
+    """Write a script of recorded exchanges. Raises ConfigError for files that cannot be used, and without a rule."""
     converted = script_of_fixtures(files, read_rule)
     for note in [] if json else converted.left_out:
         click.echo(note, err=True)
@@ -61,11 +63,12 @@ def convert(files: tuple[str, ...], out: str, force: bool, json: bool) -> None:
 
 
 def schema() -> None:
+    """Run `llmirage script schema`."""
     click.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)
 
 
 def _write(file: str, text: str, force: bool) -> None:
-    """Raises ConfigError."""
+    """Write the file. Raises ConfigError."""
     path = Path(file)
     if path.exists() and not force:
         raise ConfigError([f"{file} is there already: --force overwrites it"])

@@ -17,7 +17,7 @@ _MOST_TOKENS = 10_000_000
 
 
 def _pairs(form: str, least: tuple[int, int]) -> Callable[[Iterable[str]], Pairs]:
-    """A function that reads texts of the form A@B, two whole numbers of at least so much. It raises ValueError."""
+    """Return a function that reads texts of the form A@B, whole numbers of at least these. It raises ValueError."""
 
     def read(text: str) -> tuple[int, int]:
         found = re.fullmatch(r"(\d+)@(\d+)", text.strip().replace("_", "").replace(",", ""))
@@ -151,6 +151,8 @@ class StepSettings:
 
 
 class StepOutput:
+    """Output of `llmirage step`."""
+
     json: bool = switch(OPTIONS, "Print JSON.")
 
 

@@ -24,6 +24,7 @@ from llmirage_shared.settings import ConfigError, InputRefused, instance_of, set
 
 
 def step(json: bool, **given: Any) -> None:
+    """Run `llmirage step`."""
     deployment, explained = explained_step(instance_of(StepSettings, given))
     click.echo(dumps(explained, indent=2) if json else as_table(deployment, explained))
 
@@ -63,7 +64,7 @@ _SETTINGS = {
 
 
 def _assumed(deployment: Deployment, given: Mapping[str, Any]) -> list[str]:
-    """What was taken for the main settings that were not given."""
+    """Return the values taken for the main settings that were not given."""
     formats = f"{deployment.weight_dtype} weights, as published"
     taken = {"gpu": deployment.gpu.name, "tp": "TP1", "engine": deployment.engine.title, "weights": formats}
     copies = link_note(deployment) if "peer_to_peer" not in given else ""
@@ -71,7 +72,7 @@ def _assumed(deployment: Deployment, given: Mapping[str, Any]) -> list[str]:
 
 
 def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
-    """The step of this batch on every attention data-parallel rank; ms of the operations add up to step_ms.
+    """Return the step of this batch on every attention data-parallel rank; ms of the operations add up to step_ms.
 
     Raises DeploymentError when the performance model cannot answer.
     """
@@ -149,7 +150,7 @@ def _band(deployment: Deployment, batch: StepBatch, step_ms: float) -> dict[str,
 
 
 def _measured(deployment: Deployment, batch: StepBatch, ops: list[OperationTime], step_s: float) -> list[OperationTime]:
-    """The silicon model knows sums only: all kernels as one line, beside what the host adds."""
+    """Return all kernels as one line, beside the host's share: the silicon model knows sums only."""
     rows = len(batch.decode_contexts) + len(batch.prefill)
     host_s = deployment.engine.host_s(math.inf, rows)
     kernels = [op for op in ops if op.name != "host"]
@@ -160,7 +161,7 @@ def _measured(deployment: Deployment, batch: StepBatch, ops: list[OperationTime]
 
 
 def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the tables of a step for people."""
     ops, step_ms, ideal_ms = explained["ops"], explained["step_ms"], explained["ideal_ms"]
     width = max(len(op["name"]) for op in ops)
     head = f"{'operation':{width}}  calls        ms   share  bound      TFLOP       GB  ideal ms  reached"

@@ -56,7 +56,7 @@ class TlsHandshake(asyncio.Protocol):
         self._lost = True
 
     def shutdown(self) -> None:
-        """The server ends."""
+        """End with the server."""
         self._transport.abort()
 
     def _pass_on(self) -> None:

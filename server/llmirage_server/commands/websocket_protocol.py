@@ -128,7 +128,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._unblock()
 
     def shutdown(self) -> None:
-        """The server ends."""
+        """End with the server."""
         self._close(_GONE_AWAY, "The server is shutting down.")
         self.transport.close()
 
@@ -173,7 +173,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._timer = self._loop.call_later(PING_S, self._look)
 
     def _answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """The upgrade is refused; the body is complete."""
+        """Finish the refusal of the upgrade, with its complete body."""
         framing = [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
         others = [header for header in headers if header[0] not in (b"content-length", b"connection")]
         self.transport.write(_head(status, [*others, *framing]) + body)
@@ -295,7 +295,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 def _text_frame(payload: bytes) -> bytes:
-    """A whole message in one frame. This is the hot path: wsproto takes 7 µs for it."""
+    """Return a whole message in one frame. This is the hot path: wsproto takes 7 µs for it."""
     size = len(payload)
     if size < 126:
         return bytes((_TEXT, size)) + payload
@@ -317,4 +317,4 @@ def _head(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def loaded() -> None:
-    """This module is imported; who calls this has seen to it."""
+    """Find the module, which the caller has imported."""

@@ -17,6 +17,7 @@ from llmirage_shared.settings import InputRefused, instance_of
 
 
 def calibrate(runs: tuple[str, ...], output: str, json: bool, **given: Any) -> None:
+    """Run `llmirage calibrate`."""
     settings = instance_of(CalibrateSettings, given, cluster=ClusterSettings.of(given))
     found = operation.calibrate(runs, settings)
     try:

@@ -26,6 +26,7 @@ _PLACES = {
 
 
 def catalog(what: str, json: bool) -> None:
+    """Run `llmirage catalog`."""
     rows = at_call(f"llmirage_client.commands.actions.{_PLACES[what]}:{what}")()
     if json:
         click.echo(dumps(rows, indent=2))

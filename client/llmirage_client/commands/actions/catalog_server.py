@@ -17,6 +17,7 @@ _GIB = 1024**3
 
 
 def gpus() -> list[Row]:
+    """Return the rows of the GPUs."""
     return [
         {
             "name": gpu.key,
@@ -46,6 +47,7 @@ def _tera(value: float | None) -> float | None:
 
 
 def models() -> list[Row]:
+    """Return the rows of the models."""
     rows = []
     for model in list_models():
         moe = model.moe
@@ -74,8 +76,7 @@ def models() -> list[Row]:
 
 
 def _attention(model: ModelSpec) -> str:
-    """What stands for attention in how many layers, such as "12 GQA, 12 GQA of 128 tokens"."""
-
+    """Return the kinds of attention and their numbers of layers, such as "12 GQA, 12 GQA of 128 tokens"."""
     counts: dict[str, int] = {}
     for group in model.groups:
         block = group.attention
@@ -94,6 +95,7 @@ def _attention(model: ModelSpec) -> str:
 
 
 def engines() -> list[Row]:
+    """Return the rows of the engines."""
     return [
         {
             "name": engine.name,
@@ -118,6 +120,7 @@ def _by_memory(tiers: Mapping[float, int]) -> str:
 
 
 def clusters() -> list[Row]:
+    """Return the rows of the bundled cluster files."""
     rows = []
     for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
         config = make_config(str(path), {})
@@ -141,4 +144,5 @@ def _pool(pool: PoolConfig) -> str:
 
 
 def routers() -> list[Row]:
+    """Return the rows of the routers."""
     return [{"name": name, "chooses": (router.__doc__ or "").strip().splitlines()[0]} for name, router in ROUTERS.items()]

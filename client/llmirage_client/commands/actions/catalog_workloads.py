@@ -11,6 +11,7 @@ from llmirage_client.workload.summary import summarise
 
 
 def workloads() -> list[Row]:
+    """Return the rows of the bundled workloads."""
     rows = []
     for name, path in bundled().items():
         workload = load(str(path))
@@ -44,6 +45,7 @@ def _about(name: str) -> str:
 
 
 def studies() -> list[Row]:
+    """Return the rows of the bundled studies."""
     rows = []
     for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
         study = read_study(str(path))
@@ -60,6 +62,7 @@ def studies() -> list[Row]:
 
 
 def formats() -> list[Row]:
+    """Return the rows of the formats of workload files."""
     return [
         {
             "name": f.name,

@@ -17,6 +17,7 @@ from llmirage_shared.settings import instance_of
 
 
 def check(file: str, json: bool, tokenizer: str | None, **given: Any) -> None:
+    """Run `llmirage check`."""
     try:
         workload = load_workload(file, instance_of(FileSettings, given), tokenizer=tokenizer)
     except WorkloadError as error:

@@ -15,6 +15,7 @@ from llmirage_shared.settings import instance_of
 
 
 def compare(baseline: str, runs: tuple[str, ...], json: bool, **given: Any) -> None:
+    """Run `llmirage compare`."""
     settings = instance_of(CompareSettings, given)
     compared, tolerance = operation.compare(baseline, runs, settings), settings.fail_if_worse
     if json:

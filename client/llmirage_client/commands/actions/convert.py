@@ -17,6 +17,7 @@ from llmirage_shared.settings import instance_of
 
 
 def convert(file: str, output: str | None, json: bool, **given: Any) -> None:
+    """Run `llmirage convert`."""
     settings = instance_of(ConvertSettings, given)
     check_writable(settings.to)
     check_json(json, output)

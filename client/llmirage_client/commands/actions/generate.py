@@ -30,6 +30,7 @@ _MOST_REQUESTS_FOR_REUSE = 5_000
 
 
 def generate(preset: str, output: str | None, json: bool, show: bool, **given: Any) -> None:
+    """Run `llmirage generate`."""
     settings = instance_of(GenerateSettings, given)
     if show:
         changes = changes_of(settings)
@@ -94,7 +95,7 @@ def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None
 
 
 def _reuse(workload: Workload, encoder: Any) -> None:
-    """The share of prompt tokens that a cache without limits would have."""
+    """Return the share of prompt tokens that a cache without limits would have."""
     seen = shape(workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
     some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests == _MOST_REQUESTS_FOR_REUSE else ""
     reuse = seen.reuse

@@ -22,6 +22,7 @@ _COLUMNS = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min
 
 
 def inspect(file: str, json: bool, **given: Any) -> None:
+    """Run `llmirage inspect`."""
     settings = instance_of(InspectSettings, given)
     with readable():
         workload = load_workload(file, settings, tokenizer=settings.tokenizer)
@@ -40,6 +41,7 @@ def inspect(file: str, json: bool, **given: Any) -> None:
 
 
 def facts_lines(found: WorkloadFacts) -> Iterator[str]:
+    """Yield the lines of `llmirage inspect`."""
     seen = found.shape
     for name, value in found.facts.items():
         if value or name in ("sessions", "roots", "turns"):
@@ -68,7 +70,7 @@ def distribution_rows(found: WorkloadFacts) -> list[dict[str, Any]]:
 
 
 def _plot(bars: tuple[int, ...]) -> str:
-    """A histogram of one line: a height of 1 to 8 for each part, a dot for a part with no value."""
+    """Return a histogram of one line: a height of 1 to 8 for each part, a dot for a part with no value."""
     most = max(bars)
     heights = _HEIGHTS if _shows(_HEIGHTS) else _ASCII_HEIGHTS
     return "".join(heights[-(-count * 8 // most)] for count in bars)

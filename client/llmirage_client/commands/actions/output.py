@@ -11,7 +11,7 @@ from llmirage_shared.settings import ConfigError
 
 
 def write_output(data: bytes, output: str | None) -> None:
-    """Writes a file in one move, so that no reader ever sees half of it; None and "-": to standard output.
+    """Write a file in one move, so that no reader ever sees half of it; None and "-": to standard output.
 
     Raises ConfigError.
     """

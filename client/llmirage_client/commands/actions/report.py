@@ -14,6 +14,7 @@ from llmirage_shared.settings import ConfigError, InputRefused
 
 
 def report(runs: tuple[str, ...], output: str | None, open: bool, json: bool) -> None:
+    """Run `llmirage report`."""
     if json and output == "-":
         raise ConfigError(["--json and --output - exclude each other: standard output cannot have both"])
     page = operation.report(runs)

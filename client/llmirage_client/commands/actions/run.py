@@ -37,6 +37,7 @@ report = at_call("llmirage_client.commands.actions.report:report")  # charts tak
 
 
 def run(file: str | None, json: bool, open: bool, **given: Any) -> None:
+    """Run `llmirage run`."""
     settings = instance_of(RunSettings, given)
     check_unused(settings.artifact_dir, settings.overwrite)
     requested = requested_run(file, settings)
@@ -89,7 +90,7 @@ def _one_run(requested: RequestedRun, settings: RunSettings, json: bool) -> tupl
 
 
 def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
-    """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
+    """End the run at the first Ctrl-C (or SIGTERM), which lets it be reported, and the process at the second."""
     loop = asyncio.get_running_loop()
     seen = 0
 

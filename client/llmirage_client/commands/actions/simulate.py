@@ -38,6 +38,7 @@ MANY = 10_000  # requests: records of more take seconds to write, and tens of me
 
 
 def simulate(workload: str | None, trace: str | None, records: bool | None, json: bool, open: bool, **given: Any) -> None:
+    """Run `llmirage simulate`."""
     own_process()
     settings = instance_of(SimulateSettings, given, cluster=ClusterSettings.of(given))
     check_unused(settings.artifact_dir, settings.overwrite)
@@ -74,7 +75,7 @@ def simulate(workload: str | None, trace: str | None, records: bool | None, json
 
 
 def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
-    """The first Ctrl-C ends the simulation and lets it be reported; the second ends the process."""
+    """End the simulation at the first Ctrl-C, which lets it be reported, and the process at the second."""
 
     def on_interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,7 @@ from llmirage_shared.settings import InputRefused, instance_of
 
 
 def size(workload: str | None, json: bool, html: str | None, open: bool, **given: Any) -> None:
+    """Run `llmirage size`."""
     own_process()
     report = operation.size(workload, instance_of(SizeSettings, given, cluster=ShapelessClusterSettings.of(given)))
     if html is not None or open:

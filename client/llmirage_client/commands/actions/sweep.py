@@ -25,6 +25,7 @@ from llmirage_shared.settings import InputRefused, instance_of
 
 
 def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
+    """Run `llmirage sweep`."""
     own_process()
     settings = instance_of(SweepSettings, given)
     read = operation.load_study(study)

@@ -20,6 +20,7 @@ def print_table(rows: list[Row], hidden: frozenset[str] = frozenset(), stderr: b
 
 
 def table_of(rows: list[Row], hidden: frozenset[str] = frozenset()) -> ScreenTable:
+    """Return the rows as a table for a screen, without the hidden columns."""
     keys = [key for key in rows[0] if key not in hidden]
     words = [at for at, key in enumerate(keys) if not all(_is_figure(_text(row[key])) for row in rows)]
     table = plain_table(*(key.replace("_", " ") for key in keys), words=words)

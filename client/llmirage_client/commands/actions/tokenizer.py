@@ -13,6 +13,7 @@ from llmirage_shared.settings import InputRefused
 
 
 def tokenizer(folder: str, json: bool) -> None:
+    """Run `llmirage tokenizer`."""
     place = Path(folder)
     files = {place / name: text.encode() for name, text in embedded_tokenizer.folder_files().items()}
     try:

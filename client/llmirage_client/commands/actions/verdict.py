@@ -18,6 +18,7 @@ _WITHIN_S = 30.0
 
 
 def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, json: bool) -> None:
+    """Run `llmirage verdict`."""
     try:
         root = normalise_url(url)
     except ValueError as error:
@@ -39,7 +40,7 @@ def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, j
 
 
 def _asked(root: str, query: dict[str, Any], key: str | None) -> dict[str, Any]:
-    """Raises httpx.HTTPError, and ValueError for a server that has no verdict."""
+    """Return the server's verdict. Raises httpx.HTTPError, and ValueError for a server that has none."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     response = httpx.get(f"{root}/llmirage/verdict", params=query, headers=headers, timeout=_WITHIN_S)
     try:
