@@ -107,10 +107,16 @@ def test_the_level_of_an_engine_is_drawn_towards_that_of_all() -> None:
 
 
 def test_more_clients_than_measured_widen_a_band_as_they_did_in_measurements() -> None:
-    given = [point("one", 0.1), point("one", 0.3, concurrency=2.0), point("two", 0.1, "b"), point("two", 0.3, "b", 2.0)]
-    assert bands(given)["beyond"]["ttft"] == pytest.approx(3.0)
-    given = [point("one", 0.3), point("one", 0.1, concurrency=2.0), point("two", 0.3, "b"), point("two", 0.1, "b", 2.0)]
-    assert bands(given)["beyond"]["ttft"] == 1.0  # never narrower
+    def growth(*errors: float) -> list[float]:
+        """Of two deployments with these errors at 1, 2, 4, ... clients."""
+        loads = [2.0**i for i in range(len(errors))]
+        given = [point(of, error, of, load) for of in ("one", "two") for load, error in zip(loads, errors, strict=True)]
+        found: list[float] = bands(given)["beyond"]["ttft"]
+        return found
+
+    assert growth(0.1, 0.3) == pytest.approx([3.0] * 4)
+    assert growth(0.05, 0.1, 0.3) == pytest.approx([3.0, 6.0, 6.0, 6.0])
+    assert growth(0.3, 0.1) == [1.0] * 4  # never narrower
 
 
 def run(id: str, engine: str = "vllm") -> MeasuredRun:

@@ -35,6 +35,7 @@ _DRAWN = 3.0  # groups' worth of the wider stratum in the scale of a narrower on
 _LEVELS_DRAWN = (
     1.5  # groups' worth of the quantiles of all in those of an engine; the least with which the bands of all runs hold
 )
+_DOUBLINGS = 4  # of the concurrency, whose effect on errors enough deployments show
 _LEAST = 0.01  # scale of a deployment, at least: repeats of the measurements differ by as much
 
 
@@ -203,19 +204,22 @@ def covered(
     return rows
 
 
-def _beyond(points: Sequence[Point], scores: Sequence[float]) -> float:
-    """How much larger scores are at the largest concurrency of a deployment than below, at the 90th percentile; 1 at least.
+def _beyond(points: Sequence[Point], scores: Sequence[float]) -> list[float]:
+    """How much larger scores are at the largest concurrency of a deployment than at its halves, quarters, ... and below.
 
-    The largest concurrency is mostly twice the one before: a factor for each doubling beyond what was measured.
+    At the 90th percentile, a number for each of _DOUBLINGS, none below the one before, nor 1: a band is so much wider at a
+    load that many doublings beyond the measured one.
     """
     most: dict[str, float] = {}
     for point in points:
         most[point.deployment] = max(point.concurrency, most.get(point.deployment, 0.0))
-    top: list[tuple[float, float]] = []
-    rest: list[tuple[float, float]] = []
-    for point, score in zip(points, scores, strict=True):
-        (top if point.concurrency == most[point.deployment] else rest).append((score, 1.0))
-    return max(1.0, _quantile(sorted(top), 0.9) / _quantile(sorted(rest), 0.9)) if rest else 1.0
+    shares = [(point.concurrency / most[point.deployment], score) for point, score in zip(points, scores, strict=True)]
+    top = _quantile(sorted((score, 1.0) for share, score in shares if share == 1.0), 0.9)
+    found = [1.0]
+    for doublings in range(1, _DOUBLINGS + 1):
+        rest = sorted((score, 1.0) for share, score in shares if share <= 0.5**doublings)
+        found.append(max(found[-1], top / _quantile(rest, 0.9)) if rest else found[-1])
+    return found[1:]
 
 
 def bands(points: Sequence[Point]) -> dict[str, Any]:
@@ -240,7 +244,7 @@ def bands(points: Sequence[Point]) -> dict[str, Any]:
             for quantity in QUANTITIES
         },
         "seen": {quantity: [round(level, 3) for level in seen_levels(points, quantity)] for quantity in QUANTITIES},
-        "beyond": {quantity: round(_beyond(points, scores[quantity]), 3) for quantity in QUANTITIES},
+        "beyond": {quantity: [round(factor, 3) for factor in _beyond(points, scores[quantity])] for quantity in QUANTITIES},
         "groups": groups,
     }
 

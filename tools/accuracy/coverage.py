@@ -56,10 +56,13 @@ def width_table(figures: Path) -> str:
             half, most = (math.exp(group["scale"][quantity] * level) for level in levels)
             cells.append(f"{half:.2f} / {most:.2f}")
         rows.append([name or "all", group["runs"], group["deployments"], *cells])
-    beyond = ", ".join(f"{_HEADINGS[quantity]} {data['beyond'][quantity]:.2f}" for quantity in QUANTITIES)
     wider = (
         "Groups by format and family of models are in `perf/catalogue/data/bands.json`; "
-        "each answer prints the factors that it uses. "
-        f"Beyond the measured concurrency or prompt length the logarithm of a factor grows with each doubling by {beyond}."
+        "each answer prints the factors that it uses. Beyond the measured concurrency or prompt length the logarithm of a "
+        "factor grows as it does from smaller loads of a deployment to its largest:"
     )
-    return table(["group", "runs", "deployments", *_HEADINGS.values()], rows) + "\n\n" + wider
+    doublings = range(1, 1 + len(data["beyond"]["ttft"]))
+    grown = [[f"{2**n} times", *(f"{data['beyond'][quantity][n - 1]:.2f}" for quantity in QUANTITIES)] for n in doublings]
+    tables = (["group", "runs", "deployments"], rows), (["load"], grown)
+    widths, growth = (table([*header, *_HEADINGS.values()], cells) for header, cells in tables)
+    return f"{widths}\n\n{wider}\n\n{growth}"

@@ -30,7 +30,7 @@ from accuracy.report import (
     worst,
 )
 from accuracy.runs import MeasuredRun, RunsError, load_runs
-from accuracy.saved import save_predictions
+from accuracy.saved import save_predictions, shipped
 from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_drafted
@@ -56,7 +56,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
     scripted = predict_all(load_runs(data / SCRIPTED), processes=processes)
     if figures is not None:
         save_predictions(PREDICTIONS, [*predictions, *scripted])
-        write_bands(figures, [*predictions, *scripted])
+        write_bands(figures, shipped(PREDICTIONS.parent))  # of the digits that are kept
     sections = [
         _text("intro"),
         _text("fitted"),

@@ -27,7 +27,6 @@ Share = Literal[50, 90]
 SHARES: tuple[Share, ...] = (50, 90)  # per cent of measured runs within the interval
 
 UNKNOWN = 10.0  # a factor: figures that may be ten times as high, or a tenth, are far from all that was measured
-_DOUBLINGS = 4.0  # beyond what was measured, at most counted
 _CLASSES = {"moe": "mixtures of experts", "dense": "dense models"}
 
 
@@ -100,7 +99,6 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
             doublings = max(doublings, math.log2(value / most))
             what = "requests in flight" if name == "concurrency" else "tokens of a prompt"
             why.append(f"{value:,.0f} {what}, measured were at most {most:,.0f}")
-    doublings = min(doublings, _DOUBLINGS)
     gpu = _unmeasured_gpu(deployment, data["groups"])
     least = math.log1p(deployment.gpu.within) if gpu else 0.0
     factors: dict[Quantity, dict[Share, float]] = {}
@@ -108,10 +106,20 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
         by_engine = data["levels"][quantity]
         seen = known[-1] == names[-1]
         levels = data["seen"][quantity] if seen else by_engine.get(deployment.engine.base, by_engine[""])
-        width = max(group["scale"][quantity], least / levels[-1]) * data["beyond"][quantity] ** doublings
+        width = max(group["scale"][quantity], least / levels[-1]) * _growth(data["beyond"][quantity], doublings)
         factors[quantity] = {share: math.exp(width * level) for share, level in zip(SHARES, levels, strict=True)}
     unmeasured = [*filter(None, [gpu]), *_unmeasured(deployment, data["groups"])]
     return Band(factors, _about(data["groups"], known), "; ".join([*unmeasured, *why]), not unmeasured)
+
+
+def _growth(measured: Sequence[float], doublings: float) -> float:
+    """Return the factor of a width so many doublings of a load beyond the measured ones.
+
+    measured: after one, two, ... doublings, between which it is linear; after the last it stays as it is.
+    """
+    whole = min(int(doublings), len(measured))
+    below, above = [1.0, *measured][whole], [*measured, measured[-1]][whole]
+    return below + min(1.0, doublings - whole) * (above - below)
 
 
 def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:

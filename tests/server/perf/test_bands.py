@@ -23,7 +23,7 @@ def data(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     found: dict[str, Any] = {
         "levels": {quantity: {"": [1.0, 3.0], "trtllm": [1.5, 2.0]} for quantity in QUANTITIES},
         "seen": {quantity: [0.5, 2.0] for quantity in QUANTITIES},
-        "beyond": dict.fromkeys(QUANTITIES, 2.0),
+        "beyond": {quantity: [2.0, 2.5] for quantity in QUANTITIES},
         "groups": {
             "": group(0.3, runs=30),
             "measured": group(0.2),
@@ -90,7 +90,10 @@ def test_beyond_the_measured_loads_a_band_is_wider(data: dict[str, Any]) -> None
         "64 requests in flight, measured were at most 32; 9,000 tokens of a prompt, measured were at most 8,192"
     )
     assert twice.measured
-    assert half_width(band_of(deployment(), concurrency=1e9)) == pytest.approx(2.718281828**1.6)  # four doublings at most
+    widths = {load: half_width(band_of(deployment(), concurrency=load)) for load in (48, 128, 512, 1e9)}
+    # between the measured doublings by the logarithm of the load, after the last one no wider
+    expected = {48: 0.1 * (1 + 0.5849625), 128: 0.25, 512: 0.25, 1e9: 0.25}
+    assert widths == {load: pytest.approx(2.718281828**width) for load, width in expected.items()}
 
 
 def test_groups_go_from_wide_to_narrow() -> None:
