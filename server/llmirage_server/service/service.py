@@ -230,7 +230,7 @@ class Service:
             prompt.ids,
             reply.ids,
             served.model,
-            session_key=_affinity(exchange) or _correlation(exchange) or _short(sampling.session_key),
+            session_key=_affinity(exchange) or request.conversation or _short(sampling.session_key),
             priority=sampling.priority + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,

@@ -94,16 +94,17 @@ class FixedInstance(InstanceBase):
         """Emit one token of every request with one due at the next instant, in the order of submission."""
         due, plans = self._due, self._plans
         now = due[0][0]
-        batch = []
+        batch = [heappop(due)]
         while due and due[0][0] == now:
             batch.append(heappop(due))
         emitted: list[Request] = []
         handed_over: list[Request] = []
         for _, order, request in batch:
-            if request not in plans:
+            plan = plans.get(request)
+            if plan is None:
                 continue
             emitted.append(request)
-            first_s, before = plans[request]
+            first_s, before = plan
             if request.produced == before:
                 self._remember(self._sequences[request], request.prompt_tokens + before)
                 if not before:
@@ -116,7 +117,10 @@ class FixedInstance(InstanceBase):
                 handed_over.append(request)
             else:
                 heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
-        self._count(now)
+        if len(plans) == self.running and due and due[0][2] in plans:  # the common case
+            self.next_event_s = due[0][0]
+        else:
+            self._count(now)
         return StepEnd(now, self.index, emitted, handed_over) if emitted else None
 
     def reading(self) -> Reading:
