@@ -7,12 +7,13 @@ server had cached.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats, Ints, ratio
 from llmirage_client.measure.breakdowns import Level, RequestGroup, cached_pct, grouped, levels
@@ -443,6 +444,16 @@ def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int 
     if found.size > most:
         raise ValueError(f"slices of {slice_s:g} s would be {found.size}; {most} is the most")
     return [
-        Slice(int(i), i * slice_s, (i + 1) * slice_s, compute_columns(columns.rows(number == i), speed))
-        for i in found.tolist()
+        Slice(i, i * slice_s, (i + 1) * slice_s, compute_columns(rows, speed))
+        for i, rows in _by_number(columns, number, found.tolist())
     ]
+
+
+def _by_number(columns: Columns, number: npt.NDArray[np.int64], found: list[int]) -> Iterator[tuple[int, Columns]]:
+    """Yield each of the numbers found, in their order, with its rows; by halves, as every choice copies what it keeps."""
+    if len(found) == 1:
+        yield found[0], columns
+        return
+    half = len(found) // 2
+    for part, chosen in ((found[:half], number < found[half]), (found[half:], number >= found[half])):
+        yield from _by_number(columns.rows(chosen), number[chosen], part)
