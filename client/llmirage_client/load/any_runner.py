@@ -97,6 +97,7 @@ class AnyRunner:
             workload_path=self._workload.path,
             inputs=inputs,
             replay=None if self._lanes is None else self._lanes.replay,
+            window=phase.window,
             notes=[
                 *self._workload.notes,
                 *self._notes(phase, records),

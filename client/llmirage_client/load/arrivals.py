@@ -15,6 +15,7 @@ from typing import Protocol
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import Share
 from llmirage_client.load.rates import RateSeries
+from llmirage_client.measure.submission import PerformanceWindow
 from llmirage_client.workload.session import Session
 
 
@@ -110,6 +111,7 @@ class Arrivals:
     """A closed loop: a new root as soon as a slot is free. Also the base of the other arrival processes.
 
     changed: called when a tree is finished, a turn has become ready, or the phase closes or ends.
+    window: see PerformanceWindow.
     """
 
     def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, slots: Slots) -> None:
@@ -118,6 +120,8 @@ class Arrivals:
         self.changed: Callable[[], None] = _nobody
         self._slots = slots
         self._start = start
+        self.window = PerformanceWindow()
+        self._used_up = self._finished = False
         self._only_time = False
         stop.listen(lambda: self.changed())
 
@@ -130,6 +134,8 @@ class Arrivals:
         while (yield from self.slot()) and (session := next(self.roots, None)) is not None:
             self.begin(session, self.stop.clock())
             yield AT_ONCE  # let it go out before the next is prepared
+        self._used_up = not self.stop.closed
+        self._note_end(self._finished)
 
     def due_s(self, ready_s: float, previous_s: float) -> float | None:
         """Return when a further turn of a root that waits for no children is due; None: at its tick, see `queue`.
@@ -145,7 +151,13 @@ class Arrivals:
 
     def tree_done(self, root: Conversation) -> None:
         self._slots.taken -= 1
+        self._note_end(True)
         self.note_change()
+
+    def _note_end(self, finished: bool) -> None:
+        self._finished = finished
+        if finished and self._used_up and self.window.end_s is None:
+            self.window.end_s = self.stop.clock()
 
     @property
     def idle(self) -> bool:

@@ -54,7 +54,6 @@ class Share:
 class LaneOptions:
     """The load of AgentX: `RunOptions.concurrency` lanes that replay recorded trees (see load.lanes). Times in seconds.
 
-    scenario, violations: the rules of the run, and those that it does not keep.
     run_id: part of the markers before prompts; another one makes all prompts new to a server.
     start_min, start_max: shares of the recorded time between which the instants are sampled at which lanes begin.
     marks: every play of a tree has a marker before its prompts.
@@ -67,8 +66,6 @@ class LaneOptions:
     """
 
     run_id: str
-    scenario: str = "agentx"
-    violations: tuple[str, ...] = ()
     start_min: float = 0.25
     start_max: float = 0.75
     marks: bool = True
@@ -97,6 +94,7 @@ class RunOptions:
     first_root: number of conversations of the order that earlier runs have taken.
     share: the part of one of several workers; every other field is about the whole run.
     fail_fast_children: end the run at the first failed request of a fork or spawn.
+    scenario, violations: the rules of the run, and those that it does not keep.
 
     The warm-up is a phase before the measured one, with the load of the run where it has none of its own. There is one when
     it has a number of requests or conversations, or a duration.
@@ -141,6 +139,8 @@ class RunOptions:
     cancellation_delay_s: float = 0.0
     speed: float = 1.0
     seed: int | None = None
+    scenario: str | None = None
+    violations: tuple[str, ...] = ()
     lanes: LaneOptions | None = None
     first_root: int = 0
     share: Share = field(default_factory=Share)

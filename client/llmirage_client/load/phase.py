@@ -36,6 +36,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import Sampler, arrivals, conversations, moments, own_requests, places
 from llmirage_client.load.rules import Rules
 from llmirage_client.measure.record import BranchStats
+from llmirage_client.measure.submission import PerformanceWindow
 from llmirage_client.workload.session import Session, Workload
 
 
@@ -122,6 +123,10 @@ class Phase:
     @property
     def stats(self) -> BranchStats:
         return self._rules.stats
+
+    @property
+    def window(self) -> PerformanceWindow:
+        return self._arrivals.window
 
     @property
     def failed_fast(self) -> str | None:

@@ -151,6 +151,7 @@ class Rules:
                 if conversation.failed:
                     self._fail_fast(conversation)
                     if session.ends_on_failure:
+                        arrivals.window.note_unsent(len(session.turns) - index - 1)
                         whole = True
                         break
                 ready_s = conversation.over_s

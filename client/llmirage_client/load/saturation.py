@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.mlperf import MLPERF, performance_of
 from llmirage_client.measure.record import NOTABLE, Record, Repeats, RunResult
-from llmirage_client.measure.submission import submission_of
+from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.workload.common_prefixes import common_shares
 from llmirage_client.workload.session import Workload
 
@@ -25,21 +27,25 @@ _FEWEST_REQUESTS = 10
 
 def judge_scenario(result: RunResult, options: RunOptions, metrics: Metrics, columns: Columns) -> None:
     """Write the verdict of the rules of a run's scenario, if it has one, into its result."""
-    if options.lanes is None or result.replay is None:
+    if options.scenario is None:
         return
     profile = columns.measured & columns.ok
     result.submission = submission_of(
-        result.replay,
+        result.replay or ReplayCounts(),
         int(metrics.whole_run.get("completed_request_count", 0)),
         columns.first_s[profile & ~np.isnan(columns.first_s)],
         columns.end_s[profile & (columns.events > 1)],
-        scenario=options.lanes.scenario,
-        violations=options.lanes.violations,
+        scenario=options.scenario,
+        violations=options.violations,
         start_s=result.start_s,
-        duration_s=options.benchmark_duration_s,
+        duration_s=None if options.lanes is None else options.benchmark_duration_s,
         speed=options.speed,
         cancelled=result.cancelled,
     )
+    if options.scenario == MLPERF and result.window is not None:
+        performance = performance_of(columns, result.window, result.speed)
+        reasons = (*result.submission.reasons, "data_set_not_verified")
+        result.submission = replace(result.submission, reasons=reasons, performance=performance)
     result.notes += result.submission.notes()
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from llmirage_client.measure.distortion import Distortion
-from llmirage_client.measure.submission import ReplayCounts, Submission
+from llmirage_client.measure.submission import PerformanceWindow, ReplayCounts, Submission
 
 NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
@@ -277,6 +277,7 @@ class RunResult:
     mismatches: differences between what was asked of the endpoint and what came; its notes are among `notes`, too.
     distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
     replay: of a scenario's run, counts that the records do not have. submission: the verdict of its rules.
+    window: how long all slots had work.
     workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
     deployment: what served it, each pool of instances by names of settings, as far as it is known.
@@ -307,6 +308,7 @@ class RunResult:
     mismatches: Mismatches | None = None
     distortion: Distortion | None = None
     replay: ReplayCounts | None = None
+    window: PerformanceWindow | None = None
     submission: Submission | None = None
     version: str = ""
     deployment: list[dict[str, Any]] = field(default_factory=list)

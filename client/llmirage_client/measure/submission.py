@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,6 +42,23 @@ class ReplayCounts:
         return {"unit": "%", "avg": 100 * hits / blocks, "count": blocks, "sum": hits} if blocks else None
 
 
+@dataclass(slots=True)
+class PerformanceWindow:
+    """The time in which every slot has work, from the first request on.
+
+    end_s: when a conversation finished and no further one was left to begin; None: not yet.
+    unsent: turns that were not sent as an earlier one of their conversation had failed in that time.
+    """
+
+    end_s: float | None = None
+    unsent: int = 0
+
+    def note_unsent(self, turns: int) -> None:
+        """Count the turns left of a conversation that has ended with a failure."""
+        if self.end_s is None:
+            self.unsent += turns
+
+
 @dataclass(slots=True, frozen=True)
 class Coverage:
     """Up to which share of the duration first tokens came, and replies of several tokens ended.
@@ -62,12 +80,16 @@ class Coverage:
 
 @dataclass(slots=True, frozen=True)
 class Submission:
-    """reasons: why the run is no valid submission; none: it is one. violations: of the scenario's rules, overridden."""
+    """reasons: why the run is no valid submission; none: it is one. violations: of the scenario's rules, overridden.
+
+    performance: figures by the scenario's own definitions, where it has some.
+    """
 
     scenario: str
     reasons: tuple[str, ...]
     violations: tuple[str, ...] = ()
     coverage: Coverage | None = None
+    performance: Mapping[str, Any] | None = None
 
     @property
     def failed(self) -> bool:
@@ -83,6 +105,8 @@ class Submission:
             known = asdict(self.coverage)
             known.pop("largest_gap_s")
             found["metric_duration_coverage"] = [known]
+        if self.performance is not None:
+            found["performance"] = dict(self.performance)
         return found
 
     def notes(self) -> list[str]:
@@ -93,6 +117,13 @@ class Submission:
                 f"Scenario {self.scenario}: first tokens came up to {self.coverage.ttft_ratio:.1%} of the duration, replies "
                 f"up to {self.coverage.inter_token_latency_ratio:.1%}, of {COVERAGE:.0%} at least; the longest time without "
                 f"either was {self.coverage.largest_gap_s:,.1f} s."
+            )
+        if self.performance is not None:
+            found = self.performance
+            said.append(
+                f"Scenario {self.scenario}: {found['qps']:.3g} turns/s in {found['duration_ns'] / 1e9:,.1f} s with work for "
+                f"all slots, {found['successful_qps']:.3g} of them successful; {found['n_samples_failed']:,} of "
+                f"{found['n_samples_issued']:,} turns failed, {found['n_samples_unsent']:,} more were not sent."
             )
         if self.reasons:
             said.append(f"Scenario {self.scenario}: no valid submission: {', '.join(self.reasons)}.")

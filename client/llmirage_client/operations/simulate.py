@@ -65,9 +65,11 @@ def simulate(
         settings = scenario.settings
         loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents)
     options = with_distinct_conversations(loaded, run_options(loaded, settings, **scenario.fields))
-    if options.lanes is not None:  # replies have the recorded length anyway, and a simulation is to be repeatable
+    if options.scenario is not None:  # replies have the recorded length anyway
         extra = {name: value for name, value in options.extra_inputs.items() if name != "ignore_eos"}
-        options = replace(options, extra_inputs=extra, lanes=replace(options.lanes, run_id=f"seed {options.seed}"))
+        options = replace(options, extra_inputs=extra)
+    if options.lanes is not None:  # a simulation is to be repeatable
+        options = replace(options, lanes=replace(options.lanes, run_id=f"seed {options.seed}"))
     loaded, window = for_api(loaded, settings), None
     if settings.steady_state:
         loaded, options, window = _steady(config, loaded, options, settings)

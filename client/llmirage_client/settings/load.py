@@ -320,8 +320,8 @@ class ScenarioSettings:
 
     scenario: str | None = _scenario(
         None,
-        "Replay recorded agents by the rules of agentx or inferencex-agentx-mvp: lanes from sampled instants on, primers, "
-        "markers, verdict (docs/agentx.md).",
+        "Keep the rules of agentx or inferencex-agentx-mvp (recorded agents on lanes), inferencex (random prompts) or "
+        "mlperf-agentic (recorded conversations), with a verdict (docs/agentx.md).",
         metavar="NAME",
         flag=True,
     )

@@ -1,7 +1,8 @@
 """Scenarios: named sets of rules for runs that are to be comparable. They lock settings, and fill in others.
 
-AgentX (SemiAnalysis InferenceX) as its harness, agentx-harness 1.0.12, has it. A violated lock refuses the run; with
---unsafe-override it is a warning, and the run is no valid submission.
+AgentX (SemiAnalysis InferenceX) as its harness, agentx-harness 1.0.12, has it; InferenceX's recipe of single requests; the
+agentic rules of MLPerf Endpoints. A violated lock refuses the run; with --unsafe-override it is a warning, and the run is no
+valid submission.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from llmirage_client.load.options import LaneOptions
+from llmirage_client.measure.mlperf import MLPERF
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_shared.settings import InputRefused
 
@@ -25,45 +27,16 @@ _MARKED: Literal["first_turn_prefix"] = "first_turn_prefix"
 _OVERFLOW = "context length,maximum context,context_length_exceeded,prompt is too long"
 _CORPUS = "the published corpora semianalysisai/cc-traces-weka-*"
 _PACED = ("request_rate", "request_rate_series", "arrival_pattern", "user_centric_rate", "fixed_schedule", "agents")
-_OTHER_LOADS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration", "executor", "find_max", "steady_state")
-
-
-@dataclass(slots=True, frozen=True)
-class Scenario:
-    """A scenario: its name, and the values of settings that are not given."""
-
-    name: str
-    defaults: dict[str, Any]
-
-
-SCENARIOS = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario(
-            "agentx",
-            {
-                "benchmark_duration": 3600.0,
-                "trajectory_start_min_ratio": 0.25,
-                "trajectory_start_max_ratio": 0.75,
-                "trace_idle_gap_cap_seconds": 300.0,
-                "random_seed": 42,
-                "num_dataset_entries": 393,
-                "failed_request_threshold": 0.10,
-                "warmup_requests_per_lane": 10,
-                "agentic_warmup_grace_period": 1800.0,
-                "slice_duration": 1.0,
-            },
-        ),
-        Scenario(
-            "inferencex-agentx-mvp",
-            {
-                "benchmark_duration": 1800.0,
-                "trajectory_start_min_ratio": 0.0,
-                "trajectory_start_max_ratio": 1.0,
-            },
-        ),
-    )
-}
+_OTHER_LOADS = ("executor", "find_max", "steady_state")
+_WARM_UPS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration")
+_OF_LANES = (
+    "trajectory_start_min_ratio", "trajectory_start_max_ratio", "burst_phase_starts", "warmup_requests_per_lane",
+    "agentic_cache_warmup_duration", "agentic_warmup_grace_period", "system_idle_gap_cap_seconds",
+    "trace_idle_gap_cap_seconds", "failed_request_threshold", "cache_bust", "ignore_trace_delays", "synthesis_max_isl",
+)  # fmt: skip
+_REQUESTS_A_SLOT, _WARM_UPS_A_SLOT = 10, 2
+_CONVERSATIONS = "mlperf_agentic"
+_USUAL_TIMEOUT_S, _TURN_TIMEOUT_S = 600.0, 86_400.0  # of requests where none is given, and MLPerf's of a turn
 
 
 class ScenarioRefused(InputRefused):
@@ -76,16 +49,18 @@ class ScenarioRefused(InputRefused):
 class Resolved(Generic[T]):
     """Settings with all that their scenario says.
 
-    lanes: None without a scenario.
+    violations: of its rules, overridden. lanes: of a scenario that replays recorded trees.
     """
 
     settings: T
+    violations: tuple[str, ...] = ()
     lanes: LaneOptions | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """Fields of RunOptions that follow from the scenario."""
-        return {} if self.lanes is None else {"lanes": self.lanes, "vary": False}
+        lanes = {} if self.lanes is None else {"lanes": self.lanes, "vary": False}
+        return lanes | ({"violations": self.violations} if self.settings.scenario else {})
 
 
 def resolved(settings: T, format: str | None) -> Resolved[T]:
@@ -97,38 +72,128 @@ def resolved(settings: T, format: str | None) -> Resolved[T]:
         return Resolved(settings)
     if (scenario := SCENARIOS.get(settings.scenario)) is None:
         raise ScenarioRefused([f"Unknown scenario {settings.scenario!r}. Valid scenarios: {', '.join(sorted(SCENARIOS))}"])
+    found = scenario.rules(settings, format)
+    violations = (*found.hard, *found.soft)
+    if violations and (found.hard or not settings.unsafe_override):
+        raise ScenarioRefused([_refusal(scenario.name, violations, not found.hard)])
+    complete = replace(settings, **found.given())
+    lanes = _lanes(complete) if scenario.rules is _of_recorded_agents else None
+    return Resolved(complete, violations, lanes)
+
+
+@dataclass(slots=True, frozen=True)
+class _Found:
+    """What a scenario's rules say of settings: violations that no override allows, others, and the values it gives.
+
+    given: called where the run is allowed.
+    """
+
+    hard: tuple[str, ...]
+    soft: tuple[str, ...]
+    given: Callable[[], dict[str, Any]]
+
+
+def _of_recorded_agents(settings: TrafficSettings, format: str | None) -> _Found:
+    """Return the rules of AgentX."""
     _check(settings)
-    hard = list(_hard_violations(settings, format))
-    violations = [*hard, *_violations(settings, format)]
-    if violations and (hard or not settings.unsafe_override):
-        raise ScenarioRefused([_refusal(scenario.name, violations, not hard)])
+    return _Found(
+        tuple(_hard_violations(settings, format)),
+        tuple(_violations(settings, format)),
+        lambda: _given_to_recorded_agents(settings, format),
+    )
+
+
+def _given_to_recorded_agents(settings: TrafficSettings, format: str | None) -> dict[str, Any]:
     given: dict[str, Any] = {name: None for name in _PACED if getattr(settings, name)}
-    defaults = dict(scenario.defaults)
+    defaults = dict(SCENARIOS[settings.scenario or ""].defaults)
     if settings.agentic_cache_warmup_duration is not None:
         defaults.pop("warmup_requests_per_lane", None)
     given |= {name: value for name, value in defaults.items() if getattr(settings, name, 0) is None}
     given |= {"cache_bust": settings.cache_bust or _MARKED, "concurrency": settings.concurrency or (1,)}
     if settings.system_idle_gap_cap_seconds is None:
         given["system_idle_gap_cap_seconds"] = SYSTEM_IDLE_CAP_S
-    if "ignore_eos" not in settings.extra_inputs:
-        given["extra_inputs"] = {**settings.extra_inputs, "ignore_eos": True}
+    given |= _with_ignore_eos(settings)
     if settings.random_seed is None and "random_seed" not in given:
         given["random_seed"] = int.from_bytes(os.urandom(8)) >> 1
     if settings.ignore_trace_delays:
         given["conversation_turn_delay_ratio"] = 0.0
     if format == "weka_trace":
         given["format_option"] = (*settings.format_option, "recorded_order=true")
-    complete = replace(settings, **given)
-    return Resolved(complete, _lanes(complete, tuple(violations)))
+    return given
 
 
-def _lanes(settings: TrafficSettings, violations: tuple[str, ...]) -> LaneOptions:
+def _with_ignore_eos(settings: TrafficSettings) -> dict[str, Any]:
+    extra = settings.extra_inputs
+    return {} if "ignore_eos" in extra else {"extra_inputs": {**extra, "ignore_eos": True}}
+
+
+def _of_random_prompts(settings: TrafficSettings, format: str | None) -> _Found:
+    """Return the rules of InferenceX: random prompts one by one, ten requests a slot after two to warm up, rate inf."""
+    hard, soft = list(_of_one_load(settings, lanes=False)), list(_closed_loop(settings))
+    if settings.isl is None or settings.osl is None:
+        hard.append("--isl, --osl: required, as prompts are random and of a given length")
+    if format is not None:
+        soft.append("WORKLOAD: required none: prompts are random, of --isl tokens")
+    if str(settings.turns) != "1":
+        soft.append(f"--turns: got {settings.turns}, required 1")
+    slots = _first(settings.concurrency)
+    asked = {
+        "requests": (settings.requests, _REQUESTS_A_SLOT),
+        "request_count": (_first(settings.request_count), _REQUESTS_A_SLOT),
+        "num_conversations": (_first(settings.num_conversations), _REQUESTS_A_SLOT),
+        "warmup_request_count": (settings.warmup_request_count, _WARM_UPS_A_SLOT),
+    }
+    for name, (got, each) in asked.items():
+        if slots is not None and got not in (None, 0, each * slots):
+            soft.append(f"--{name.replace('_', '-')}: got {got}, required {each * slots}: {each} times --concurrency")
+    number = slots or 1
+    given: dict[str, Any] = dict.fromkeys(("requests", "num_conversations"))
+    if settings.concurrency_ramp_duration is None:
+        given["concurrency_ramp_duration"] = 0.0
+    given |= _with_ignore_eos(settings)
+    given |= {
+        "request_count": settings.request_count or (settings.requests or _REQUESTS_A_SLOT * number,),
+        "warmup_request_count": settings.warmup_request_count or _WARM_UPS_A_SLOT * number,
+    }
+    return _Found(tuple(hard), tuple(soft), lambda: given)
+
+
+def _of_recorded_conversations(settings: TrafficSettings, format: str | None) -> _Found:
+    """Return the agentic rules of MLPerf Endpoints."""
+    hard, soft = list(_of_one_load(settings, lanes=False)), list(_closed_loop(settings))
+    if format is None:
+        hard.append("--input-file: got no workload, required recorded conversations (mlperf_agentic)")
+    elif format != _CONVERSATIONS:
+        soft.append(f"--custom-dataset-type: got {format}, required {_CONVERSATIONS}")
+    if settings.request_count:
+        soft.append("--request-count: required none: whole conversations are replayed (--num-conversations)")
+    soft += [
+        f"--{name.replace('_', '-')}: required none: salts are the same in every phase, so it would fill caches"
+        for name in _WARM_UPS
+        if getattr(settings, name, None)
+    ]
+    soft += [
+        f"--format-option {option}=false: required true"
+        for option in ("salts", "tool_delays")
+        if f"{option}=false" in settings.format_option
+    ]
+    given: dict[str, Any] = {}
+    if format == _CONVERSATIONS:
+        given["format_option"] = ("salts=true", "tool_delays=true", *settings.format_option)
+    if getattr(settings, "request_timeout_seconds", None) == _USUAL_TIMEOUT_S:
+        given["request_timeout_seconds"] = _TURN_TIMEOUT_S
+    return _Found(tuple(hard), tuple(soft), lambda: given)
+
+
+def _first(values: Sequence[int] | None) -> int | None:
+    return values[0] if values else None
+
+
+def _lanes(settings: TrafficSettings) -> LaneOptions:
     grace_s = settings.agentic_warmup_grace_period
     texts = os.environ.get("AIPERF_AGENTX_CONTEXT_OVERFLOW_SUBSTRINGS") or _OVERFLOW
     return LaneOptions(
         run_id=uuid.uuid4().hex,
-        scenario=settings.scenario or "",
-        violations=violations,
         start_min=settings.trajectory_start_min_ratio or 0.0,
         start_max=1.0 if settings.trajectory_start_max_ratio is None else settings.trajectory_start_max_ratio,
         burst=settings.burst_phase_starts,
@@ -144,7 +209,7 @@ def _lanes(settings: TrafficSettings, violations: tuple[str, ...]) -> LaneOption
 
 
 def _check(settings: TrafficSettings) -> None:
-    """Raise ScenarioRefused for settings that exclude each other in any scenario."""
+    """Raise ScenarioRefused for settings of AgentX that exclude each other."""
     if settings.warmup_requests_per_lane is not None and settings.agentic_cache_warmup_duration is not None:
         raise ScenarioRefused(
             ["--warmup-requests-per-lane and --agentic-cache-warmup-duration are mutually exclusive: two warm-ups"]
@@ -164,12 +229,34 @@ def _hard_violations(settings: TrafficSettings, format: str | None) -> Iterator[
     """Yield the violations that no override allows."""
     if format is None:
         yield "--input-file: got no workload, required a WEKA trace: the scenario replays recorded agents"
+    yield from _of_one_load(settings, lanes=True)
+
+
+def _of_one_load(settings: TrafficSettings, *, lanes: bool) -> Iterator[str]:
+    """Yield the violations of what asks for several runs or another load. lanes: the scenario replays recorded trees."""
     if len(settings.concurrency or ()) > 1:
         numbers = ",".join(map(str, settings.concurrency or ()))
         yield f"--concurrency: got {numbers}, required one number: a scenario is a single run, not a sweep"
-    for name in _OTHER_LOADS:
+    for name in (*_OTHER_LOADS, *_WARM_UPS) if lanes else _OTHER_LOADS:
         if getattr(settings, name, None):
             yield f"--{name.replace('_', '-')}: the scenario has a load and a warm-up of its own"
+    if lanes:
+        return
+    if not settings.concurrency:
+        yield "--concurrency: required, the number of requests in flight"
+    for name in _OF_LANES:
+        if getattr(settings, name) not in (None, False):
+            yield f"--{name.replace('_', '-')}: only for scenarios that replay recorded trees (agentx)"
+
+
+def _closed_loop(settings: TrafficSettings) -> Iterator[str]:
+    """Yield the violations of scenarios whose requests go out as soon as a slot is free."""
+    if paced := [f"--{name.replace('_', '-')}" for name in _PACED if getattr(settings, name)]:
+        yield f"{', '.join(paced)}: required none of these: requests are sent as slots come free (--concurrency)"
+    if not settings.streaming:
+        yield "--no-streaming: required --streaming: times of single tokens are measured"
+    if not settings.extra_inputs.get("ignore_eos", True) and settings.scenario == "inferencex":
+        yield f"--extra-inputs ignore_eos: got {settings.extra_inputs['ignore_eos']}, required true"
 
 
 def _violations(settings: TrafficSettings, format: str | None) -> Iterator[str]:
@@ -206,7 +293,7 @@ def _violations(settings: TrafficSettings, format: str | None) -> Iterator[str]:
         yield "--vary: required not to be set: repeats differ by their markers"
 
 
-def _refusal(name: str, violations: list[str], may_override: bool) -> str:
+def _refusal(name: str, violations: Sequence[str], may_override: bool) -> str:
     count = "1 conflict" if len(violations) == 1 else f"{len(violations)} conflicts"
     lines = "".join(f"\n  - {violation}" for violation in violations)
     hint = (
@@ -215,3 +302,46 @@ def _refusal(name: str, violations: list[str], may_override: bool) -> str:
         else "--unsafe-override cannot allow all of these."
     )
     return f"Scenario {name} does not allow this run ({count}):{lines}\n{hint}"
+
+
+@dataclass(slots=True, frozen=True)
+class Scenario:
+    """A scenario: its name, its rules, and the values of settings that are not given."""
+
+    name: str
+    rules: Callable[[TrafficSettings, str | None], _Found]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            "agentx",
+            _of_recorded_agents,
+            {
+                "benchmark_duration": 3600.0,
+                "trajectory_start_min_ratio": 0.25,
+                "trajectory_start_max_ratio": 0.75,
+                "trace_idle_gap_cap_seconds": 300.0,
+                "random_seed": 42,
+                "num_dataset_entries": 393,
+                "failed_request_threshold": 0.10,
+                "warmup_requests_per_lane": 10,
+                "agentic_warmup_grace_period": 1800.0,
+                "slice_duration": 1.0,
+            },
+        ),
+        Scenario(
+            "inferencex-agentx-mvp",
+            _of_recorded_agents,
+            {
+                "benchmark_duration": 1800.0,
+                "trajectory_start_min_ratio": 0.0,
+                "trajectory_start_max_ratio": 1.0,
+            },
+        ),
+        Scenario("inferencex", _of_random_prompts),
+        Scenario(MLPERF, _of_recorded_conversations),
+    )
+}

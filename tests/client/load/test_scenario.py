@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from workload_files import write
 
 from llmirage_client.cli import main
+from llmirage_client.measure.columns import columns_of
+from llmirage_client.measure.mlperf import performance_of
+from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.operations.workload import load_workload
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.scenario import ScenarioRefused, resolved
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Workload
 
 TRACE = {
     "id": "t", "models": ["m"], "block_size": 64, "hash_id_scope": "local",
@@ -46,10 +52,10 @@ def test_all_violations_come_at_once_and_an_override_allows_them() -> None:
         resolved(asked("agentx", **wrong), "weka_trace")
     assert "(10 conflicts)" in str(refused.value)  # these nine and the local corpus
     assert refused.value.status == 1
-    lanes = resolved(asked("agentx", **wrong, unsafe_override=True), "weka_trace").lanes
-    assert lanes is not None
-    assert len(lanes.violations) == 10
-    assert not lanes.marks
+    allowed = resolved(asked("agentx", **wrong, unsafe_override=True), "weka_trace")
+    assert len(allowed.violations) == 10
+    assert allowed.lanes is not None
+    assert not allowed.lanes.marks
 
 
 @pytest.mark.parametrize(("format", "given"), [(None, {}), ("weka_trace", {"concurrency": (1, 2)})])
@@ -136,3 +142,74 @@ def test_only_the_first_traces_that_fit_the_context_are_replayed(tmp_path: Path)
     assert load_workload(str(tmp_path), settings).roots == ("b", "c")
     (tmp_path / "e.json").unlink()
     assert load_workload(str(tmp_path), asked("agentx", dataset_offset=3, num_dataset_entries=9)).roots == ("d",)
+
+
+# --- scenarios without lanes ---------------------------------------------------------------------------------------------
+
+
+def test_random_prompts_run_ten_times_their_slots_after_twice_as_many_to_warm_up() -> None:
+    found = resolved(asked("inferencex", isl=500, osl=50, concurrency=(4,)), None)
+    assert (found.settings.request_count, found.settings.warmup_request_count) == ((40,), 8)
+    assert found.settings.extra_inputs == {"ignore_eos": True}
+    assert found.fields == {"violations": ()}
+    with pytest.raises(ScenarioRefused) as refused:
+        resolved(asked("inferencex", isl=500, osl=50, concurrency=(4,), request_rate=(2.0,), requests=30), None)
+    assert "(2 conflicts)" in str(refused.value)
+    assert "--requests: got 30, required 40: 10 times --concurrency" in str(refused.value)
+    loose = resolved(asked("inferencex", isl=500, osl=50, concurrency=(4,), requests=30, unsafe_override=True), None)
+    assert loose.settings.request_count == (30,)
+    assert len(loose.violations) == 1
+    for wrong in ({"isl": 500, "osl": 50}, {"concurrency": (4,)}, {"isl": 5, "osl": 5, "concurrency": (2, 4)}):
+        with pytest.raises(ScenarioRefused, match="cannot allow"):
+            resolved(asked("inferencex", unsafe_override=True, **wrong), None)
+    with pytest.raises(ScenarioRefused, match="burst-phase-starts: only for scenarios that replay recorded trees"):
+        resolved(asked("inferencex", isl=5, osl=5, concurrency=(2,), burst_phase_starts=True), None)
+
+
+def test_mlperf_salts_its_conversations_and_allows_no_warm_up() -> None:
+    found = resolved(asked("mlperf-agentic", concurrency=(2,)), "mlperf_agentic").settings
+    assert found.format_option == ("salts=true", "tool_delays=true")
+    assert found.request_timeout_seconds == 86_400.0
+    shorter = asked("mlperf-agentic", concurrency=(2,), request_timeout_seconds=5.0)
+    assert resolved(shorter, "mlperf_agentic").settings.request_timeout_seconds == 5.0
+    wrong = asked("mlperf-agentic", concurrency=(2,), warmup_request_count=3, format_option=("salts=false",))
+    with pytest.raises(ScenarioRefused) as refused:
+        resolved(wrong, "mlperf_agentic")
+    assert "(2 conflicts)" in str(refused.value)
+    with pytest.raises(ScenarioRefused, match="got weka_trace, required mlperf_agentic"):
+        resolved(asked("mlperf-agentic", concurrency=(2,)), "weka_trace")
+
+
+def conversations(folder: Path, **turns: int) -> Workload:
+    rows: list[dict[str, Any]] = []
+    for name, count in turns.items():
+        for number in range(2 * count):
+            row = {"conversation_id": name, "turn": number + 1, "content": f"{name}{number}", "system": "be brief"}
+            rows.append(row | {"role": "assistant" if number % 2 else "user", "delay_seconds": 0.25})
+    return load(write(folder, *rows))
+
+
+def test_turns_count_that_are_issued_while_all_slots_have_work(bench: Any, tmp_path: Path) -> None:
+    def performance(workload: Workload, target: Any, **options: Any) -> dict[str, Any]:
+        result, _ = bench.run(workload, target, **options)
+        return performance_of(columns_of(result.records), result.window, 1.0)
+
+    three = conversations(tmp_path, a=2, b=1, c=4)  # a turn takes 1.25 s: c begins at 1.25, and a is over at 2.5
+    found = performance(three, bench.FakeTarget(reply_s=1.0), concurrency=2)
+    assert (found["n_samples_issued"], found["n_samples_failed"], found["complete"]) == (4, 0, True)
+    assert found["duration_ns"] == 2_250_000_000  # from the first request on, which is sent after 0.25 s
+    assert found["qps"] == found["successful_qps"] == pytest.approx(4 / 2.25)
+    all_at_once = performance(three, bench.FakeTarget(reply_s=1.0), concurrency=9)
+    assert all_at_once["n_samples_issued"] == 3  # b is over at 1.25
+    assert all_at_once["duration_ns"] == 1_000_000_000
+
+    class Failing(bench.FakeTarget):  # type: ignore[misc]
+        async def send(self, call: Any) -> Any:
+            exchange = await super().send(call)
+            if call.body["messages"][-1]["content"] == "a0":
+                exchange.error = RequestError(500, "http_error", "forced")
+            return exchange
+
+    lost = performance(three, Failing(reply_s=1.0), concurrency=2)  # a is over at 1.25, as b; c begins, and nothing is left
+    assert (lost["n_samples_issued"], lost["n_samples_failed"], lost["n_samples_unsent"]) == (3, 2, 1)
+    assert lost["qps"] == pytest.approx(3 * lost["successful_qps"])
