@@ -32,7 +32,7 @@ class CallPlanner:
 
     def prepare(self, workload: Workload) -> None:
         """Load the tokenizer before the first request where there are texts to write. Raises TokenizerError."""
-        turns = [turn for session in workload.sessions.values() for turn in session.turns[:1]]
+        turns = [turn for session in workload.sessions.values() for turn in session.turns]
         if any(turn.synthetic is not None for turn in turns):
             self._synthetic_turns.prepare()
         if any(turn.tokens is not None and not prompt_as_ids(turn.tokens, self._options) for turn in turns):

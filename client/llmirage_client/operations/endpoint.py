@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from llmirage_client.load.history import ON_SERVER
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
@@ -37,7 +36,7 @@ def endpoint_of(settings: RunSettings) -> EndpointSettings:
         connect_timeout_s=settings.connect_timeout_seconds,
         most_reply_bytes=settings.max_reply_mib << 20,
         retries=settings.retries,
-        url_strategy=settings.url_strategy or ("sticky" if mode in ON_SERVER else "round_robin"),
+        url_strategy=settings.url_strategy or "sticky",
         preflight=settings.preflight,
         keeps_conversations=mode == "server_conversation",
         tls=tls,

@@ -126,8 +126,8 @@ class ConnectionSettings:
     )
     url_strategy: UrlStrategy | None = _endpoint(
         None,
-        "How several URLs share the load: round robin by request, or one URL for a conversation and its forks.",
-        unset="round_robin; sticky if the server keeps the history",
+        "How several URLs share the load: one URL for a conversation and its forks (sticky), or round robin by request.",
+        unset="sticky",
         carried=True,
     )
     api_key: str | None = _endpoint(

@@ -92,6 +92,8 @@ class ServersTarget:
                 break
             lots = lots or random.Random(call.headers.get("X-Request-ID"))
             await asyncio.sleep(_pause_s(exchange, attempt, lots))
+            if exchange.status is None and not self._keeps_conversations:
+                self._place_of.pop(call.affinity_id, None)  # it cannot be reached: perhaps another one can
             exchange = await self._sent(call)
             exchange.retries = attempt
         exchange.start_s = first.start_s

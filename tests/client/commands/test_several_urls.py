@@ -121,6 +121,16 @@ def test_calls_take_turns_or_stay_with_their_conversation() -> None:
     assert virtual_time.run(urls("sticky")) == ["a", "a", "b", "a", "a", "b"]
 
 
+def test_a_conversation_leaves_a_server_that_cannot_be_reached() -> None:
+    async def urls(status: int | None) -> list[str | None]:
+        servers = [("a", Scripted((status, "connection_refused"))), ("b", Scripted())]
+        spread = ServersTarget(servers, "sticky", retries=1)
+        return [(await spread.send(Call("/x", {}, affinity_id="1"))).url for _ in range(2)]
+
+    assert virtual_time.run(urls(None)) == ["b", "b"]
+    assert virtual_time.run(urls(503)) == ["a", "a"]
+
+
 def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) -> None:
     busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
 
@@ -199,7 +209,7 @@ def test_a_key_of_the_environment_goes_only_where_nobody_reads_it(
 def test_urls_may_be_repeated_or_have_commas() -> None:
     endpoint = endpoint_of(settings("--url", "a:1,b:2", "--url", "http://c"))
     assert endpoint.urls == ("http://a:1/v1", "http://b:2/v1", "http://c/v1")
-    assert endpoint.url_strategy == "round_robin"
+    assert endpoint.url_strategy == "sticky"
     on_server = ("--endpoint-type", "responses", "--set", "context_mode=server_state", "--url", "a,b")
     assert endpoint_of(settings(*on_server)).url_strategy == "sticky"
     [problem] = contradictions(settings(*on_server, "--url-strategy", "round_robin"))
