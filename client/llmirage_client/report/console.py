@@ -282,7 +282,7 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:
-        notes.append(f"{plural(warm_up, 'warm-up request')} not counted.")
+        notes.append(warm_up_note(warm_up))
     answered = metrics.whole_run.get("request_count")
     if answered and metrics.per_request and "time_to_first_token" not in metrics.per_request:
         notes.append("Replies were not streamed: TTFT, TPOT and ITL need --streaming.")
@@ -303,6 +303,11 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
     if metrics.output_counted_by in ("client", "mixed"):
         notes.append("Some replies carry no usage: each of their streamed events counts as one output token.")
     return notes
+
+
+def warm_up_note(requests: int) -> str:
+    """Return the note on requests that are in no figure."""
+    return f"{plural(requests, 'warm-up request')} not counted."
 
 
 def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:

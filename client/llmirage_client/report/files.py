@@ -16,8 +16,9 @@ from typing import Any
 from llmirage_client.measure.breakdowns import Level, RequestGroup
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, columns_of
-from llmirage_client.measure.metrics import Metrics, Slice, compute, time_slices
+from llmirage_client.measure.metrics import Metrics, Slice, compute, compute_columns, time_slices
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
@@ -54,10 +55,14 @@ def _replay_json(result: RunResult, phase: str) -> dict[str, Any]:
     return content
 
 
-def _warm_up(result: RunResult) -> dict[str, Any] | None:
+def _warm_up(result: RunResult, columns: Columns) -> dict[str, Any] | None:
     """Return the metrics of the warm-up of a scenario."""
-    records = [replace(record, phase="profiling") for record in result.records if record.phase == "warmup"]
-    return _metrics_json(compute(replace(result, records=records))) if result.replay is not None and records else None
+    rows = columns.rows(~columns.measured)
+    if result.replay is None or not len(rows):
+        return None
+    rows = replace(rows, measured=~rows.measured)
+    found = all_request_columns(rows, result.speed, result.options)
+    return _metrics_json(compute_columns(rows, result.speed, metrics=found))
 
 
 def summary_json(
@@ -200,16 +205,18 @@ def write_artifacts(
     directory: Path | str,
     *,
     metrics: Metrics | None = None,
+    columns: Columns | None = None,
     records: RecordWriter | None = None,
     command: Sequence[str] | None = None,
     each_request: bool = True,
 ) -> list[Path]:
     """Write every file of the run into `directory`, made if need be, and return their paths.
 
-    metrics: those of this result, if they are computed already. records: the writer that followed the run; it is closed
-    here and its file kept when it wrote every record, else the file is written anew. command: the words of the command line
-    that made the run (default: this process's), kept in the summary without its secrets. each_request: False leaves out the
-    files that grow with the number of requests: records, timeline and inputs.
+    metrics, columns: those of this result, if they are computed already. records: the writer that followed the run; it is
+    closed here and its file kept when it wrote every record, else the file is written anew. command: the words of the
+    command line that made the run (default: this process's), kept in the summary without its secrets. each_request: False
+    leaves out the files that grow with the number of requests: records, timeline and inputs. With columns, the result then
+    needs no records.
     A file appears whole or not at all. Raises OSError when that fails.
     """
     folder = Path(directory)
@@ -220,10 +227,10 @@ def write_artifacts(
     measured = compute(result) if metrics is None else metrics
     words = ["llmirage", *sys.argv[1:]] if command is None else command
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
-    columns = columns_of(result.records)
+    columns = columns_of(result.records) if columns is None else columns
     others = evalscope_files(columns, result.speed, result.options, result.workload_format)
     slices = _slices(result, columns)
-    summary = summary_json(result, measured, hide_in_command(words), benchmark_id, _warm_up(result))
+    summary = summary_json(result, measured, hide_in_command(words), benchmark_id, _warm_up(result, columns))
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV]
     if each_request:

@@ -118,6 +118,11 @@ class Simulation:
         """Notes of the result, for which no records are made."""
         return self._result.notes
 
+    @property
+    def result_without_records(self) -> RunResult:
+        """The result for files that take single requests from columns; its records may be missing."""
+        return self._result
+
     @cached_property
     def result(self) -> RunResult:
         if self._rows is not None:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report import files as run_files
 from llmirage_client.report.atomic_files import new_folder
-from llmirage_client.report.console import render, written_lines
+from llmirage_client.report.console import render, warm_up_note, written_lines
 from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
@@ -55,7 +56,7 @@ def simulate(workload: str | None, trace: str | None, records: bool | None, json
             _write_trace(simulation, trace)
         if settings.junit is not None:
             verdicts = [("", verdict) for verdict in simulation.verdicts]
-            write_junit(settings.junit, suite_name(simulation.result), verdicts)
+            write_junit(settings.junit, suite_name(simulation.result_without_records), verdicts)
         if writes:
             files = _write(simulation, settings.artifact_dir, records)
     except OSError as error:  # a full disk, perhaps: the figures are shown all the same
@@ -87,7 +88,10 @@ def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
 
 def _show(simulation: Simulation, steady_state: bool, json: bool, files: list[Path]) -> None:
     if not json:
-        render(simulation.result, metrics=simulation.metrics)
+        result = simulation.result_without_records
+        if not result.records and (warm_up := int((~simulation.columns.measured).sum())):
+            result = replace(result, notes=[*result.notes, warm_up_note(warm_up)])
+        render(result, metrics=simulation.metrics)
         print_blocks([*cluster_blocks(simulation), *(["", *written_lines(files)] if files else [])])
         return
     if errors := simulation.metrics.errors:  # the report would show them
@@ -124,7 +128,10 @@ def _write(simulation: Simulation, artifact_dir: str | None, records: bool | Non
     if each_request and count > MANY:
         click.echo(f"Writing the records of {count:,} requests.", err=True)
     folder = Path(artifact_dir) if artifact_dir else new_folder("simulation")
-    files = run_files.write_artifacts(simulation.result, folder, metrics=simulation.metrics, each_request=each_request)
+    result = simulation.result if each_request else simulation.result_without_records
+    files = run_files.write_artifacts(
+        result, folder, metrics=simulation.metrics, columns=simulation.columns, each_request=each_request
+    )
     if simulation.series is not None:
         files.append(write_series(simulation.series, folder))
     return files
