@@ -22,7 +22,9 @@ from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
+from llmirage_client.report.mlperf_events import event_lines
 from llmirage_client.report.records_file import (
+    EVENTS_FILE,
     RECORDS_FILE,
     RecordWriter,
     RunClock,
@@ -247,6 +249,9 @@ def write_artifacts(
         paths += [folder / SLICES_JSON, folder / SLICES_CSV]
         write_json(paths[-2], slices_json(slices, summary["input_config"]), indent=None)
         write_text(paths[-1], slices_csv(slices))
+    if result.inputs and result.submission is not None and result.submission.performance is not None and each_request:
+        paths.append(folder / EVENTS_FILE)
+        write_whole(paths[-1], lambda file: file.writelines(event_lines(result)))
     if result.inputs and each_request:
         paths.append(folder / INPUTS_JSON)
         write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))

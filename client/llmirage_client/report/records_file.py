@@ -44,9 +44,10 @@ def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[s
     }
 
 
-__all__ = ["RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
+__all__ = ["EVENTS_FILE", "RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
 
 _RETRY_S = 1.0
+EVENTS_FILE = "events.jsonl"
 _string = json.encoder.encode_basestring_ascii
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 # Around the value of a metric: "tag":{"value": ... ,"unit":"ms"}
@@ -62,6 +63,7 @@ _LEFT_BEHIND = (
     "benchmark_summary.json",
     "benchmark_percentile.json",
     "inputs.json",
+    EVENTS_FILE,
     CLUSTER_FILE,
 )
 

@@ -18,6 +18,7 @@ from llmirage_client.measure.mlperf import performance_of
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.operations.workload import load_workload
+from llmirage_client.report.mlperf_events import event_lines
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.scenario import ScenarioRefused, resolved
 from llmirage_client.workload.registry import load
@@ -209,6 +210,20 @@ def test_turns_count_that_are_issued_while_all_slots_have_work(bench: Any, tmp_p
             if call.body["messages"][-1]["content"] == "a0":
                 exchange.error = RequestError(500, "http_error", "forced")
             return exchange
+
+    result, _ = bench.run(three, bench.FakeTarget(reply_s=1.0), concurrency=2)
+    events = [json.loads(line) for line in event_lines(result)]
+    since_ns = [event["timestamp_ns"] - events[0]["timestamp_ns"] for event in events]
+    assert since_ns == sorted(since_ns)
+    kinds = [event["event_type"] for event in events]
+    assert kinds[:2] == ["session.started", "session.start_performance_tracking"]
+    assert kinds[-1] == "session.ended"
+    assert [kinds.count(f"sample.{kind}") for kind in ("issued", "recv_first", "complete")] == [7, 7, 7]
+    issued = [event for event in events if event["event_type"] == "sample.issued"]
+    assert [event["turn"] for event in issued if event["conversation_id"] == "c"] == [1, 3, 5, 7]
+    assert issued[0]["data"]["messages"][0] == {"role": "system", "content": "be brief"}
+    stop = kinds.index("session.stop_performance_tracking")
+    assert since_ns[stop] == 2_500_000_000
 
     lost = performance(three, Failing(reply_s=1.0), concurrency=2)  # a is over at 1.25, as b; c begins, and nothing is left
     assert (lost["n_samples_issued"], lost["n_samples_failed"], lost["n_samples_unsent"]) == (3, 2, 1)
