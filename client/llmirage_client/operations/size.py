@@ -96,8 +96,8 @@ def _day(
         )
     except WorkloadError as error:
         _refuse(str(error))
-    if file is None and settings.isl is None and day.traced:
-        file = place
+    if file is None and settings.isl is None:
+        file = day.trace
     return _size(file, replace(settings, request_rate=max(day.rates)), progress, day)
 
 
@@ -110,7 +110,7 @@ def _size(
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
-    if day is None or not day.traced:
+    if day is None or day.trace is None:
         notes += _of_workload(source, settings.concurrency)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ from llmirage_client.size.trial import Effort, Trial, Trials
 from llmirage_client.workload.session import Workload
 
 HOUR_S = 3600.0
-_LEVELS = 6  # of the day's rates that are searched; the others lie between them
+_LEVELS = 12  # of the day's rates that are searched, at most; the others lie between them
 _SCALE_DOWN_S = 300.0  # for which an instance stays that is not needed any more, as in `llmirage serve`
 _WORK = (0.1,) * 7 + (0.25, 0.6, 0.9, 1.0, 0.95, 0.8, 0.9, 1.0, 0.95, 0.85, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1)
 _REGIONS = [max(_WORK[hour], 0.8 * _WORK[hour - 8]) for hour in range(24)]
@@ -74,11 +75,11 @@ class SpotOffer:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """source: where it is from, for people. traced: from a workload's own times."""
+    """source: where it is from, for people. trace: the workload whose own times these are, if any."""
 
     tenants: tuple[Tenant, ...]
     source: str
-    traced: bool = False
+    trace: Workload | None = None
     policy: ScalingPolicy = ScalingPolicy()
     spot: SpotOffer | None = None
 
@@ -155,7 +156,7 @@ def _read_trace(place: str, workload: Workload) -> Day:
     for root, start_s in starts.items():
         counts[int((start_s - first) // HOUR_S)] += len(workload.sessions[root].turns)
     rates = tuple(counts[hour] / HOUR_S for hour in range(max(counts) + 1))
-    return _checked(Day((Tenant("all", "all", 0, rates),), f"{place}, its own times", True))
+    return _checked(Day((Tenant("all", "all", 0, rates),), f"{place}, its own times", workload))
 
 
 def _rate(value: Any) -> float:
@@ -270,25 +271,38 @@ class CarriedLoads:
 def judged_loads(
     peak: Capacity, rates: Sequence[float], base: ClusterConfig, trials: Trials, progress: Callable[[str], None]
 ) -> list[tuple[int, float]]:
-    """Search some of the rates, the highest first, which needs as many as `peak` has."""
-    shape, top = peak.shape, max(rates)
-    distinct = sorted({rate for rate in rates if 0 < rate < top})
-    places = np.unique(np.linspace(0, len(distinct) - 1, min(_LEVELS, len(distinct))).astype(int)).tolist()
-    judged = [(peak.instances, top)]
-    for rate in (distinct[place] for place in reversed(places)):
-        search = CapacitySearch(shape, base, trials, rate)
-        above = judged[-1][0]
-        least = min(search.least or 1, above)
-        count = min(above, max(least, math.ceil(rate * above / judged[-1][1])))
-        progress(f"{shape.named(count)} at {rate:.3g} req/s")
-        if count == above or search.decide(count).met:
-            while count > least and search.decide(count - 1).met:
-                count -= 1
-        else:
-            while count < above and not search.decide(count).met:
-                count += 1
-        judged.append((count, rate))
-    return judged
+    """Search some of the rates, the highest of which needs as many as `peak` has.
+
+    Next is always the middle of the two neighbouring rates between which most instances too many may be taken.
+    """
+    shape, levels = peak.shape, sorted({rate for rate in rates if rate > 0})
+    known = {len(levels) - 1: peak.instances}
+
+    def search(place: int, fewest: int, most: int, guess: float) -> None:
+        rate, judge = levels[place], CapacitySearch(shape, base, trials, levels[place])
+        low, high = max(fewest, min(judge.least or 1, most)), most
+        count = min(max(low, math.ceil(guess)), max(low, high - 1))
+        while low < high:
+            progress(f"{shape.named(count)} at {rate:.3g} req/s")
+            if judge.decide(count).met:
+                high = count
+            else:
+                low = count + 1
+            count = max(low, min(count - 1, high - 1)) if high == count else low
+        known[place] = high
+
+    if len(levels) > 1:
+        search(0, 1, peak.instances, peak.instances * levels[0] / levels[-1])
+    while len(known) < _LEVELS:
+        pairs = list(pairwise(sorted(known)))
+        doubts = [(known[after] - known[before]) * (after - before - 1) for before, after in pairs]
+        if not any(doubts):
+            break
+        before, after = pairs[doubts.index(max(doubts))]
+        middle = (before + after) // 2
+        share = (levels[middle] - levels[before]) / (levels[after] - levels[before])
+        search(middle, known[before], known[after], known[before] + share * (known[after] - known[before]))
+    return [(count, levels[place]) for place, count in known.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,8 +463,9 @@ def size_day(
 
     for priced in (sizing.answer, *sizing.runners_up):
         peak = priced.capacity
-        loads_of[peak.shape] = loads = CarriedLoads(judged_loads(peak, rates, base, trials, progress))
-        counts = [min(peak.instances, loads.needed(rate * (1 + day.policy.headroom))) for rate in rates]
+        wanted = [min(rate * (1 + day.policy.headroom), max(rates)) for rate in rates]
+        loads_of[peak.shape] = loads = CarriedLoads(judged_loads(peak, wanted, base, trials, progress))
+        counts = [loads.needed(rate) for rate in wanted]
         plans.append(plan(peak.shape, counts))
     by_cost = sizing.goal == "cost"
     plans.sort(key=lambda one: (one.usd if by_cost and one.usd is not None else one.gpu_hours, one.gpu_hours))

@@ -97,7 +97,7 @@ def test_a_trace_is_counted_by_hour(tmp_path: Path) -> None:
     rows = [{"timestamp": at, "input_length": 100, "output_length": 5, "hash_ids": [0]} for at in times_ms]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     day = read_day(str(file), None, lambda: load(str(file)))
-    assert day.traced
+    assert day.trace is not None
     assert day.rates == [3 / 3600, 1 / 3600, 1 / 3600]
 
 
