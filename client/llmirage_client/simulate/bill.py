@@ -13,6 +13,13 @@ from llmirage_client.simulate.cluster_series import Totals
 from llmirage_client.simulator.deployments import gpu_key, price_source, price_usd_per_h
 from llmirage_client.simulator.engine import ConfigError, Entry, ServedPool, read_mapping
 
+# Shares of the TDP. Idle, with weights loaded: 140 to 145 of 700 W of an H100 in state P0 (nvidia-smi in
+# github.com/wilicc/gpu-burn/issues/114). Hosts: an HGX node of eight busy H100s draws 8.4 kW at most (Latif et al.,
+# Single-Node Power Demand During AI Training, IEEE Access 13, 2025), 2.8 kW more than their TDP: processors, memory,
+# NVSwitches, network cards, fans. Other GPUs are taken to have hosts in proportion.
+_IDLE_SHARE = 0.2
+_HOST_SHARE = 2800 / (8 * 700)
+
 
 @dataclass(frozen=True, slots=True)
 class Bill:
@@ -22,12 +29,14 @@ class Bill:
     usd: low and high, by the on-demand prices of the catalogue (gpus.yaml there has their sources).
     energy_kwh: of the GPUs alone, at their TDP while a step is in flight; an upper bound of that part, to which hosts,
         networks, cooling and idle GPUs are to be added.
+    energy_kwh_with_hosts: also of idle GPUs, and of their hosts with network cards; without switches and cooling of rooms.
     """
 
     gpus: int
     gpu_hours: float
     usd: tuple[float, float] | None
     energy_kwh: float | None
+    energy_kwh_with_hosts: float | None
     usd_per_m_output_tokens: tuple[float, float] | None
     kwh_per_m_output_tokens: float | None
 
@@ -41,12 +50,13 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bi
     if all(price is not None for price in prices):
         low, high = (sum(its * price[end] for its, price in zip(hours, prices, strict=True) if price) for end in (0, 1))
         usd = low, high
-    energy = _energy_kwh(pools, totals)
+    energy, whole = _energy_kwh(pools, totals)
     return Bill(
         gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
         gpu_hours=sum(hours),
         usd=usd,
         energy_kwh=energy,
+        energy_kwh_with_hosts=whole,
         usd_per_m_output_tokens=(usd[0] / tokens_m, usd[1] / tokens_m) if usd is not None and tokens_m else None,
         kwh_per_m_output_tokens=energy / tokens_m if energy is not None and tokens_m else None,
     )
@@ -62,13 +72,15 @@ def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
     return hours
 
 
-def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> float | None:
+def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> tuple[float, float] | tuple[None, None]:
+    """Return the energy of busy GPUs, and that of all GPUs with their hosts."""
     if any(pool.deployment.gpu.tdp_w is None or pool.config.fixed_times for pool in pools):
-        return None
+        return None, None
     watts = [
         pool.deployment.gpus * (pool.deployment.gpu.tdp_w or 0.0) for pool in pools for _ in range(pool.config.instances)
     ]
-    return float(np.dot(watts, totals.busy_s)) / 3.6e6
+    busy, paid = (float(np.dot(watts, seconds)) / 3.6e6 for seconds in (totals.busy_s, totals.paid_s))
+    return busy, busy + _IDLE_SHARE * max(0.0, paid - busy) + _HOST_SHARE * paid
 
 
 class PriceError(ValueError):

@@ -46,6 +46,7 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[In
         "output_tok_per_s_per_gpu": metrics.whole_run.get("output_token_throughput", 0.0) / bill.gpus,
         "gpu_hours": bill.gpu_hours,
         "energy_kwh_at_tdp": bill.energy_kwh,
+        "energy_kwh_with_hosts": bill.energy_kwh_with_hosts,
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
         "step_shares": totals.step_shares,
         **tiers,

@@ -46,6 +46,9 @@ def test_the_summary_and_the_cluster_fit_together() -> None:
     assert low == pytest.approx(1.99 * 2 * summary["duration_s"] / 3600 / (120 * 100 / 1e6))
     assert low < high
     assert summary["energy_kwh_at_tdp"] <= 2 * 700 * summary["duration_s"] / 3.6e6
+    hosts_kwh = 2 * 350 * summary["duration_s"] / 3.6e6
+    idle_kwh = 0.2 * (2 * 700 * summary["duration_s"] / 3.6e6 - summary["energy_kwh_at_tdp"])
+    assert summary["energy_kwh_with_hosts"] == pytest.approx(summary["energy_kwh_at_tdp"] + hosts_kwh + idle_kwh)
     assert series is not None
     assert series.running.shape == (2, series.time_s.size)
     assert (np.diff(series.time_s) >= 0).all()
