@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from llmirage_client.measure.slo import parse_slo
+from llmirage_client.simulator.deployments import PoolShape
 from llmirage_client.size.error_margin import margins_of_answer
+from llmirage_client.size.pools import size_pools
 from llmirage_client.size.sizing import Sizing, size
 from llmirage_client.size.trial import Trials
-from sizing.mixes import MIXES, Mix
+from sizing.mixes import MIXES, POOL_MIXES, Mix, PoolMix
 from sizing.truth import Truths
 
 TRUTH = Path(__file__).with_name("truth.json")
@@ -43,6 +46,41 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
         return "WRONG: safe"
     neighbour = capacity.fewest <= most and least <= capacity.most and capacity.most - capacity.fewest <= _MOST_NEIGHBOURS
     return "neighbour" if neighbour else "wrong"
+
+
+def ask_pools(mix: PoolMix, seed: int) -> Sizing:
+    trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
+    return size_pools(
+        mix.base,
+        mix.shapes,
+        trials,
+        {},
+        goal="gpus",
+        max_gpus=10_000,
+        runners_up=0,
+        progress=lambda name: None,
+    ).sizing
+
+
+def verdict_of_pools(mix: PoolMix, sizing: Sizing, truths: Truths) -> str:
+    """Compare with long simulations of the answer, and of one instance more or less of a pool."""
+    if sizing.answer is None:
+        return "WRONG: nothing"
+    capacity = sizing.answer.capacity
+    assert isinstance(capacity.shape, PoolShape)
+    prefill, decode = capacity.shape.counts(capacity.instances)
+
+    def met(prefill: int, decode: int) -> bool | None:
+        total = prefill + decode
+        return truths.judge(replace(mix, pair=replace(capacity.shape, share=prefill / total)), total)
+
+    if met(prefill, decode) is not False:
+        fewer = [(prefill - 1, decode), (prefill, decode - 1)]
+        return "neighbour" if any(min(pair) and met(*pair) for pair in fewer) else "right"
+    if all(margin.confidence == "safe" for margin in margins_of_answer(capacity)):
+        return "WRONG: safe"
+    more = [(prefill + 1, decode), (prefill, decode + 1)]
+    return "neighbour" if any(met(*pair) is not False for pair in more) else "wrong"
 
 
 def main() -> None:
@@ -67,6 +105,14 @@ def main() -> None:
         same = f"{Counter(found).most_common(1)[0][1]}/{len(found)}"
         cpu_s = sum(one.effort.cpu_s for one in answers) / len(answers)
         print(f"{mix.name:24} {span:>12} {same:>6} {truth:>8}  {cpu_s:6.1f}  {said}", flush=True)
+    for mix in POOL_MIXES:
+        if asked.mix and not mix.name.startswith(tuple(asked.mix)):
+            continue
+        sizing = ask_pools(mix, 0)
+        said = verdict_of_pools(mix, sizing, truths)
+        verdicts[said] += 1
+        name = "nothing" if sizing.answer is None else sizing.answer.capacity.shape.named(sizing.answer.capacity.instances)
+        print(f"{mix.name:24} {sizing.effort.cpu_s:6.1f}  {said}: {name}", flush=True)
     print(", ".join(f"{count} {said}" for said, count in verdicts.most_common()))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulator.deployments import InstanceShape
+from llmirage_client.simulator.deployments import InstanceShape, PoolShape, Shape
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.traffic import Kind, RequestSource, Traffic, file_source, synthetic_source
 from llmirage_client.workload.registry import load
@@ -38,7 +38,7 @@ class Mix:
         return ClusterConfig(**{**settings, **self.cluster})
 
     @property
-    def shape(self) -> InstanceShape:
+    def shape(self) -> Shape:
         base = self.base
         sizes = base.tensor_parallel_size, base.pipeline_parallel_size, base.data_parallel_size, base.expert_parallel_size
         return InstanceShape(base.gpu, base.engine, base.weights, *sizes)
@@ -50,6 +50,24 @@ class Mix:
 
     def traffic(self, seed: int) -> Traffic:
         return Traffic(self.source(seed), self.kind, self.amount, RunOptions(seed=seed))
+
+
+@dataclass(frozen=True)
+class PoolMix(Mix):
+    """A mix for separate prefill and decode instances. tps: of the candidates. pair: what answers, with its ratio."""
+
+    tps: tuple[int, ...] = (1, 2)
+    pair: PoolShape | None = None
+
+    @property
+    def shapes(self) -> list[InstanceShape]:
+        base = self.base
+        return [InstanceShape(base.gpu, base.engine, base.weights, tp) for tp in self.tps]
+
+    @property
+    def shape(self) -> Shape:
+        assert self.pair is not None
+        return self.pair
 
 
 def _moe(model: str, **more: Any) -> dict[str, Any]:
@@ -99,4 +117,21 @@ MIXES = (
     Mix("MoE 20B, heavy", 25, "ttft_p95<1s, tpot_p95<15ms", _HEAVY_IN, _HEAVY_OUT, cluster=_GPT_20B),
     Mix("70B, TP4", 15, "ttft_p95<800ms, tpot_mean<25ms", cluster=_LLAMA_70B),
     Mix("SGLang, H200", 30, "ttft_p99<400ms, tpot_mean<12ms", cluster={"gpu": "h200_sxm", "engine": "sglang"}),
+)
+
+_VLLM, _SGLANG = {"engine": "vllm"}, {"engine": "sglang"}
+_FEW: dict[str, Any] = {"requests": 10_000}
+
+_70B = {**_LLAMA_70B, **_VLLM}
+POOL_MIXES = (
+    PoolMix("pools", 20, "ttft_p95<800ms, tpot_p95<15ms", "4000", "300", cluster=_VLLM, **_FEW),
+    PoolMix("pools, long prompts", 4, "ttft_p90<3s, tpot_p90<15ms", "16000", "200", cluster=_VLLM, **_FEW),
+    PoolMix("pools, long replies", 10, "ttft_p99<500ms, tpot_p99<12ms", "500", "1000", cluster=_VLLM, **_FEW),
+    PoolMix("pools, tight TTFT", 15, "ttft_p99<300ms, tpot_mean<20ms", "2000", "200", cluster=_VLLM, **_FEW),
+    PoolMix("pools, ranges", 20, "ttft_p95<1s, tpot_p95<15ms", "500:6000", "50:500", cluster=_VLLM, **_FEW),
+    PoolMix("pools, latency", 15, "latency_p95<5s", "2000", "300", cluster=_SGLANG, **_FEW),
+    PoolMix("pools, SGLang", 20, "ttft_p95<800ms, tpot_p95<12ms", "3000", "300", cluster=_SGLANG, **_FEW),
+    PoolMix("pools, prefix", 30, "ttft_p95<500ms, tpot_p95<12ms", "4000", "200", shared_prefix=2000, cluster=_VLLM, **_FEW),
+    PoolMix("pools, H200", 30, "ttft_p95<800ms, tpot_p95<15ms", "3000", "300", cluster={"gpu": "h200_sxm", **_VLLM}, **_FEW),
+    PoolMix("pools, 70B", 5, "ttft_p95<2s, tpot_p95<30ms", "3000", "300", tps=(4, 8), cluster=_70B, **_FEW),
 )
