@@ -107,6 +107,9 @@ def _size(
     objectives, base, possible, refused, notes = _asked(settings)
     source = _source(file, settings)
     shapes = _with_room(base, possible, refused, source, objectives, settings.explain)
+    if day is not None and day.prioritised and base.schedule_policy != "priority":
+        day = day.without_priorities()
+        notes.append("Priorities have no effect: schedule_policy is not priority (--set schedule_policy=priority).")
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))

@@ -88,6 +88,14 @@ class Day:
         """Requests per second of all tenants, by hour."""
         return [sum(rates) for rates in zip(*(tenant.rates for tenant in self.tenants), strict=True)]
 
+    @property
+    def prioritised(self) -> bool:
+        return len({tenant.priority for tenant in self.tenants}) > 1
+
+    def without_priorities(self) -> Day:
+        """Return the same day, all of whose requests wait for each other."""
+        return replace(self, tenants=tuple(replace(tenant, priority=0) for tenant in self.tenants))
+
 
 def _shape_name(text: str) -> str:
     return text.strip().lower().replace("_", "-").replace(" ", "-")
@@ -253,14 +261,22 @@ def _read_table(place: str) -> Day:
 
 
 class CarriedLoads:
-    """Numbers of instances of one shape with a rate that each carries; (instances, requests/s), of judged simulations."""
+    """Numbers of instances of one shape with a rate that each carries; (instances, requests/s), of judged simulations.
 
-    def __init__(self, judged: Sequence[tuple[int, float]]) -> None:
+    answered: requests/s that an instance answers at most, whatever the objectives, about.
+    """
+
+    def __init__(self, judged: Sequence[tuple[int, float]], answered: float = 0.0) -> None:
         self._judged = sorted(judged)
+        self._answered = answered
 
     def carried(self, instances: int) -> float:
         """Return the requests/s that so many carry: as many each as in a smaller number that was judged."""
         return max((instances * rate / count for count, rate in self._judged if count <= instances), default=0.0)
+
+    def answered(self, instances: int) -> float:
+        """Estimate the requests/s that so many answer while a backlog waits."""
+        return max(self.carried(instances), instances * self._answered)
 
     def needed(self, rate: float) -> int:
         """Return the fewest instances known to carry a rate; one at least."""
@@ -372,7 +388,7 @@ def plan_day(
         if day.policy.policy == "scheduled":
             instance_hours += max(0, count - before) * start_s / HOUR_S
         elif count > before:
-            missing_s = _waits_s(rate, loads.carried(before), loads.carried(count), start_s)
+            missing_s = _waits_s(rate, loads, before, count, start_s)
         goodput = _goodput(day, at, loads, min(before, count), missing_s / HOUR_S, count, start_s)
         hours.append(HourPlan(rate, count, loads.carried(count), goodput))
     gpus = sum(shape.gpus_of(1).values())
@@ -389,13 +405,23 @@ def plan_day(
     )
 
 
-def _waits_s(rate: float, before: float, after: float, start_s: float) -> float:
+def _waits_s(rate: float, loads: CarriedLoads, before: int, after: int, start_s: float) -> float:
     """Return for how much of the hour requests wait: until instances are there, and their backlog is gone."""
-    if rate <= before:
+    if rate <= loads.carried(before):
         return 0.0
-    if after <= rate:
-        return HOUR_S
-    return min(HOUR_S, start_s * (1 + (rate - before) / (after - rate)))
+    backlog, spare = max(0.0, rate - loads.answered(before)) * start_s, loads.answered(after) - rate
+    if not backlog:
+        return min(HOUR_S, start_s)
+    return min(HOUR_S, start_s + backlog / spare) if spare > 0 else HOUR_S
+
+
+def _answered(shape: Shape, base: ClusterConfig, trials: Trials) -> float:
+    """Estimate the requests/s that an instance answers at most: each takes its prefill, and its share of large batches."""
+    bounds, lengths = trials.bounds(shape.config(base, 1)), trials.traffic.source.lengths
+    if lengths is None:
+        return 0.0
+    prefill, decode = bounds.prefill_requests_per_s(lengths), bounds.decode_requests_per_s(lengths)
+    return 0.0 if prefill is None or decode is None else 1 / (1 / prefill + 1 / decode)
 
 
 def _goodput(
@@ -464,7 +490,9 @@ def size_day(
     for priced in (sizing.answer, *sizing.runners_up):
         peak = priced.capacity
         wanted = [min(rate * (1 + day.policy.headroom), max(rates)) for rate in rates]
-        loads_of[peak.shape] = loads = CarriedLoads(judged_loads(peak, wanted, base, trials, progress))
+        loads_of[peak.shape] = loads = CarriedLoads(
+            judged_loads(peak, wanted, base, trials, progress), _answered(peak.shape, base, trials)
+        )
         counts = [loads.needed(rate) for rate in wanted]
         plans.append(plan(peak.shape, counts))
     by_cost = sizing.goal == "cost"

@@ -91,13 +91,14 @@ class DayReport:
         answer = found.sizing.answer
         if answer is not None:
             yield f"Highest hour of the static deployment: {least_confident(margins_of_answer(answer.capacity))}."
+        first = ", in which lower numbers of priority go first" if found.day.prioritised else ""
         judged = [hour.trial for hour in plan.hours if hour.trial is not None and hour.trial.verdicts]
         if judged:
             confidence = least_confident(margin for trial in judged for margin in margins_of(trial))
             yield f"Least certain hour of the autoscaled one: {confidence}."
         yield (
-            "Goodput: share of requests in times in which the objectives hold; a shortage is a fluid estimate, in which "
-            "classes of a higher priority (a lower number) go first. Each hour is steady, and the day comes again."
+            "Goodput: share of requests in times in which the objectives hold; a shortage is a fluid estimate"
+            f"{first}. Each hour is steady, and the day comes again."
         )
 
     def json(self) -> dict[str, Any]:

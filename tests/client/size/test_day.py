@@ -123,6 +123,14 @@ def test_requests_wait_for_instances_that_start_and_for_their_backlog() -> None:
     assert early.gpu_hours == pytest.approx(2 * (hours + 3 * 90 / 3600))
 
 
+def test_a_backlog_is_answered_faster_than_objectives_allow() -> None:
+    """One instance answers 12 req/s and four 48, though they carry 8 and 40 within the objectives."""
+    plan = plan_day(day_of(8, 40), TWO_GPUS, CarriedLoads([(4, 40.0), (1, 8.0)], 12.0), [1, 4], 7.0, 90.0)
+    assert plan.hours[1].worst == pytest.approx(1 - (90 + (40 - 12) * 90 / (48 - 40)) / 3600)
+    plan = plan_day(day_of(8, 10), TWO_GPUS, CarriedLoads([(4, 40.0), (1, 8.0)], 12.0), [1, 2], 7.0, 90.0)
+    assert plan.hours[1].worst == pytest.approx(1 - 90 / 3600)
+
+
 def test_what_is_left_goes_to_the_higher_priority() -> None:
     tenants = (Tenant("chat", "interactive", 0, (4.0, 8.0)), Tenant("night", "batch", 1, (4.0, 16.0)))
     plan = plan_day(Day(tenants, "a test"), TWO_GPUS, LOADS, [1, 4], None, 90.0)
@@ -187,6 +195,23 @@ def test_the_static_count_is_that_of_the_worst_hour(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<figure>") == 4
     assert "Requests within the objectives" in text
+
+
+def test_priorities_need_a_scheduler_that_knows_them(tmp_path: Path) -> None:
+    file = tmp_path / "day.yaml"
+    file.write_text(
+        "tenants:\n  - {name: chat, rates: [10, 12]}\n  - {name: night, priority: 1, rates: [5, 100]}\n"
+        "autoscaling: {headroom: 0}\n"
+    )
+    plain, by_priority = said("--day", str(file)), said("--day", str(file), "--set", "schedule_policy=priority")
+    for found, alike in ((plain, True), (by_priority, False)):
+        hours, notes = found["hours"], found["notes"]
+        assert isinstance(hours, list)
+        assert isinstance(notes, list)
+        goodput = hours[1]["goodput"]
+        assert goodput["night"] < 1
+        assert (goodput["chat"] == goodput["night"]) is alike
+        assert any("Priorities have no effect" in note for note in notes) is alike
 
 
 def test_a_day_without_an_answer_says_so() -> None:
