@@ -153,6 +153,7 @@ class LlmirageApp(LazyRoutes):
             in_thread=text.in_thread,
             before=(lambda handler: handler) if self.replay is None else self.replay.before,
         )
+        self.held: dict[str, Callable[[], int]] = {}  # what else holds bytes, by its name
         self.batches: BatchRunner | None = None  # made with the endpoints, which answer their lines
         self.unread = ByteBudget(config.unread_mib << 20)
         super().__init__(
@@ -221,7 +222,7 @@ class LlmirageApp(LazyRoutes):
             "journal": self.journal.bytes_kept(),
             "rate_limits": 0 if self.face.limits is None else self.face.limits.bytes_kept(),
             "sessions": self.driver.cluster.routers_bytes(),
-        }
+        } | {holder: kept() for holder, kept in self.held.items()}
 
     def close(self) -> None:
         """End every response in progress with an error that the client understands, and refuse new ones."""

@@ -12,6 +12,7 @@ from typing import Literal
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
@@ -495,6 +496,10 @@ class Cluster:
             if isinstance(instance, Instance):
                 instance.trace = its
         return steps
+
+    def kv_caches(self) -> list[list[KVCache]]:
+        """Return the KV caches of each instance, by rank."""
+        return [instance.kv_caches for instance in self._instances]
 
     def batches(self, index: int) -> list[StepBatch]:
         """Return the batch of the step in flight on an instance, by rank; empty if there is none or times are fixed."""

@@ -19,13 +19,15 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
 from starlette.types import ASGIApp
 
 from llmirage_server.app import WEBSOCKETS, create_app
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.kv.recorded_tree import BlockHasher, EventFormat, HashAlgorithm
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.commands.banner_json import pacing_json, served
 from llmirage_server.commands.heap import keep_large_blocks_apart
@@ -37,6 +39,10 @@ from llmirage_server.config.file import make_config
 from llmirage_server.config.ineffective import effect_notes
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
+from llmirage_shared.settings import at_call
+
+if TYPE_CHECKING:
+    from llmirage_server.telemetry.kv_events import KVEvents
 
 if sys.platform != "win32":
     import resource
@@ -45,6 +51,7 @@ logger = logging.getLogger("llmirage.access")
 
 GRACE_S = 1.0  # for connections whose client does not read, after the others were ended properly
 _POLL_S = 0.05
+make_kv_events: Callable[..., KVEvents] = at_call("llmirage_server.telemetry.kv_events:KVEvents")  # of an extra
 _MANY_FILES = 65_536
 _MOST_PORT = 65_535
 _OTHER_FILES = 64  # files that are no connections
@@ -188,6 +195,12 @@ class Listening:
     port: int
     fleet: bool
     fleet_file: str | None
+    kv_events_port: int | None
+    kv_events_replay_port: int | None
+    kv_events_topic: str
+    kv_events_format: EventFormat
+    kv_events_hash: HashAlgorithm
+    kv_events_seed: str
     access_log: bool
     json: bool
     no_ui: bool
@@ -205,6 +218,21 @@ class Listening:
             raise ConfigError([f"--fleet: {instances} ports after {self.port} go beyond {_MOST_PORT}"])
         for number in range(1, instances + 1 if self.fleet else 1):
             yield bind(self.host, self.port and self.port + number)
+
+    def kv_events(self, cluster: Cluster, address: str) -> KVEvents | None:
+        """Return the publisher of KV events at an address, None without. Raises ConfigError."""
+        if self.kv_events_port is None:
+            if self.kv_events_replay_port is not None:
+                raise ConfigError(["kv_events_replay_port needs kv_events_port"])
+            return None
+        hasher = BlockHasher(self.kv_events_hash, self.kv_events_seed)
+        ports, topic, form = (self.kv_events_port, self.kv_events_replay_port), self.kv_events_topic, self.kv_events_format
+        try:
+            return make_kv_events(cluster, hasher, address, *ports, topic, form)
+        except ImportError as error:
+            raise ConfigError([f"kv_events_port needs ZeroMQ: pip install 'llmirage[zmq]' ({error})"]) from None
+        except OSError as error:
+            raise ConfigError([f"kv_events_port: {error}"]) from None
 
     def tls(self) -> tuple[str, str] | None:
         """Return the files of the certificate and its key, None without. Raises ConfigError for unusable files."""
@@ -257,6 +285,10 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
                 Path(listening.fleet_file).write_text("".join([f"{each}\n" for each in urls]))
             except OSError as error:
                 raise ConfigError([f"fleet_file: {listening.fleet_file}: {error.strerror}"]) from None
+        events = listening.kv_events(app.driver.cluster, bound.getsockname()[0])
+        if events is not None:
+            opened.callback(events.close)
+            app.held["kv_events"] = events.bytes_kept
         if config.tokenizer is not None:
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if listening.access_log:
@@ -269,6 +301,8 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
         def started() -> None:
             app.loop_watch.start()
+            if events is not None:
+                events.start()
             if fleet:
                 app.driver.start()  # engines that run before their first request
             click.echo(json.dumps(served(app, url, urls)) if listening.json else banner(app, url, cost, urls))

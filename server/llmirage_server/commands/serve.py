@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from llmirage_server.cluster.kv.recorded_tree import VLLM_SEED, EventFormat, HashAlgorithm
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.instance import GROUPS
@@ -31,6 +34,21 @@ class ServeSettings:
     fleet_file: str | None = setting(
         None, _SERVER, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"
     )
+    kv_events_port: int | None = setting(
+        None, _SERVER, "Port at which the first instance tells of its KV cache over ZeroMQ as vLLM does; the others follow.",
+        unset="none", least=1, most=65535,
+    )  # fmt: skip
+    kv_events_replay_port: int | None = setting(
+        None, _SERVER, "The same for the replays of KV events that were missed.", unset="none", least=1, most=65535
+    )
+    kv_events_topic: str = setting("", _SERVER, "Topic of KV events.")
+    kv_events_format: EventFormat = setting(
+        "map", _SERVER, "Form of KV events: maps, as vLLM has them since 0.24, or arrays.", choices=get_args(EventFormat)
+    )
+    kv_events_hash: HashAlgorithm = setting(
+        "sha256", _SERVER, "Hash of blocks: vLLM's prefix_caching_hash_algo.", choices=get_args(HashAlgorithm)
+    )
+    kv_events_seed: str = setting(VLLM_SEED, _SERVER, "Seed of these hashes: vLLM's PYTHONHASHSEED.")
     access_log: bool = switch(
         _SERVER,
         "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",

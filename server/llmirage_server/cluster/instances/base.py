@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, TierSnapshot
@@ -40,6 +41,11 @@ class InstanceBase(ABC):
     def waiting(self) -> int:
         """Number of requests in the queue."""
         return self.unfinished - self.running
+
+    @property
+    @abstractmethod
+    def kv_caches(self) -> list[KVCache]:
+        """The KV cache of each rank."""
 
     @property
     def loading(self) -> int:

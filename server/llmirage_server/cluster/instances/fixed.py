@@ -41,6 +41,10 @@ class FixedInstance(InstanceBase):
         self._prefix_hit_tokens = 0
         self._prefix_query_tokens = 0
 
+    @property
+    def kv_caches(self) -> list[KVCache]:
+        return [self.kv]
+
     def match(self, key: bytes) -> int:
         return self.kv.match(key)
 
@@ -80,7 +84,7 @@ class FixedInstance(InstanceBase):
 
     def evacuate(self, now: float) -> list[Request]:
         lost = list(self._sequences)
-        self.kv = KVCache(self.limits)
+        self.kv.clear()
         self._sequences = {}
         self._plans = {}
         self._due = []

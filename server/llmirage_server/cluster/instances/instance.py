@@ -11,6 +11,7 @@ from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
 from llmirage_server.cluster.instances.ranks import Ranks
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.tiered_cache import make_kv_cache
 from llmirage_server.cluster.limits import EngineLimits, Role
@@ -191,6 +192,10 @@ class Instance(InstanceBase):
             return []
         ranks = zip(self.schedulers, self._in_flight[-1][1], strict=True)
         return [StepBatch(step.prefill, scheduler.batch.contexts(step)) for scheduler, step in ranks]
+
+    @property
+    def kv_caches(self) -> list[KVCache]:
+        return [scheduler.kv for scheduler in self.schedulers]
 
     @property
     def loading(self) -> int:

@@ -11,10 +11,12 @@ compute its KV with the next turn, which makes that turn's prefill one token lon
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmirage_server.cluster.kv.offload import Part
 from llmirage_server.cluster.kv.radix_tree import RadixTree
+from llmirage_server.cluster.kv.recorded_tree import BlockHasher, KVChange, RecordedTree
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import TierSnapshot
@@ -42,7 +44,7 @@ class KVCache:
         self.page_size = limits.page_size
         self.capacity_tokens = limits.kv_capacity_tokens
         self.prefix_caching = limits.enable_prefix_caching
-        self.tree = RadixTree(limits.page_size)
+        self.tree: RadixTree = RadixTree(limits.page_size)
         self.private_tokens = 0  # in whole blocks of sequences that are not in the tree
         self.changes = 0  # incremented whenever a sequence that did not fit might fit now
         self.now_s = 0.0
@@ -165,10 +167,14 @@ class KVCache:
 
     def clear(self) -> None:
         """Drop all KV, as in a crash."""
-        self.tree = RadixTree(self.page_size)
+        self.tree = self.tree.emptied()
         self.private_tokens = 0
         self.loading.clear()
         self.changes += 1
+
+    def record(self, hasher: BlockHasher, changed: Callable[[KVChange], None]) -> None:
+        """Tell `changed` from now on which blocks come and go. The cache must be empty."""
+        self.tree = RecordedTree(self.page_size, hasher, changed)
 
     def forget_idle(self) -> None:
         """Evict everything that no sequence uses."""

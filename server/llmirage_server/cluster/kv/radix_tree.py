@@ -44,6 +44,10 @@ class RadixTree:
         self.root = Run(b"", 0, None, plain=False).tail
         self.root.children = {}
 
+    def emptied(self) -> RadixTree:
+        """Return an empty tree of the same kind, to replace this one."""
+        return RadixTree(self.page_size)
+
     @property
     def evictable_tokens(self) -> int:
         return self.total_tokens - self.locked_tokens

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -10,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from llmirage_server.cluster.kv import radix_tree
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, RadixTree, TreeNode
+from llmirage_server.cluster.kv.recorded_tree import BlockHasher, BlocksStored, KVChange, RecordedTree
 from llmirage_server.cluster.request import token_bytes
 
 Tokens = tuple[int, ...]
@@ -211,6 +218,33 @@ class Workload(RuleBasedStateMachine):
         assert not self.tree.root.children
 
 
+class RecordedWorkload(Workload):
+    """The same, on a tree that tells of its changes: each page that is cached has been told of, by vLLM's hash."""
+
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]))
+    def start(self, page_size: int) -> None:
+        super().start(page_size)
+        self.told: list[bytes] = []
+        self.hasher = BlockHasher("sha256_cbor")
+        self.tree = RecordedTree(page_size, self.hasher, self.changed)
+
+    def changed(self, change: KVChange) -> None:
+        assert change.hashes
+        if isinstance(change, BlocksStored):
+            assert change.parent is None or change.parent in self.told
+            assert self.hasher.hashes(change.parent, change.tokens, self.tree.page_size) == change.hashes
+            self.told += change.hashes
+        else:
+            for gone in change.hashes:
+                self.told.remove(gone)
+
+    @invariant()
+    def the_same_pages_were_told_of(self) -> None:
+        cached = {self.hasher.hashes(None, key(tokens), self.tree.page_size)[-1] for tokens in self.pages.last_used}
+        assert len(self.told) == len(cached)
+        assert set(self.told) == cached
+
+
 def key(tokens: Tokens) -> bytes:
     return token_bytes(np.array(tokens, dtype=np.int32))
 
@@ -219,3 +253,37 @@ def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(
     monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)  # so that the queue of ends is cleared often
     monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)  # so that runs of all lengths occur
     run_state_machine_as_test(Workload, settings=settings(max_examples=40, stateful_step_count=40))
+
+
+def test_changes_are_told_of_as_they_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)
+    monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)
+    run_state_machine_as_test(RecordedWorkload, settings=settings(max_examples=15, stateful_step_count=40))
+
+
+def test_hashes_are_those_of_vllm() -> None:
+    """Vectors of vLLM 0.17 with PYTHONHASHSEED=0: loxilb-io/loxilb-inference-gateway, cicd/common/kv_hash/fixtures."""
+    first, second = BlockHasher("sha256_cbor", "0").hashes(None, key(tuple(range(101, 3300, 101))), 16)
+    assert first.hex() == "d450abdaf2c9ebdd0e0cbfbc4e24a5c07ff71dcab37be7426d4fa0e5fdb93342"
+    assert second.hex() == "0d95d2dc02f528b32afbd33ebffedd911ed1978087b0a01679b4ddd62261c5db"
+    ids = (785, 3974, 13876, 38835, 34208, 916, 279, 15678, 5562, 13, 44801, 2266, 25, 8287, 1411, 27217)
+    [of_text] = BlockHasher("sha256_cbor", "0").hashes(None, key(ids), 16)
+    assert of_text.hex() == "caba889d3604b3df8dcdd10e42088879dbda2a1da4d19650da393e3b3c4a3207"
+
+
+@pytest.mark.parametrize("seed", ["0", "vllm-none-hash", "a" * 30])
+def test_hashes_are_those_of_the_libraries_that_vllm_calls(seed: str) -> None:
+    tokens = [5, 23, 24, 255, 256, 65_535, 65_536, 2**31 - 1]
+
+    def chained(write: Callable[[Any], bytes]) -> list[bytes]:
+        before, found = hashlib.sha256(write(seed)).digest(), []
+        for start in (0, 4):
+            before = hashlib.sha256(write((before, tuple(tokens[start : start + 4]), None))).digest()
+            found.append(before)
+        return found
+
+    assert BlockHasher("sha256", seed).hashes(None, key(tuple(tokens)), 4) == chained(partial(pickle.dumps, protocol=5))
+    cbor2 = pytest.importorskip("cbor2")
+    assert BlockHasher("sha256_cbor", seed).hashes(None, key(tuple(tokens)), 4) == chained(
+        partial(cbor2.dumps, canonical=True)
+    )
