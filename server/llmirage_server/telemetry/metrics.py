@@ -57,14 +57,14 @@ class PrometheusMetrics:
             reason = "abort"
         else:
             reason = "length" if finish_reason == "length" else "stop"
-        self._engine(request.model, max(0, request.instance)).ended(request, reason)
+        self._engine(request.model, _instance(request)).ended(request, reason)
 
     def answered(self, replies: Sequence[Request]) -> None:
         """Count a prompt whose replies have all ended; not one that was left."""
         first = replies[0]
         if all(reply.produced >= reply.output_tokens and not reply.failed for reply in replies):
             longest = max([reply.produced for reply in replies])
-            self._engine(first.model, max(0, first.instance)).answered(len(replies), longest)
+            self._engine(first.model, _instance(first)).answered(len(replies), longest)
 
     def media(self, model: str, instance: int, digests: Iterable[int]) -> None:
         """Count images and sounds of a prompt. digests: equal ones have the same."""
@@ -101,7 +101,7 @@ class PrometheusMetrics:
         begun: dict[Engine, Counter[str]] = {engine: Counter() for engine in self._engines}
         rates: dict[Engine, float] = dict.fromkeys(begun, 0.0)
         for request in under_way:
-            engine = self._model(request.model), max(0, request.instance)
+            engine = self._model(request.model), _instance(request)
             self._engine(*engine)
             begun.setdefault(engine, Counter()).update(token_counts(request))
             rates[engine] = rates.get(engine, 0.0) + _tokens_per_s(request, now_s)
@@ -205,6 +205,11 @@ def _tier_lines(states: Mapping[Engine, InstanceSnapshot]) -> Iterator[str]:
             for tier in state.tiers:
                 labels = _labels({"model_name": model, "engine": str(index), "tier": tier.name})
                 yield f"{full}{{{labels}}} {float(tier.hit_tokens if name == 'hit' else tier.loaded_tokens)}"
+
+
+def _instance(request: Request) -> int:
+    """Return the instance that a request counts for, also one that no instance has taken."""
+    return max(0, request.instance, request.only_instance)
 
 
 def _tokens_per_s(request: Request, now_s: float) -> float:

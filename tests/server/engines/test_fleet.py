@@ -94,15 +94,17 @@ def test_the_ports_share_one_clock_and_one_cluster(fleet: Callable[..., Fleet]) 
 
 def test_an_instance_crashes_and_comes_back(fleet: Callable[..., Fleet]) -> None:
     two = fleet(2)
-    two.complete(0, "word " * 200)
-    assert two.act(instance=0, action="crash").json()["instances"][0]["state"] == "down"
-    assert [two.ask(port, "/health").status_code for port in (0, 1, -1)] == [503, 200, 200]
-    refused = two.complete(0)
+    two.complete(1, "word " * 200)
+    assert two.act(instance=1, action="crash").json()["instances"][1]["state"] == "down"
+    assert [two.ask(port, "/health").status_code for port in (0, 1, -1)] == [200, 503, 200]
+    refused = two.complete(1)
     assert (refused.status_code, "error" in refused.json()) == (503, True)
-    assert two.complete(1).status_code == two.complete(-1).status_code == 200
-    two.act(instance=0, action="start")
+    assert two.complete(0).status_code == two.complete(-1).status_code == 200
+    error = f'reason="error",engine="0",model_name="{MODEL}"}} 1.0'
+    assert [error in two.ask(port, "/metrics").text for port in (0, 1)] == [False, True]
+    two.act(instance=1, action="start")
     assert two.states() == ["up", "up"]
-    again = two.complete(0, "word " * 200)
+    again = two.complete(1, "word " * 200)
     assert (again.status_code, again.json()["usage"]["prompt_tokens_details"]["cached_tokens"]) == (200, 0)
 
 

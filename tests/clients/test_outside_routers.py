@@ -1,0 +1,85 @@
+"""Routers of production stacks, unchanged, before a fleet: vllm-router and sglang-router, where they are installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from served import serving
+
+INSTANCES = 8
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
+STARTS_S = 20.0
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[list[str]]:
+    """The URLs of a fleet, the routed one first."""
+    listed = tmp_path / "urls"
+    flags = ("--fleet", "--instances", str(INSTANCES), "--engine", "vllm", "--speed", "50", "--set", f"fleet_file={listed}")
+    with serving(*flags) as url:
+        urls = [url.removesuffix("/v1"), *listed.read_text().split()]
+        yield [each.replace("localhost", "127.0.0.1") for each in urls]
+
+
+@contextlib.contextmanager
+def routed(module: str, policy: str, workers: list[str]) -> Iterator[str]:
+    """The URL of a router before these workers."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, metrics_port = (str(each.getsockname()[1]) for each in (one, other))
+    ports = ("--host", "127.0.0.1", "--port", port, "--prometheus-port", metrics_port)
+    command = [sys.executable, "-m", f"{module}.launch_router", "--policy", policy, *ports, "--worker-urls", *workers]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + STARTS_S
+    try:
+        while time.monotonic() < until_s and process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/health").status_code == 200:
+                    break
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.kill()  # some finish connections first, for half a minute
+        process.wait(10)
+
+
+def served(url: str) -> int:
+    """Requests that an engine has completed."""
+    text = httpx.get(f"{url}/metrics").text
+    pattern = r'^vllm:request_success_total\{finished_reason="(?:stop|length)"\S* (\S+)$'
+    return int(sum(map(float, re.findall(pattern, text, re.MULTILINE))))
+
+
+def ask(url: str, text: str) -> httpx.Response:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "cache_aware"])
+@pytest.mark.parametrize("module", ["vllm_router", "sglang_router"])
+def test_a_router_serves_a_fleet_and_survives_the_loss_of_an_engine(fleet: list[str], module: str, policy: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    own, *workers = fleet
+    with routed(module, policy, workers) as url:
+        assert [ask(url, f"Question {number}").status_code for number in range(16)] == [200] * 16
+        by_worker = [served(worker) for worker in workers]
+        assert sum(by_worker) == 16
+        if policy == "round_robin":
+            assert by_worker == [2] * INSTANCES
+        busiest = by_worker.index(max(by_worker))
+        httpx.post(f"{own}/llmirage/instances", json={"instance": busiest, "action": "crash"})
+        answers = [ask(url, f"More {number}").status_code for number in range(24)]
+        assert answers.count(200) >= 20  # what is not retried fails until the router has noticed
+        assert served(workers[busiest]) == by_worker[busiest]
