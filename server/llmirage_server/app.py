@@ -388,8 +388,10 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
         hears = pool.deployment.model.hears
         page_tokens = max(other.limits.page_size for other in together)
+        ranks = min(other.deployment.parallel.dp for other in together)
         served |= {
-            name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears, page_tokens) for name in pool.names
+            name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears, page_tokens, ranks)
+            for name in pool.names
         }
     return served
 

@@ -43,6 +43,7 @@ class Request:
     priority: int  # lower is served first, by engines that schedule by priority
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
+    rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
     tag: Any  # the driver's own; never read by the cluster
     age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
@@ -87,6 +88,7 @@ class Request:
         "priority",
         "produced",
         "prompt_tokens",
+        "rank",
         "session_key",
         "spans",
         "stream",
@@ -106,6 +108,7 @@ class Request:
         key: bytes = b"",
         prompt_tokens: int = 0,
         only_instance: int = -1,
+        rank: int = -1,
     ) -> None:
         """Create a request from token ids, or from key and prompt_tokens without them.
 
@@ -124,6 +127,7 @@ class Request:
         self.max_tokens = max_tokens
         self.tag = tag
         self.only_instance = only_instance
+        self.rank = rank
         self.age_s = 0.0
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET

@@ -40,6 +40,7 @@ class ServedModel:
     seats: int = 256  # requests in the batches of its instances, all together
     hears: bool = False  # takes sounds
     page_tokens: int = 1  # of the radix tree
+    ranks: int = 1  # of data parallelism, on each instance
 
 
 class ServedModels:

@@ -234,8 +234,24 @@ class Service:
             priority=sampling.priority + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,
+            rank=_rank(exchange, served),
         )
         return Choice(reply, in_cluster, prompt.echo, served.joined)
+
+
+def _rank(exchange: HttpExchange, served: ServedModel) -> int:
+    """Return the data-parallel rank that the request names, as routers of vLLM or SGLang do; -1: none.
+
+    Raises ApiError for one that there is not. Where there is one rank alone, its number does not matter.
+    """
+    given = exchange.header(b"x-data-parallel-rank") or ""
+    rank = int(given) if given.isascii() and given.isdigit() and len(given) < 6 else -1
+    for field in ("routed_dp_rank", "data_parallel_rank"):
+        if type(number := exchange.body.get(field)) is int:
+            rank = number
+    if served.ranks > 1 and rank >= served.ranks:
+        raise errors.invalid_value("data_parallel_rank", f"expected a number from 0 to {served.ranks - 1}.")
+    return rank if served.ranks > 1 else -1
 
 
 def _short(name: str | None) -> str | None:

@@ -183,3 +183,21 @@ def test_access_rules_are_those_of_the_routed_port(fleet: Callable[..., Fleet]) 
     answers = [one.ask(port, "/v1/completions", "POST", json=body, headers=key).status_code for port in (0, -1, 0)]
     assert answers == [200, 200, 429]
     assert one.ask(0, "/sleep", "POST", headers=key).status_code == 400
+
+
+def test_a_router_may_name_the_rank(fleet: Callable[..., Fleet]) -> None:
+    model = "deepseek-ai/DeepSeek-V3"
+    hardware = {"model": model, "gpu": "h200_sxm", "tensor_parallel_size": 1, "data_parallel_size": 8}
+    one = fleet(1, **hardware, expert_parallel_size=8, engine="vllm")
+    body = {"model": model, "prompt": "word " * 200, "max_tokens": 2}
+    caches = one.app.driver.cluster.kv_caches()[0]
+    for number in range(3):
+        headers = {"x-data-parallel-rank": "5"}
+        assert one.ask(0, "/v1/completions", "POST", json=body | {"seed": number}, headers=headers).status_code == 200
+    assert [rank for rank, cache in enumerate(caches) if cache.tree.total_tokens] == [5]
+    assert one.ask(0, "/v1/completions", "POST", json=body | {"data_parallel_rank": 6}).status_code == 200
+    assert [rank for rank, cache in enumerate(caches) if cache.tree.total_tokens] == [5, 6]
+    refused = one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": "8"})
+    assert (refused.status_code, "0 to 7" in refused.text) == (400, True)
+    for ignored in ("x", "-1", "9" * 30):
+        assert one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": ignored}).status_code == 200

@@ -388,7 +388,9 @@ class Instance(InstanceBase):
     def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
         """Choose a rank for a request, and count it."""
         request.stream, sequence, scheduler = self.limits.stream, Sequence(request), self.schedulers[0]
-        if len(self.schedulers) > 1:
+        if request.rank >= 0:
+            scheduler = self.schedulers[request.rank % len(self.schedulers)]
+        elif len(self.schedulers) > 1:
             if self._ranks.reads_kv:
                 self.sync_to(now)
             scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arrivals.entries])
