@@ -23,6 +23,7 @@ from pages import (
     FILES,
     NEEDS_A_PORT,
     PAGES,
+    QUICK,
     ROOT,
     TYPED_PAGES,
     Block,
@@ -40,7 +41,7 @@ AFTER = {
 
 
 _OF_HELP = {line for words in help_commands() for line in command_of(words).examples}  # tests/client/commands types them
-_typed: set[str] = set()  # studies of the package, which are the same on every page
+_typed = {line.split()[2] for line in _OF_HELP if line.startswith("llmirage sweep ")}  # the same studies on every page
 
 
 def elsewhere(command: str) -> bool:
@@ -67,8 +68,7 @@ def problem_of(machine: Machine, line: str) -> str | None:
         if words[2] in _typed:
             return None
         _typed.update(name for name in words[2:3] if name.startswith("bundled:"))
-        words += ["--workers", "1"]
-    status, output = machine.command(words[1:])
+    status, output = machine.command([*words[1:], *QUICK.get(words[1], ())])
     return None if status == 0 and output else f"exit status {status}\n{output}"
 
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import ELSEWHERE, ROOT, TYPED_PAGES, Block, blocks, commands
+from pages import ELSEWHERE, QUICK, ROOT, TYPED_PAGES, Block, blocks, commands
 from terminal import Terminal
 
 STAYING = {"python gateway.py": "4000"}
@@ -23,6 +23,15 @@ def file_of(block: Block) -> tuple[str, str] | None:
     if found is None:
         return None
     return found[1], block.text[found.end() :] if found[1].endswith(("json", "jsonl")) else block.text
+
+
+def quick(command: str) -> str:
+    """The command, without waiting where the page leaves the pace open."""
+    program, _, rest = command.partition(" ")
+    verb = rest.partition(" ")[0]
+    if program != "llmirage" or verb not in ("serve", "run", "size") or "--speed" in command:
+        return command
+    return " ".join([command, *QUICK.get(verb, ()), *(["--speed", "10"] if verb != "size" else [])])
 
 
 def shown_below(block: Block) -> list[list[str]]:
@@ -42,7 +51,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
             for number, command in enumerate(commands(block)):
                 if any(part in command for part in ELSEWHERE):
                     continue
-                status, output = terminal.type(command)
+                status, output = terminal.type(command if shown else quick(command))
                 timed = "llmirage run" in command and "--slo" in command  # on a machine that may be busy
                 assert status == 0 or (timed and status == 3), f"{page.name}:{block.line}: {command}\n{output}"
                 printed = "\n".join(" ".join(line.split()) for line in output.splitlines())
