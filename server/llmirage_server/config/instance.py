@@ -290,7 +290,7 @@ class InstanceSettings:
         unset="as published for the model and method, else 0.7",
         least=0,
         most=1,
-        flag=True,
+        flag="simulate size calibrate",
     )
     acceptance_length: float | None = _speculation(
         None,

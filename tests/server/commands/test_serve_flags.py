@@ -192,7 +192,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "num_speculative_tokens": (MTP, ["--num-speculative-tokens", "1"], limit("num_speculative_tokens")),
     "acceptance_rate": (
         [*MTP, "--num-speculative-tokens", "1"],
-        ["--acceptance-rate", "0.9"],
+        ["--set", "acceptance_rate=0.9"],
         limit("acceptance_rate"),
     ),
     "acceptance_length": (
