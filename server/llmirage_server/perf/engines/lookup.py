@@ -63,23 +63,6 @@ def _plain(name: str) -> str:
 
 # --- files -------------------------------------------------------------------------------------------------------------
 
-_RULE = "follows from `base`; leave it out"
-_GONE: Mapping[str, str] = {
-    **dict.fromkeys(("scheduler", "kv_pool", "mixed_attention", "moe_dispatch", "whole_windows", "kv_overlap"), _RULE),
-    **dict.fromkeys(("captured_tokens", "captured_share", "eager_linear_us", "eager_dense_share"), _RULE),
-    **dict.fromkeys(("eager_layer_us", "eager_layer_us_rocm"), "set launch_us, the time of each kernel"),
-    **dict.fromkeys(("reserve_doubling_gib", "mxfp4_activations_rocm"), _RULE),
-    "fused_norm_mib": "set fuses_norms to true or false",
-    **dict.fromkeys(("prefill_in_place_pcie", "prefill_in_place_fp4"), "set prefill_in_place"),
-    "source": "write a comment",
-    "rocm_step_ms": "set host_step_ms",
-    "hidden_request_us": "set hidden_sequence_us",
-    "hidden_pipeline_ms": "set hidden_step_ms",
-    "grace_host": "set the hidden times themselves",
-    "tokenize_token_us": "set tokenize_ms",
-    "graph_batches": "steps are not padded to sizes of CUDA graphs any more; leave it out",
-}
-
 
 def _not_negative(value: Any) -> str:
     return "" if (value == 0 and value is not False) or not positive(value) else "must be a number, at least 0"
@@ -101,10 +84,6 @@ def _unknown_base(value: Any) -> str:
     return ""
 
 
-def _gone(what: str) -> Key:
-    return Key(lambda value: f"no field of an engine any more: {what}")
-
-
 _KEYS: Mapping[str, Key] = {
     "base": Key(_unknown_base),
     **dict.fromkeys((each.name for each in fields(Engine)), Key(_not_negative)),  # most are times
@@ -115,7 +94,6 @@ _KEYS: Mapping[str, Key] = {
     "mxfp4_activations": Key(one_of(*get_args(Activations))),
     "block_size": Key(whole),
     "gpu_memory_utilization": Key(lambda share: positive(share) or ("must be at most 1" if share > 1 else "")),
-    **{name: _gone(what) for name, what in _GONE.items()},
 }
 
 

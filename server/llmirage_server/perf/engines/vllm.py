@@ -64,7 +64,7 @@ class Vllm(Engine):
     beside_tokens: ClassVar[int] = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD
 
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
-    _prefill_in_place_blackwell: ClassVar[float] = 1.4  # over NVLink
+    _blackwell_excess: ClassVar[float] = 10 / 3  # of the slowdown of long prompts, over NVLink
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
         """Return what is left of all memory."""
@@ -92,8 +92,8 @@ class Vllm(Engine):
 
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
         """Return the slowdown of long prompts, which is larger on Blackwell."""
-        blackwell = gpu.arch == "blackwell" and gpu.link == "nvlink" and not gpu.profiled
-        return self._prefill_in_place_blackwell if blackwell else super().prefill_in_place_on(gpu)
+        excess = self._blackwell_excess if gpu.arch == "blackwell" and gpu.link == "nvlink" else 1.0
+        return 1.0 + excess * (super().prefill_in_place_on(gpu) - 1.0)
 
     def host_parts_s(self, rows: int) -> tuple[float, float]:
         """Return the host's exposed and hidden seconds; without asynchronous scheduling the GPU waits for all of it."""

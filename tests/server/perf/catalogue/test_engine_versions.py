@@ -113,7 +113,8 @@ def test_layers_of_linear_attention_launch_more_kernels() -> None:
 def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:
     engine = find_engine("vllm")
     scales = {gpu: engine.prefill_in_place_on(find_gpu(gpu)) for gpu in ("h100_sxm", "b200_sxm", "rtx_5090", "rtx_4090")}
-    assert scales == {"h100_sxm": 1.12, "b200_sxm": 1.4, "rtx_5090": 1.12, "rtx_4090": 1.0}
+    assert scales == pytest.approx({"h100_sxm": 1.12, "b200_sxm": 1.4, "rtx_5090": 1.12, "rtx_4090": 1.0})
+    assert replace(engine, prefill_in_place=1.0).prefill_in_place_on(find_gpu("b200_sxm")) == 1.0
 
 
 def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host_of_vllm() -> None:

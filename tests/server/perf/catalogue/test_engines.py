@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from llmirage_server.perf.catalogue.constants import ENGINES
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine, list_engines
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
@@ -87,11 +89,12 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
         "base: vlm\nblock_size: 0\nhost_step_m: 1\nkv_pool: share_of_all\ngpu_memory_utilization: 1.2\n"
         "max_num_seqs: {70: 5}\nasync_scheduling: 1\nhost_step_ms: -1\ntitle: 5\n"
     )
+    known = ["base", *(field.name for field in fields(Engine))]
     assert refusal(str(file)) == (
         f"{file}:1: base: unknown engine 'vlm'; did you mean vllm?",
         f"{file}:2: block_size: must be a positive integer",
         f"{file}:3: host_step_m: unknown key; did you mean host_step_ms?",
-        f"{file}:4: kv_pool: no field of an engine any more: follows from `base`; leave it out",
+        f"{file}:4: kv_pool: unknown key; known: {', '.join(known)}",
         f"{file}:5: gpu_memory_utilization: must be at most 1",
         f"{file}:6: max_num_seqs: must be a positive integer, or one for each GPU memory in GiB from 0 on",
         f"{file}:7: async_scheduling: must be true or false",
