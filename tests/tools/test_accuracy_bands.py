@@ -20,7 +20,8 @@ from accuracy import __main__ as program  # noqa: E402
 from accuracy.bands import Point, bands, covered, engine_levels, levels_of, points_of, scale_at, scales_of, write_bands  # noqa: E402
 from accuracy.check import lost, sample  # noqa: E402
 from accuracy.closed_loop import Prediction  # noqa: E402
-from accuracy.document import FIGURES  # noqa: E402
+from accuracy.coverage import width_table  # noqa: E402
+from accuracy.document import FIGURES, SCRIPTED, _scripted, _whole_runs  # noqa: E402
 from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
 from accuracy.saved import load_predictions, save_predictions, shipped  # noqa: E402
 
@@ -45,6 +46,14 @@ def test_bands_hold_on_what_was_left_out(quantity: Quantity, by: str) -> None:
 def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
     write_bands(tmp_path / "bands.json", shipped(DATA))
     assert json.loads((tmp_path / "bands.json").read_text()) == json.loads(FIGURES.read_text())
+
+
+def test_the_page_shows_the_kept_predictions() -> None:
+    kept = [load_predictions(DATA / "predictions.csv.gz", load_runs(DATA / name)) for name in ("runs.csv.gz", SCRIPTED)]
+    page = (ROOT / "docs" / "accuracy.md").read_text()
+    assert _whole_runs([p.run for p in kept[0]], kept[0]) in page
+    assert _scripted(kept[1]) in page
+    assert width_table(FIGURES) in page
 
 
 def point(deployment: str, error: float, gpu: str = "a", concurrency: float = 1.0) -> Point:

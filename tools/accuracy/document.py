@@ -30,7 +30,7 @@ from accuracy.report import (
     worst,
 )
 from accuracy.runs import MeasuredRun, RunsError, load_runs
-from accuracy.saved import save_predictions, shipped
+from accuracy.saved import load_predictions, save_predictions, shipped
 from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_drafted
@@ -58,16 +58,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         save_predictions(PREDICTIONS, [*predictions, *scripted])
         write_bands(figures, shipped(PREDICTIONS.parent))  # of the digits that are kept
     sections = [
-        _text("intro"),
-        _text("fitted"),
-        _text("left-out"),
-        _whole_runs(runs, predictions),
-        _scripted(scripted),
-        _bands([*predictions, *scripted], figures or FIGURES),
-        _repeats(data),
-        "\n\n".join(
-            [_text("plots"), write_plots(out.with_suffix(""), [p for p in _usable(predictions) if not p.run.cold_start])]
-        ),
+        *_of_whole_runs(out, data, predictions, scripted, figures or FIGURES),
         *([speculative_section(data, processes)] if (data / SPECULATIVE).exists() else []),
         *([agents_section(data, processes)] if (data / AGENTS).exists() else []),
         max_throughput_section(PREDICTIONS.with_name(MAX_THROUGHPUT), processes),
@@ -78,10 +69,34 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _transferred(runs[::sample], processes),
         _silicon(runs[::sample], processes),
         _defaults(runs[::sample], processes),
-        _text("own-runs"),
-        _dropped(data),
     ]
-    out.write_text("\n\n".join(section.strip() for section in sections) + "\n")
+    _write(out, sections, data)
+
+
+def write_whole_runs(out: Path, data: Path) -> None:
+    """Write the page from the predictions of whole runs that are kept, without the parts that simulate others."""
+    kept = [load_predictions(PREDICTIONS, load_runs(data / name)) for name in ("runs.csv.gz", SCRIPTED)]
+    _write(out, [*_of_whole_runs(out, data, *kept, FIGURES), _text("whole-runs-alone")], data)
+
+
+def _of_whole_runs(
+    out: Path, data: Path, predictions: Sequence[Prediction], scripted: Sequence[Prediction], figures: Path
+) -> list[str]:
+    runs = [p.run for p in predictions]
+    shown = [p for p in _usable(predictions) if not p.run.cold_start]
+    return [
+        *(_text(name) for name in ("intro", "fitted", "left-out")),
+        _whole_runs(runs, predictions),
+        _scripted(scripted),
+        _bands([*predictions, *scripted], figures),
+        _repeats(data),
+        "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), shown)]),
+    ]
+
+
+def _write(out: Path, sections: Sequence[str], data: Path) -> None:
+    whole = [*sections, _text("own-runs"), _dropped(data)]
+    out.write_text("\n\n".join(section.strip() for section in whole) + "\n")
 
 
 def _text(name: str) -> str:
@@ -92,7 +107,7 @@ def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
     return [p for p in predictions if not p.problem]
 
 
-def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> str:
+def _whole_runs(runs: Sequence[MeasuredRun], predictions: Sequence[Prediction]) -> str:
     usable, drafted = _usable(predictions), find_drafted(runs)
     refused = [p for p in predictions if p.problem]
     lines = [
