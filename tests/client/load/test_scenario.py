@@ -17,12 +17,13 @@ from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.mlperf import performance_of
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
-from llmirage_client.operations.workload import load_workload
+from llmirage_client.operations.workload import load_workload, resolved_scenario
 from llmirage_client.report.mlperf_events import event_lines
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_client.settings.scenario import ScenarioRefused, resolved
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
+from llmirage_shared.settings import ConfigError
 
 TRACE = {
     "id": "t", "models": ["m"], "block_size": 64, "hash_id_scope": "local",
@@ -130,6 +131,17 @@ def test_a_simulated_run_is_judged_and_repeatable(tmp_path: Path) -> None:
     assert coverage["ttft_ratio"] > 0.99
     assert found["requests"] > 900 / 12 * 5  # six requests and ten seconds of pauses a play
     assert 0.4 < found["cached_token_share"] < 0.95  # within plays alone, as every one has a marker
+
+
+def test_agentx_keeps_the_recorded_order_between_agents(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(TRACE))
+    settings = asked("agentx", unsafe_override=True)
+    assert not load_workload(str(file), resolved(settings, "weka_trace").settings).frees_early
+    with pytest.raises(ConfigError, match="recorded_order=true"):
+        resolved_scenario(load(str(file)), settings)
+    ordered = load(str(file), options={"recorded_order": True})
+    assert resolved_scenario(ordered, settings).lanes is not None
 
 
 def test_only_the_first_traces_that_fit_the_context_are_replayed(tmp_path: Path) -> None:
