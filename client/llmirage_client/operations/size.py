@@ -45,7 +45,7 @@ from llmirage_client.size.pools import size_pools
 from llmirage_client.size.report import Question, SizeReport, first_of, reason_text
 from llmirage_client.size.sizing import Goal
 from llmirage_client.size.sizing import size as find_size
-from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
+from llmirage_client.size.traffic import RequestSource, Traffic, file_source, prioritised, synthetic_source
 from llmirage_client.size.trial import REQUESTS, Trials
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_shared.settings import ConfigError, InputRefused
@@ -370,6 +370,8 @@ def _source(file: str | Workload | None, settings: SizeSettings) -> RequestSourc
                 settings.shared_prefix,
                 settings.random_seed,
             )
+        if settings.priorities is not None:
+            source = prioritised(source, settings.priorities, settings.random_seed)
         source.workload(1)
     except WorkloadError as error:
         _refuse(str(error))

@@ -17,7 +17,7 @@ from llmirage_client.workload.format import parse_pairs
 from llmirage_client.workload.registry import ALIASES, detect, load
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
-from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.settings import ConfigError, InputRefused, settings_of
 from llmirage_shared.tokens import TokenizerError
@@ -87,6 +87,13 @@ def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
 
 def load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:
     """Load the file, or make a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
+    workload = _load_of(file, settings, conversations)
+    if settings.priorities is None:
+        return workload
+    return with_priorities(workload, settings.priorities, settings.random_seed or 0)
+
+
+def _load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:
     if file is not None and settings.input_file is not None:
         raise ConfigError(["give WORKLOAD or --input-file, not both"])
     file = file or settings.input_file

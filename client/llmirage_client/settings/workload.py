@@ -67,10 +67,30 @@ class FileSettings:
     )
 
 
+def _shares(value: Any) -> tuple[tuple[int, float], ...]:
+    """Return each PRIORITY:SHARE as a pair. Raises ValueError."""
+    found: dict[int, float] = {}
+    for part in value.split(",") if isinstance(value, str) else value:
+        priority, colon, share = part.partition(":") if isinstance(part, str) else (part[0], ":", part[1])
+        if not colon or not 0 < float(share) < float("inf") or int(priority) in found:
+            raise ValueError(f"{part!r} is not PRIORITY:SHARE, such as 0:0.8, each priority once")
+        found[int(priority)] = float(share)
+    return tuple(found.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSettings(FileSettings):
-    """Settings of a workload file that is sent."""
+    """Settings of a workload that is sent."""
 
+    priorities: tuple[tuple[int, float], ...] | None = _workload(
+        None,
+        "Draw the priority of each conversation, as 0:0.8,10:0.2 in these shares; lower numbers are served first by engines "
+        "with schedule_policy=priority.",
+        metavar="PRIORITY:SHARE,...",
+        read=_shares,
+        unset="the file's",
+        carried=True,
+    )
     batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",), carried=True)
     batch_size_image: int | None = _batch(
         "Images per request of a random_pool.", spelled="image-batch-size", aliases=("batch_size_image",), carried=True

@@ -21,7 +21,7 @@ from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.simulate.rates import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.workload.session import Session, Workload
-from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
 
 Kind = Literal["request_rate", "concurrency"]
 
@@ -167,6 +167,15 @@ def file_source(workload: Workload) -> RequestSource:
     requests = sum(len(session.turns) for session in workload.sessions.values())
     again = all(session.mode == "tokens" for session in workload.sessions.values())
     return RequestSource(lambda _: workload, None if again else requests, f"{workload.path}: {requests:,} requests")
+
+
+def prioritised(source: RequestSource, shares: Sequence[tuple[int, float]], seed: int) -> RequestSource:
+    """Return the source with priorities of its conversations, drawn in these shares."""
+
+    def make(requests: int) -> Workload:
+        return with_priorities(source.workload(requests), shares, seed)
+
+    return RequestSource(make, source.limit, source.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,25 @@ def synthetic_load(
     return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, made)
 
 
+def with_priorities(workload: Workload, shares: Sequence[tuple[int, float]], seed: int) -> Workload:
+    """Return the workload with priorities of whole conversations, drawn in these shares; equal turns stay one object."""
+    total, source = sum(share for _, share in shares), np.random.default_rng([abs(seed), 3])
+    drawn = source.choice([priority for priority, _ in shares], len(workload.sessions), p=[s / total for _, s in shares])
+    known: dict[tuple[int, int], Turn] = {}
+
+    def turn_of(turn: Turn, priority: int) -> Turn:
+        key = id(turn), priority
+        if key not in known:
+            known[key] = replace(turn, extra={**turn.extra, "priority": priority})
+        return known[key]
+
+    sessions = {
+        name: replace(session, turns=tuple(turn_of(turn, priority) for turn in session.turns))
+        for (name, session), priority in zip(workload.sessions.items(), drawn.tolist(), strict=True)
+    }
+    return replace(workload, sessions=sessions)
+
+
 def _read(value: Any, field: str, least: float, most: float, problems: list[Problem]) -> Distribution:
     if isinstance(value, Distribution):
         return value

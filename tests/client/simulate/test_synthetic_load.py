@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from llmirage_client.cli import main
 from llmirage_client.workload.schedule import ArrivalProcess
 from llmirage_client.workload.session import TokenSpec, Workload, WorkloadError
-from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
 
 
 def specs(workload: Workload) -> list[TokenSpec]:
@@ -85,3 +89,25 @@ def test_so_many_whole_sessions() -> None:
     counts = [len(session.turns) for session in workload.sessions.values()]
     assert len(counts) == 30
     assert len(set(counts)) > 1
+
+
+def test_priorities_are_drawn_in_their_shares_for_whole_conversations() -> None:
+    plain = synthetic_load(100, 10, 2000, turns=2, seed=1)
+    workload = with_priorities(plain, [(0, 3.0), (7, 1.0)], seed=1)
+    sessions = list(workload.sessions.values())
+    drawn = [{turn.extra["priority"] for turn in session.turns} for session in sessions]
+    assert all(len(found) == 1 for found in drawn)
+    assert sum(found == {7} for found in drawn) / len(drawn) == pytest.approx(0.25, abs=0.05)
+    assert len({id(turn) for session in sessions for turn in session.turns}) == 4  # 2 turns, 2 priorities
+    assert workload == with_priorities(plain, [(0, 3.0), (7, 1.0)], seed=1)
+
+
+def test_a_load_of_lengths_has_the_priorities_that_were_set(tmp_path: Path) -> None:
+    words = ["simulate", "--model", "llama-3.1-8b", "--isl", "100", "--osl", "5", "--requests", "60", "--request-rate", "20"]
+    done = CliRunner().invoke(main, [*words, "--set", "priorities=0:0.5,3:0.5", "--artifact-dir", str(tmp_path), "--json"])
+    found = json.loads(done.output.splitlines()[-1])["by_priority"]
+    assert set(found) == {"0", "3"}
+    assert sum(one["requests"] for one in found.values()) == 60
+    refused = CliRunner().invoke(main, [*words, "--set", "priorities=0:0.5,0:0.5"])
+    assert refused.exit_code == 2
+    assert "each priority once" in refused.output
