@@ -207,7 +207,7 @@ class LlmirageApp(LazyRoutes):
         """Return the metrics in Prometheus's text format. only: of this instance."""
         driver, responses = self.driver, self.service.responses
         held, now_s = self.held_bytes(), driver.now_s
-        text = responses.metrics.exposition(driver.snapshot(), responses.requests(), held, now_s, only)
+        text = responses.metrics.exposition(driver.snapshot(only), responses.requests(), held, now_s, only)
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 

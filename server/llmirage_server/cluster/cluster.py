@@ -463,19 +463,21 @@ class Cluster:
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """Return the state of every instance, as of the time reached."""
-        self._sync()
-        return [
-            replace(
-                instance.snapshot(),
-                pool=pool.name,
-                role=pool.role,
-                model=pool.model,
-                state=self._lifecycle.state(instance.index, self._busy(instance.index)),
-                sending=len(self._transfers.sent_by(instance.index)),
-                receiving=len(self._transfers.sent_to(instance.index)),
-            )
-            for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
-        ]
+        return [self.snapshot_of(index) for index in range(len(self._instances))]
+
+    def snapshot_of(self, index: int) -> InstanceSnapshot:
+        """Return the state of one instance, as of the time reached."""
+        instance, pool = self._instances[index], self._pools.pool_of[index]
+        instance.sync_to(self._now)
+        return replace(
+            instance.snapshot(),
+            pool=pool.name,
+            role=pool.role,
+            model=pool.model,
+            state=self._lifecycle.state(index, self._busy(index)),
+            sending=len(self._transfers.sent_by(index)),
+            receiving=len(self._transfers.sent_to(index)),
+        )
 
     def readings(self) -> list[Reading]:
         """Return the readings of every instance. KV memory and busy time may lag by the steps of one fast-forward."""

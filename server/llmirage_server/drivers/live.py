@@ -106,8 +106,7 @@ class Driver(abc.ABC):
         """Return the state of every instance, now. only: of this one."""
         if self._loop is not None:
             self.cluster.catch_up(self._sync())
-        found = self.cluster.snapshot()
-        return found if only < 0 else [found[only]]
+        return self.cluster.snapshot() if only < 0 else [self.cluster.snapshot_of(only)]
 
     def saturated(self) -> list[Queue]:
         """Return the queues of the models for which more requests arrive than the cluster serves."""

@@ -98,20 +98,23 @@ class PrometheusMetrics:
         states = {(self._model(state.model), state.index): state for state in instances}
         for model, index in states:
             self._engine(model, index)
-        begun: dict[Engine, Counter[str]] = {engine: Counter() for engine in self._engines}
-        rates: dict[Engine, float] = dict.fromkeys(begun, 0.0)
+        shown = [engine for engine in self._engines if only in (-1, engine[1])]
+        begun: dict[Engine, Counter[str]] = {engine: Counter() for engine in shown}
+        rates: dict[Engine, float] = dict.fromkeys(shown, 0.0)
         for request in under_way:
             engine = self._model(request.model), _instance(request)
+            if only not in (-1, engine[1]):
+                continue
             self._engine(*engine)
             begun.setdefault(engine, Counter()).update(token_counts(request))
             rates[engine] = rates.get(engine, 0.0) + _tokens_per_s(request, now_s)
         standings = {
-            engine: self._standing(metrics, {**begun[engine], "tokens_per_s": rates[engine]}, states.get(engine))
-            for engine, metrics in self._engines.items()
+            engine: self._standing(self._engines[engine], {**counts, "tokens_per_s": rates[engine]}, states.get(engine))
+            for engine, counts in begun.items()
         }
         if only >= 0:
-            standings = {(model, 0): at for (model, index), at in standings.items() if index == only}
-            states = {(model, 0): state for (model, index), state in states.items() if index == only}
+            standings = {(model, 0): at for (model, _), at in standings.items()}
+            states = {(model, 0): state for (model, _), state in states.items()}
         return "\n".join([*_own_lines(states, self.errors, held_bytes), *self._lines(standings)]) + "\n"
 
     def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:
