@@ -20,7 +20,10 @@ _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
 class EngineHandler(ServiceHandler):
-    """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
+    """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests.
+
+    An instance of a fleet that sleeps has lost its KV and its requests, and takes none; the others serve.
+    """
 
     def __init__(self, service: Service, version: str | None, metrics: Callable[[int], str]) -> None:
         """version: of the imitated engine. metrics: returns those of an instance, for -1 all, as Prometheus reads them."""
@@ -34,7 +37,8 @@ class EngineHandler(ServiceHandler):
         The status is 503 if every instance is down and none will start.
         """
         gone = ("down",) if exchange.instance < 0 else ("down", "starting")  # nothing answers for one that is not there
-        if all(state.state in gone for state in self._service.driver.snapshot(exchange.instance)):
+        asleep = exchange.instance in self._service.responses.metrics.sleep_levels
+        if not asleep and all(state.state in gone for state in self._service.driver.snapshot(exchange.instance)):
             return exchange.error(errors.no_instance())
         if exchange.dialect.bare_health:
             return exchange.content(b"", _TEXT)
@@ -77,27 +81,28 @@ class EngineHandler(ServiceHandler):
         return exchange.content(b"", _TEXT)
 
     async def sleep(self, exchange: HttpExchange) -> Response:
-        if exchange.instance >= 0:
-            raise errors.unsupported(
-                "level", "Only the whole server sleeps: ask at its own port, not at that of an instance."
-            )
         level = exchange.query("level") or "1"
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
-        self._service.responses.metrics.sleep_level = int(level)
-        self._service.responses.pause(errors.asleep)
-        self._service.driver.clear_cache()
+        service, instance = self._service, exchange.instance
+        service.responses.metrics.sleep_levels[instance] = int(level)
+        if instance >= 0:
+            service.driver.act("crash", instance)
+        else:
+            service.responses.pause(errors.asleep)
+            service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
     async def wake_up(self, exchange: HttpExchange) -> Response:
-        metrics = self._service.responses.metrics
-        if metrics.sleep_level is not None:
-            metrics.sleep_level = None
-            self._service.responses.resume()
+        if self._service.responses.metrics.sleep_levels.pop(exchange.instance, None) is not None:
+            if exchange.instance >= 0:
+                self._service.driver.act("start", exchange.instance)
+            else:
+                self._service.responses.resume()
         return exchange.content(b"", _TEXT)
 
     async def is_sleeping(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"is_sleeping": self._service.responses.metrics.sleep_level is not None})
+        return exchange.json({"is_sleeping": exchange.instance in self._service.responses.metrics.sleep_levels})
 
     # --- SGLang ---
 

@@ -42,7 +42,7 @@ class PrometheusMetrics:
         self._caches = caches or {}
         self._work = work or {}
         self._media: OrderedDict[int, None] = OrderedDict()  # digests, least recently used first
-        self.sleep_level: int | None = None  # of a server that sleeps
+        self.sleep_levels: dict[int, int] = {}  # of instances that sleep; -1: all
         self.errors = 0  # of the server's own code
 
     def count_error(self) -> None:
@@ -120,7 +120,8 @@ class PrometheusMetrics:
     def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:
         if state is None:
             return Standing([ended], begun)
-        return Standing([ended], begun, [state], self._work.get(state.pool), self.sleep_level)
+        level = self.sleep_levels.get(state.index, self.sleep_levels.get(-1))
+        return Standing([ended], begun, [state], self._work.get(state.pool), level)
 
     def _lines(self, standings: Mapping[Engine, Standing]) -> Iterator[str]:
         names = self._families

@@ -182,7 +182,6 @@ def test_access_rules_are_those_of_the_routed_port(fleet: Callable[..., Fleet]) 
     body = {"model": MODEL, "prompt": "Hello", "max_tokens": 1}
     answers = [one.ask(port, "/v1/completions", "POST", json=body, headers=key).status_code for port in (0, -1, 0)]
     assert answers == [200, 200, 429]
-    assert one.ask(0, "/sleep", "POST", headers=key).status_code == 400
 
 
 def test_a_router_may_name_the_rank(fleet: Callable[..., Fleet]) -> None:
@@ -201,3 +200,17 @@ def test_a_router_may_name_the_rank(fleet: Callable[..., Fleet]) -> None:
     assert (refused.status_code, "0 to 7" in refused.text) == (400, True)
     for ignored in ("x", "-1", "9" * 30):
         assert one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": ignored}).status_code == 200
+
+
+def test_one_engine_sleeps_and_the_others_serve(fleet: Callable[..., Fleet]) -> None:
+    two = fleet(2)
+    two.complete(1, "word " * 200)
+    two.ask(1, "/sleep?level=2", "POST")
+    assert [two.ask(port, "/is_sleeping").json()["is_sleeping"] for port in (0, 1, -1)] == [False, True, False]
+    assert [two.complete(port).status_code for port in (0, 1, -1)] == [200, 503, 200]
+    asleep = f'vllm:engine_sleep_state{{sleep_state="discard_all",engine="0",model_name="{MODEL}"}} 1.0'
+    assert [asleep in two.ask(port, "/metrics").text for port in (0, 1)] == [False, True]
+    assert two.ask(1, "/health").status_code == 200
+    two.ask(1, "/wake_up", "POST")
+    again = two.complete(1, "word " * 200)
+    assert (again.status_code, again.json()["usage"]["prompt_tokens_details"]["cached_tokens"]) == (200, 0)
