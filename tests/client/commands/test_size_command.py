@@ -256,6 +256,7 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_is_worked_out(tmp
 def test_requests_that_no_instance_has_room_for_are_refused() -> None:
     for traffic in (["--request-rate", "1"], ["--max-rate"]):
         lengths = ["--model", "llama-3.1-8b", "--isl", "500000", "--osl", "100", "--slo", "ttft_p99<900s"]
+        lengths += ["--gpus", "h100_sxm", "--requests", "60"]
         result = size(*lengths, *traffic)
         assert result.exit_code == 2
         assert "a request of 500,100 tokens can never finish: an instance has room for 131,072" in result.stderr

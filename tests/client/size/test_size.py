@@ -127,7 +127,7 @@ def test_what_several_seeds_say_that_is_carried_lies_in_the_bands_of_all() -> No
     bands = []
     for seed in range(3):
         source = synthetic_source("2000", "100", "1", "0", 0, seed)
-        judged = Trials(Traffic(source, "request_rate", 1.0, RunOptions(seed=seed)), parse_slo("ttft_p95<1s"), 200)
+        judged = Trials(Traffic(source, "request_rate", 1.0, RunOptions(seed=seed)), parse_slo("ttft_p95<1s"), 100)
         found = max_rates(BASE, SHAPES[:1], (), judged, 1).found[0]
         assert found.between is not None
         assert found.trial is not None
@@ -201,8 +201,10 @@ def test_unknown_gpus_are_reported_together() -> None:
     assert len(caught.value.problems) == 2
 
 
-def conversations(slo: str, amount: float, turns: str = "6", think_s: str = "20") -> Trials:
-    source = synthetic_source("2000", "500", turns, think_s, 0, 0)
+def conversations(
+    slo: str, amount: float, turns: str = "6", think_s: str = "20", lengths: tuple[str, str] = ("2000", "500")
+) -> Trials:
+    source = synthetic_source(*lengths, turns, think_s, 0, 0)
     return Trials(Traffic(source, "request_rate", amount, RunOptions(seed=0)), parse_slo(slo), 300)
 
 
@@ -221,7 +223,7 @@ def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
 def test_four_instances_carry_about_four_times_as_many_conversations_as_one() -> None:
     slo = "ttft_p99<2s, tpot_mean<30ms"
     one, four = (
-        max_rates(BASE, SHAPES[:1], (), conversations(slo, 1.0, "4", "10"), instances).found[0].trial for instances in (1, 4)
+        max_rates(BASE, SHAPES[:1], (), conversations(slo, 1.0, "4", "10", ("8000", "50")), n).found[0].trial for n in (1, 4)
     )
     assert one is not None
     assert four is not None
