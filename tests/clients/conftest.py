@@ -32,6 +32,14 @@ def base_url(recorder: Recorder) -> str:
     return recorder.url
 
 
+@pytest.fixture(scope="module")
+def sdk(base_url: str) -> Iterator[Any]:
+    import openai  # not in each environment that these tests run in
+
+    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
 @pytest.fixture
 def wait() -> Iterator[Callable[..., Any]]:
     """Runs coroutines, all of one test in the same event loop: clients keep their connections in it."""

@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from batch_lines import CHAT, MODEL, line
-
-
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def jsonl(*lines: Any) -> bytes:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
-
-
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_a_file_from_upload_to_deletion(sdk: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -25,12 +24,6 @@ WEATHER = {
 class Person(BaseModel):
     name: str
     age: int
-
-
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def create(sdk: Any, said: Any = "Hello", **options: Any) -> Any:

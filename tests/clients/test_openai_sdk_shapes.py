@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -33,12 +32,6 @@ class Person(BaseModel):
     age: int
     address: Address
     tags: list[str]
-
-
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_a_tool_loop_ends(sdk: Any) -> None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
-
-
-@pytest.fixture(scope="module")
-def sdk(base_url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_a_reference_to_an_item(sdk: Any) -> None:
