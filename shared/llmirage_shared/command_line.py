@@ -63,7 +63,10 @@ class SettingOption(click.Option):
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         if self.opts:
+            multiple = self.multiple
+            self.multiple = multiple or not self.is_flag  # all values, so that none is lost without a word
             super().add_to_parser(parser, ctx)
+            self.multiple = multiple
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         if self.opts and (ctx is None or self.name not in ctx.meta.get(_SET, {})):
@@ -71,12 +74,17 @@ class SettingOption(click.Option):
         return f"'--set {self.name}'"
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        given = ctx.meta.get(_SET, {}).get(self.name)
+        name = str(self.name)
+        given = ctx.meta.get(_SET, {}).get(name)
         if given is not None:
-            if self.name in opts:
-                problem = f"{self.name} is given twice: by --set and by a flag ({self.about.as_option})"
+            if name in opts:
+                problem = f"{name} is given twice: by --set and by a flag ({self.about.as_option})"
                 _keep(ctx, click.BadParameter(problem, ctx, param_hint="'--set'"))
-            opts = {**opts, str(self.name): given if self.multiple else given[-1]}
+            opts = {**opts, name: given}
+        if not self.multiple and isinstance(values := opts.get(name), list | tuple):
+            if len(set(values)) > 1:
+                _keep(ctx, click.BadParameter(f"is given twice: {' and '.join(map(repr, values))}", ctx, self))
+            opts = {**opts, name: values[-1]}
         return super().consume_value(ctx, opts)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:

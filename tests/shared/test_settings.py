@@ -269,6 +269,8 @@ def test_names_of_other_tools_stay_flags_that_no_help_shows() -> None:
         (["--set", "users=0"], "Invalid value for '--set users': must be at least 1, not 0"),
         (["--set", "stream=perhaps"], "Invalid value for '--set stream': 'perhaps' is not a valid boolean"),
         (["--users", "1", "--set", "users=1"], "users is given twice: by --set and by a flag (--users)"),
+        (["--users", "1", "--users", "2"], "Invalid value for '--users': is given twice: '1' and '2'"),
+        (["--set", "users=1", "--set", "users=2"], "Invalid value for '--set users': is given twice: '1' and '2'"),
         (["--users", "0"], "Invalid value for '--users': must be at least 1, not 0"),
     ],
 )
