@@ -59,7 +59,7 @@ def width_table(figures: Path) -> str:
     wider = (
         "Groups by format and family of models are in `perf/catalogue/data/bands.json`; "
         "each answer prints the factors that it uses. Beyond the measured concurrency or prompt length the logarithm of a "
-        "factor grows as it does from smaller loads of a deployment to its largest:"
+        "factor grows as it does from smaller loads of a deployment to its largest; still further it is unknown:"
     )
     doublings = range(1, 1 + len(data["beyond"]["ttft"]))
     grown = [[f"{2**n} times", *(f"{data['beyond'][quantity][n - 1]:.2f}" for quantity in QUANTITIES)] for n in doublings]

@@ -115,11 +115,13 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
 def _growth(measured: Sequence[float], doublings: float) -> float:
     """Return the factor of a width so many doublings of a load beyond the measured ones.
 
-    measured: after one, two, ... doublings, between which it is linear; after the last it stays as it is.
+    measured: after one, two, ... doublings, between which it is linear. Beyond the last nothing is known.
     """
-    whole = min(int(doublings), len(measured))
-    below, above = [1.0, *measured][whole], [*measured, measured[-1]][whole]
-    return below + min(1.0, doublings - whole) * (above - below)
+    if doublings > len(measured):
+        return math.inf
+    whole = math.ceil(doublings)
+    below, above = ([1.0, *measured][max(0, at)] for at in (whole - 1, whole))
+    return above - (whole - doublings) * (above - below)
 
 
 def _unmeasured_gpu(deployment: Deployment, groups: dict[str, Any]) -> str:

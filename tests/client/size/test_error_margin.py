@@ -95,7 +95,7 @@ def test_a_band_past_a_factor_of_ten_is_unknown_whether_of_noise_or_of_errors() 
 
 
 def test_simulations_and_sweeps_know_no_band_past_ten_either() -> None:
-    near, far = (band_of_cluster(LLAMA, concurrency) for concurrency in (8, 2000))
+    near, far = (band_of_cluster(LLAMA, concurrency) for concurrency in (8, 20_000))
     assert near is not None
     assert far is not None
     figures = {
@@ -138,7 +138,7 @@ def test_an_answer_that_may_need_one_more_instance_is_not_safe(most: int, confid
 
 def test_far_from_all_that_was_measured_no_band_is_known() -> None:
     objective = parse_slo("ttft_p99<2s")[0]
-    near, far = (error_margin(Verdict(objective, 400.0), LLAMA, concurrency) for concurrency in (8, 2000))
+    near, far = (error_margin(Verdict(objective, 400.0), LLAMA, concurrency) for concurrency in (8, 20_000))
     assert near.most is not None
     assert (far.confidence, far.most, far.band_text) == ("not proven", None, "unknown")
-    assert "2,000 requests in flight, measured were at most" in far.about
+    assert "20,000 requests in flight, measured were at most" in far.about

@@ -90,10 +90,11 @@ def test_beyond_the_measured_loads_a_band_is_wider(data: dict[str, Any]) -> None
         "64 requests in flight, measured were at most 32; 9,000 tokens of a prompt, measured were at most 8,192"
     )
     assert twice.measured
-    widths = {load: half_width(band_of(deployment(), concurrency=load)) for load in (48, 128, 512, 1e9)}
-    # between the measured doublings by the logarithm of the load, after the last one no wider
-    expected = {48: 0.1 * (1 + 0.5849625), 128: 0.25, 512: 0.25, 1e9: 0.25}
+    widths = {load: half_width(band_of(deployment(), concurrency=load)) for load in (48, 90.50966799, 128)}
+    # between the measured doublings by the logarithm of the load
+    expected = {48: 0.1 * (1 + 0.5849625), 90.50966799: 0.225, 128: 0.25}
     assert widths == {load: pytest.approx(2.718281828**width) for load, width in expected.items()}
+    assert band_of(deployment(), concurrency=129).factor("tpot", 90) is None  # further than anybody measured
 
 
 def test_groups_go_from_wide_to_narrow() -> None:
