@@ -32,14 +32,15 @@ def fleet(tmp_path: Path) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def routed(module: str, policy: str, workers: list[str]) -> Iterator[str]:
-    """The URL of a router before these workers."""
+def routed(module: str, policy: str, workers: list[str], *more: str) -> Iterator[str]:
+    """The URL of a router before these workers. more: arguments of the router."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         port, metrics_port = (str(each.getsockname()[1]) for each in (one, other))
     ports = ("--host", "127.0.0.1", "--port", port, "--prometheus-port", metrics_port)
-    command = [sys.executable, "-m", f"{module}.launch_router", "--policy", policy, *ports, "--worker-urls", *workers]
+    command = [sys.executable, "-m", f"{module}.launch_router", "--policy", policy, *ports, *more]
+    command += ["--worker-urls", *workers]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + STARTS_S
     try:
@@ -83,3 +84,42 @@ def test_a_router_serves_a_fleet_and_survives_the_loss_of_an_engine(fleet: list[
         answers = [ask(url, f"More {number}").status_code for number in range(24)]
         assert answers.count(200) >= 20  # what is not retried fails until the router has noticed
         assert served(workers[busiest]) == by_worker[busiest]
+
+
+def test_a_router_follows_the_caches_by_their_events(tmp_path: Path) -> None:
+    if importlib.util.find_spec("vllm_router") is None or importlib.util.find_spec("zmq") is None:
+        pytest.skip("vllm_router or pyzmq is not installed")
+    listed, events, replays = tmp_path / "urls", free_ports(3), free_ports(3)
+    settings = (f"fleet_file={listed}", f"kv_events_port={events}", f"kv_events_replay_port={replays}")
+    flags = [part for each in settings for part in ("--set", each)]
+    with serving("--fleet", "--instances", "3", "--engine", "vllm", "--speed", "50", *flags):
+        workers = listed.read_text().replace("localhost", "127.0.0.1").split()
+        more = ["--kv-event-block-size", "16", "--kv-event-model", MODEL]
+        for number, worker in enumerate(workers):
+            more += ["--kv-event-source", f"{worker}=tcp://127.0.0.1:{events + number}"]
+            more += ["--kv-event-replay-source", f"{worker}=tcp://127.0.0.1:{replays + number}"]
+        with routed("vllm_router", "kv_aware", workers, *more) as url:
+            for topic in ("ships", "trains"):
+                for number in range(5):
+                    assert ask(url, f"All about {topic}. " * 200 + f"Question {number}").status_code == 200
+                    time.sleep(0.2)  # for the events
+            hits = [cached(worker) for worker in workers]
+        assert sum(hits) > 7 * 800  # of 8 prompts of more than 800 tokens that had been there before
+
+
+def free_ports(count: int) -> int:
+    """Return the first of as many free ports."""
+    while True:
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError, OverflowError):
+            first = opened.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            for number in range(1, count):
+                opened.enter_context(socket.socket()).bind(("127.0.0.1", port + number))
+            return port
+
+
+def cached(url: str) -> float:
+    """Tokens that an engine found in its prefix cache."""
+    text = httpx.get(f"{url}/metrics").text
+    return sum(map(float, re.findall(r"^vllm:prefix_cache_hits_total\S* (\S+)$", text, re.MULTILINE)))
