@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from served import serving
 
-from llmirage_client.commands.verdict import verdict as command
+from llmirage_client.commands.finished_runs import verdict as command
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stream": True}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.commands.tokenizer import tokenizer as command
+from llmirage_client.commands.workload_files import tokenizer as command
 from llmirage_shared import vocabulary
 from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from llmirage_client.commands.check import check
+from llmirage_client.commands.workload_files import check
 
 
 def test_a_valid_file_is_summarised() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import mutate, write
 
-from llmirage_client.commands.convert import convert as command
+from llmirage_client.commands.workload_files import convert as command
 from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.registry import FORMATS, load
 from llmirage_client.workload.session import WorkloadError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from llmirage_client.commands.generate import generate
+from llmirage_client.commands.workload_files import generate
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthesis.profile import presets

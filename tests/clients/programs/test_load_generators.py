@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from programs import LoggedServer, if_installed, logged, program, ran
 
-from llmirage_client.commands.tokenizer import tokenizer
+from llmirage_client.commands.workload_files import tokenizer
 
 pytestmark = if_installed
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
