@@ -28,8 +28,7 @@ from starlette.types import ASGIApp
 from llmirage_server.app import WEBSOCKETS, create_app
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher, EventFormat, HashAlgorithm
-from llmirage_server.commands.banner import banner, farewell
-from llmirage_server.commands.banner_json import pacing_json, served
+from llmirage_server.commands.banner import banner, farewell, pacing_json, served
 from llmirage_server.commands.heap import keep_large_blocks_apart
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
