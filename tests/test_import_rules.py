@@ -140,7 +140,7 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_client.simulate.engine_run": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
     "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
     "llmirage_client.workers.ray_cluster": "Ray is optional",
-    "llmirage_server.admin.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
+    "llmirage_server.admin.endpoints": "pydantic's models of all bodies take 120 ms to import, for the first request",
     "llmirage_server.app": "the families of endpoints take 70 ms to import, and replies' expressions 40 ms to compile",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
     "llmirage_server.engines.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",

@@ -16,7 +16,7 @@ from proxies import HttpProxy, SocksProxy, http2_server
 
 from llmirage_client.commands.demo import run_demo
 from llmirage_client.commands.run import run
-from llmirage_client.operations.endpoint import endpoint_of
+from llmirage_client.operations.run import endpoint_of
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_shared.settings import instance_of
 
