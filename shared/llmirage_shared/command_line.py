@@ -64,7 +64,7 @@ class SettingOption(click.Option):
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         if self.opts:
             multiple = self.multiple
-            self.multiple = multiple or not self.is_flag  # all values, so that none is lost without a word
+            self.multiple = multiple or not self.is_flag  # all values: `joined` ones become one
             super().add_to_parser(parser, ctx)
             self.multiple = multiple
 
@@ -82,9 +82,7 @@ class SettingOption(click.Option):
                 _keep(ctx, click.BadParameter(problem, ctx, param_hint="'--set'"))
             opts = {**opts, name: given}
         if not self.multiple and isinstance(values := opts.get(name), list | tuple):
-            if len(set(values)) > 1:
-                _keep(ctx, click.BadParameter(f"is given twice: {' and '.join(map(repr, values))}", ctx, self))
-            opts = {**opts, name: values[-1]}
+            opts = {**opts, name: ",".join(values) if self.about.joined else values[-1]}
         return super().consume_value(ctx, opts)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:

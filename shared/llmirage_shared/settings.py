@@ -71,6 +71,7 @@ class About:
     option: the field of the options that follows from the setting, where it has another name.
     per: user's units per unit of the field: 1000 where users write ms and the field holds seconds.
     several: the command line takes several numbers between commas.
+    joined: a text of several parts between commas; a flag that is repeated adds its parts. Of other flags the last counts.
     read: turns a text of the command line or a value of a file into the setting's value. Raises ValueError.
     check: returns the end of a sentence about an invalid value, or None.
     names: lists possible names, for the completion of shells.
@@ -97,6 +98,7 @@ class About:
     choices: tuple[str, ...] = ()
     switch: bool = False  # a flag that is off by default and has no --no-... form
     several: bool = False
+    joined: bool = False
     per: float = 1
     read: Callable[[Any], Any] | None = None
     check: Callable[[Any], str | None] | None = None

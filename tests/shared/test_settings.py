@@ -219,6 +219,7 @@ class Long:
     names: tuple[str, ...] = setting((), FILES, "Names.", flag=False)
     stream: bool = setting(True, FILES, "Stream.", flag=False)
     several: tuple[int, ...] | None = setting(None, LOAD, "Several.", flag=False, several=True, least=1)
+    goals: str | None = setting(None, LOAD, "Goals.", usual=True, joined=True)
 
 
 def long(*words: str) -> Result:
@@ -238,10 +239,20 @@ def set_to(*words: str) -> dict[str, Any]:
 
 
 def test_set_gives_any_setting_by_any_name() -> None:
-    words = ["host-gb=2", "names=a", "names=b=c", "stream=off", "several=1,2", "USERS = 4", "filler_3=7"]
+    words = [
+        "host-gb=2",
+        "names=a",
+        "names=b=c",
+        "stream=off",
+        "several=1,2",
+        "users=3",
+        "USERS = 4",
+        "filler_3=7",
+    ]
     found = set_to(*(word for text in words for word in ("--set", text)))
     assert (found["host_gib"], found["names"], found["stream"]) == (2.0, ("a", "b=c"), False)
     assert (found["several"], found["users"], found["filler_3"], found["filler_4"]) == ((1, 2), 4, 7, 0)
+    assert set_to("--goals", "a<1", "--goals", "b<2")["goals"] == "a<1,b<2"
 
 
 def test_names_of_other_tools_stay_flags_that_no_help_shows() -> None:
@@ -269,8 +280,6 @@ def test_names_of_other_tools_stay_flags_that_no_help_shows() -> None:
         (["--set", "users=0"], "Invalid value for '--set users': must be at least 1, not 0"),
         (["--set", "stream=perhaps"], "Invalid value for '--set stream': 'perhaps' is not a valid boolean"),
         (["--users", "1", "--set", "users=1"], "users is given twice: by --set and by a flag (--users)"),
-        (["--users", "1", "--users", "2"], "Invalid value for '--users': is given twice: '1' and '2'"),
-        (["--set", "users=1", "--set", "users=2"], "Invalid value for '--set users': is given twice: '1' and '2'"),
         (["--users", "0"], "Invalid value for '--users': must be at least 1, not 0"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shlex
 import socket
@@ -17,6 +19,18 @@ from typing import Self
 
 _PORT = re.compile(r"(?<=localhost:)\d{4}\b|(?<=127\.0\.0\.1:)\d{4}\b|(?<=--port )\d{4}\b|(?<=port=)\d{4}\b")
 _DEFAULT_PORT = "8000"
+_NEIGHBOURS = 10  # of a port, which a fleet of engines takes
+_RANGE = range(10_000, 32_000)  # below those that systems give to clients
+
+
+def _free_port() -> int:
+    """Return a port that is free with its neighbours."""
+    while True:
+        first = random.choice(_RANGE)
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            for port in range(first, first + _NEIGHBOURS):
+                opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Terminal:
@@ -95,9 +109,7 @@ class Terminal:
 
     def _free(self, port: str) -> str:
         if port not in self._ports:
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                self._ports[port] = str(s.getsockname()[1])
+            self._ports[port] = str(_free_port())
         return self._ports[port]
 
     def _with_free_ports(self, text: str) -> str:

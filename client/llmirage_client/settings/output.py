@@ -91,6 +91,7 @@ class ReportSettings:
         "status is 3 if one is missed (docs/load.md has the form).",
         metavar="SLO",
         check=at_call("llmirage_client.measure.slo:slo_problem"),
+        joined=True,
         usual=True,
     )
     junit: str | None = _report(

@@ -37,7 +37,12 @@ class SizingSettings:
     """Settings of the objective, the candidate deployments and the traffic."""
 
     slo: str = _goal(
-        MISSING, 'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True, usual=True
+        MISSING,
+        'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".',
+        metavar="OBJECTIVES",
+        study=True,
+        usual=True,
+        joined=True,
     )
     max_rate: bool = switch(
         GOAL,
