@@ -83,7 +83,7 @@ def resolved(settings: T, format: str | None) -> Resolved[T]:
 
 @dataclass(slots=True, frozen=True)
 class _Found:
-    """What a scenario's rules say of settings: violations that no override allows, others, and the values it gives.
+    """The verdict of a scenario's rules on settings: violations that no override allows, others, and the values it gives.
 
     given: called where the run is allowed.
     """

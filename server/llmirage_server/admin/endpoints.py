@@ -19,6 +19,10 @@ from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.telemetry.journal import Journal
 
+if TYPE_CHECKING:
+    from llmirage_server.admin.live import LiveHandler
+    from llmirage_server.service.scripts import LoadedScripts
+
 
 class OpenApiHandler(ServiceHandler):
     """GET /openapi.json and GET /docs."""
@@ -47,11 +51,6 @@ def _made(model: str, documented_only: bool) -> tuple[bytes, bytes]:
 
     document = openapi_document(model, documented_only)
     return json.dumps(document).encode(), reference_page(document)
-
-
-if TYPE_CHECKING:
-    from llmirage_server.admin.live import LiveHandler
-    from llmirage_server.service.scripts import LoadedScripts
 
 
 def endpoints(

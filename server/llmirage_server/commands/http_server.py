@@ -188,7 +188,7 @@ class LiveServer(uvicorn.Server):
 
 @dataclass(slots=True, frozen=True)
 class Listening:
-    """What `serve` is told of its ports and of what happens there."""
+    """Settings of `serve` for its ports and their traffic."""
 
     host: str
     port: int

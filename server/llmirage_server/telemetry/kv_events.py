@@ -1,4 +1,4 @@
-"""What the KV caches of instances hold, published over ZeroMQ as vLLM publishes it (distributed/kv_events.py).
+"""Changes of the KV caches of instances, published over ZeroMQ as vLLM publishes them (distributed/kv_events.py).
 
 A message has three frames: the topic, a sequence number of 8 bytes (big-endian), and a batch as msgpack. A subscriber that
 misses some sends the first number that it wants to the replay socket, gets all from there on that are kept, and then -1.
