@@ -9,10 +9,9 @@ from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
     from llmirage._cluster import Cluster
-    from llmirage._figures import SummaryFigures
     from llmirage._plans import CalibrationResult, SizeResult, SweepResult, calibrate, size, sweep
     from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
-    from llmirage._results import Result
+    from llmirage._results import Result, SummaryFigures
     from llmirage._run import RunReport, RunSweep, run, run_async
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
     from llmirage._simulate import SimulationResult, simulate

@@ -9,15 +9,13 @@ from typing import Any
 
 from llmirage._results import Result
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.commands.actions.inspect import distribution_rows, facts_lines
 from llmirage_client.commands.actions.output import write_output
-from llmirage_client.commands.actions.table import table_of
-from llmirage_client.operations import convert, inspect
-from llmirage_client.operations import generate as generation
+from llmirage_client.commands.actions.workload_files import distribution_rows, facts_lines
+from llmirage_client.operations import workload_files
 from llmirage_client.operations.workload import load_workload as loaded
 from llmirage_client.operations.workload import readable
 from llmirage_client.report.html.page import PageHead, Section, notes, page, table
-from llmirage_client.report.screen import Block
+from llmirage_client.report.screen import Block, table_of
 from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.workload.session import Turn, Workload
 
@@ -52,12 +50,12 @@ class LoadedWorkload(Result):
         if to is None and self._file is not None:
             write_output(self._file, os.fspath(path))
             return
-        made = convert.convert(self._workload, to or self._workload.format, self._counting.tokenizer)
+        made = workload_files.convert(self._workload, to or self._workload.format, self._counting.tokenizer)
         write_output(made.data, os.fspath(path))
 
     @cached_property
-    def _facts(self) -> inspect.WorkloadFacts:
-        return inspect.inspect(self._workload, self._counting)
+    def _facts(self) -> workload_files.WorkloadFacts:
+        return workload_files.inspect(self._workload, self._counting)
 
     def _data(self) -> Mapping[str, Any]:
         return self._facts.json()
@@ -150,5 +148,5 @@ def generate(
     """
     given = {name: value for name, value in locals().items() if name != "set"}
     settings = settings_from(GenerateSettings, given | {"set": {"set": set}}, but=("preset",))
-    made = generation.generate(os.fspath(preset), settings)
+    made = workload_files.generate(os.fspath(preset), settings)
     return LoadedWorkload(made.workload, InspectSettings(tokenizer=settings.tokenizer), made.file)

@@ -95,13 +95,13 @@ COMMANDS = {
         "llmirage_client.commands.simulate:simulate",
         "Run a workload on a simulated cluster, in virtual time.",
     ),
-    "sweep": ("llmirage_client.commands.sweep:sweep", "Simulate a grid of clusters and loads, and compare them."),
+    "sweep": ("llmirage_client.commands.studies:sweep", "Simulate a grid of clusters and loads, and compare them."),
     "size": (
-        "llmirage_client.commands.size:size",
+        "llmirage_client.commands.studies:size",
         "Find the cheapest deployment that meets latency objectives.",
     ),
     "calibrate": (
-        "llmirage_client.commands.calibrate:calibrate",
+        "llmirage_client.commands.studies:calibrate",
         "Fit an engine profile to measured runs.",
     ),
     "report": ("llmirage_client.commands.finished_runs:report", "Write an HTML report of one run or several."),

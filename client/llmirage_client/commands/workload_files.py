@@ -18,7 +18,7 @@ class CheckOutput:
 
 check = command(
     "check",
-    "llmirage_client.commands.actions.check:check",
+    "llmirage_client.commands.actions.workload_files:check",
     [
         argument("file", names=at_call("llmirage_client.workload.synthesis.generated:bundled_names")),
         *options(FileSettings),
@@ -43,7 +43,7 @@ class InspectOutput:
 
 inspect = command(
     "inspect",
-    "llmirage_client.commands.actions.inspect:inspect",
+    "llmirage_client.commands.actions.workload_files:inspect",
     [
         argument("file", names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(InspectSettings),
@@ -69,7 +69,7 @@ class ConvertOutput:
 
 convert = command(
     "convert",
-    "llmirage_client.commands.actions.convert:convert",
+    "llmirage_client.commands.actions.workload_files:convert",
     [
         argument("file", names=at_call("llmirage_client.workload.synthesis.generated:bundled_names")),
         *options(ConvertSettings),
@@ -132,7 +132,7 @@ class TokenizerOutput:
 
 tokenizer = command(
     "tokenizer",
-    "llmirage_client.commands.actions.tokenizer:tokenizer",
+    "llmirage_client.commands.actions.workload_files:tokenizer",
     [argument("folder"), *options(TokenizerOutput)],
     """Write the built-in tokenizer and its chat template into a folder, in the form of Hugging Face.
 

@@ -6,7 +6,7 @@ from json import dumps
 
 import click
 
-from llmirage_client.commands.actions.table import Row, print_table
+from llmirage_client.report.screen import Row, print_table
 from llmirage_shared.command_line import SettingsCommand, remarks
 from llmirage_shared.settings import at_call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmirage_client.commands.actions.table import Row
+from llmirage_client.report.screen import Row
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config import PoolConfig
 from llmirage_server.config.file import BUNDLED, BUNDLED_DIRECTORY, make_config

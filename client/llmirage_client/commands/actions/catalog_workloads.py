@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from llmirage_client.commands.actions.table import Row
+from llmirage_client.report.screen import Row
 from llmirage_client.sweep.file import BUNDLED, BUNDLED_DIRECTORY, read_study
 from llmirage_client.workload.registry import FORMATS, bundled, load
 from llmirage_client.workload.summary import summarise

@@ -11,10 +11,10 @@ import click
 import yaml
 
 from llmirage_client.commands.actions.output import check_json, write_output
-from llmirage_client.commands.actions.table import print_table
-from llmirage_client.operations import generate as operation
-from llmirage_client.operations.generate import GeneratedWorkload, changes_of
+from llmirage_client.operations import workload_files as operation
 from llmirage_client.operations.workload import readable
+from llmirage_client.operations.workload_files import GeneratedWorkload, changes_of
+from llmirage_client.report.screen import print_table
 from llmirage_client.settings.workload import GenerateSettings
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import shape

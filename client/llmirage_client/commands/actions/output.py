@@ -1,10 +1,14 @@
-"""Where a command's files go."""
+"""Where a command's files go, and a finished page in the browser."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import sys
+import webbrowser
 from pathlib import Path
+
+import click
 
 from llmirage_client.report.atomic_files import write_whole
 from llmirage_shared.settings import ConfigError
@@ -40,3 +44,14 @@ def check_unused(artifact_dir: str | None, overwrite: bool) -> None:
     folder = Path(artifact_dir)
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError([f"--artifact-dir {artifact_dir}: the folder is not empty; name another one, or add --overwrite"])
+
+
+def open_page(page: Path) -> None:
+    """Where there is no display, or no browser, the path is said instead."""
+    if not _display() or not webbrowser.open(page.resolve().as_uri()):
+        click.echo(f"No browser could be started: open {page} by hand.", err=True)
+
+
+def _display() -> bool:
+    """Whether a browser can have a window: one of a terminal would take over the command's."""
+    return sys.platform in ("win32", "darwin") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.open_page import open_page
-from llmirage_client.commands.actions.output import check_unused
+from llmirage_client.commands.actions.output import check_unused, open_page
 from llmirage_client.measure.slo import MISSED, judge_failures
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json

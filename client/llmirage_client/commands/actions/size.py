@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.open_page import open_page
+from llmirage_client.commands.actions.output import open_page
 from llmirage_client.operations import size as operation
 from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.atomic_files import unused_folder

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from llmirage_client.commands.actions.open_page import open_page
+from llmirage_client.commands.actions.output import open_page
 from llmirage_client.operations import sweep as operation
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder

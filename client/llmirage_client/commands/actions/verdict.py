@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 import httpx
 
-from llmirage_client.commands.actions.table import print_table
+from llmirage_client.report.screen import print_table
 from llmirage_client.targets.address import normalise_url
 from llmirage_shared.settings import InputRefused
 

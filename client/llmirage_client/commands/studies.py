@@ -1,0 +1,75 @@
+"""`llmirage size`, `sweep` and `calibrate`: studies of simulated clusters."""
+
+from __future__ import annotations
+
+from llmirage_client.settings.endpoint import PromptSettings
+from llmirage_client.settings.simulation import CalibrationOutput, CalibrationSettings, SweepOutput, SweepSettings
+from llmirage_client.settings.sizing import SizingOutput, SizingSettings
+from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
+from llmirage_client.simulator.cluster_flags import BLOCKS, SHAPE_SETTINGS, cluster_options
+from llmirage_shared.command_line import argument, command, options
+from llmirage_shared.settings import at_call
+
+size = command(
+    "size",
+    "llmirage_client.commands.actions.size:size",
+    [
+        argument("workload", required=False, names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
+        *options(SizingSettings, but=("max_time",)),
+        *options(LengthSettings, but=("isl_stddev", "osl_stddev", "input_file")),
+        *options(SizingOutput),
+        *options(SizingSettings, "max_time"),
+        *cluster_options(*SHAPE_SETTINGS),
+        *options(WorkloadSettings),
+        *options(PromptSettings),
+    ],
+    """Find the cheapest deployment that meets latency objectives under given traffic.
+
+    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is a rate or a number of users. The command
+    enumerates the ways to split the model over the given GPUs, rules out what the roofline model can rule out, and
+    simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
+    objectives, 2 if the input was refused.
+    """,
+    blocks=BLOCKS,
+    examples=(
+        'llmirage size --slo "ttft_p99<500ms" --isl 2000 --osl 300 --request-rate 10 --gpus h100_sxm,l40s',
+        'llmirage size --slo "tpot_p95<30ms" --isl 2000 --osl 300 --concurrency 50 --model Qwen/Qwen3-32B',
+    ),
+)
+
+
+sweep = command(
+    "sweep",
+    "llmirage_client.commands.actions.sweep:sweep",
+    [argument("study"), *options(SweepSettings), *options(SweepOutput)],
+    """Simulate every point of a study and compare them (docs/studies.md, docs/what-if.md).
+
+    STUDY is a YAML file of clusters and loads, or bundled:NAME. Each result is written when its point is done; the same
+    command resumes an interrupted study. An impossible deployment is marked as refused, with the reason. Exit status: 0 if
+    every point was done or refused, 1 if some failed or reached --max-time or none was done, 2 if the study was refused,
+    130 after Ctrl-C.
+    """,
+    examples=(
+        "llmirage sweep bundled:routers",
+        "llmirage sweep bundled:pools --workers 4 --artifact-dir pools",
+    ),
+)
+
+
+calibrate = command(
+    "calibrate",
+    "llmirage_client.commands.actions.calibrate:calibrate",
+    [argument("runs", "RUN...", many=True), *options(CalibrationOutput), *options(CalibrationSettings), *cluster_options()],
+    """Fit an engine profile to measured runs of one deployment.
+
+    RUN is a folder of `llmirage run` or AIPerf, the JSON file of `vllm bench serve --save-result --save-detailed`, or
+    evalscope's benchmark_data.db. Describe the measured deployment with --model, --gpu, --engine and so on. The command
+    simulates the same requests and changes the factors until the times agree. Exit status: 2 if a run or the cluster is
+    refused.
+    """,
+    blocks=BLOCKS,
+    examples=(
+        "llmirage calibrate artifacts/latest --model Qwen/Qwen3-32B --gpu h100_sxm --engine vllm",
+        "llmirage calibrate artifacts/low artifacts/high --model Qwen/Qwen3-32B -o mine.yaml",
+    ),
+)
