@@ -20,9 +20,9 @@ from recorded import Bytes, recordings_in
 from starlette.types import ASGIApp
 
 from llmirage_server.app import create_app
+from llmirage_server.commands.record_actions import RecordingProxy
 from llmirage_server.config import ClusterConfig
 from llmirage_server.proxy.recorder import ExchangeRecorder
-from llmirage_server.proxy.recording_proxy import RecordingProxy
 from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.store import RecordingWriter
 

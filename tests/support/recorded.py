@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmirage_server.commands.record_actions import RecordingProxy
 from llmirage_server.proxy.recorder import ExchangeRecorder
-from llmirage_server.proxy.recording_proxy import RecordingProxy
 from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter, read_folder

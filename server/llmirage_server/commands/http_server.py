@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import logging
@@ -29,7 +30,6 @@ from llmirage_server.app import WEBSOCKETS, create_app
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher, EventFormat, HashAlgorithm
 from llmirage_server.commands.banner import banner, farewell, pacing_json, served
-from llmirage_server.commands.heap import keep_large_blocks_apart
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.commands.tls_handshake import TlsHandshake
@@ -327,3 +327,22 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
     elif text := farewell(summary):
         click.echo(text)
     return 0
+
+
+_LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
+_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
+
+
+def keep_large_blocks_apart() -> bool:
+    """Give each large block a mapping of its own, which goes back to the system whole. Return whether it is done.
+
+    glibc does so at first, but once such a block was freed, the next ones of its size come from the heap. The table of a
+    dict that gains and loses entries is made anew now and then; in the heap each leaves a hole that small blocks divide,
+    the next table does not fit in, and the heap grows.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
+    except (AttributeError, OSError):  # another C library
+        return False

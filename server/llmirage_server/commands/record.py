@@ -1,4 +1,4 @@
-"""`llmirage record` and `llmirage record convert`: options. The work is done by recording_server.py and converting.py."""
+"""`llmirage record` and `llmirage record convert`: options. The work is done by record_actions.py."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecordConvertSettings:
 def _record(**given: Any) -> None:
     context = click.get_current_context()
     if context.invoked_subcommand is None:
-        lazily("llmirage_server.commands.recording_server:record")(**given)
+        lazily("llmirage_server.commands.record_actions:record")(**given)
 
 
 record = SettingsGroup(
@@ -73,7 +73,7 @@ record = SettingsGroup(
 record.add_command(
     command(
         "convert",
-        "llmirage_server.commands.converting:convert",
+        "llmirage_server.commands.record_actions:convert",
         [argument("files", "FILE...", many=True), *options(RecordConvertSettings)],
         """Make recordings of what other tools recorded.
 

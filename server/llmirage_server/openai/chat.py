@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from llmirage_server.http.dialect import Dialect
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.cached_details import cached_details
+from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.openai.writers import ChatWriter
 from llmirage_server.service.constraints import ReplyConstraints, chat_constraints, plain
@@ -24,7 +24,6 @@ from llmirage_server.state.state import State, stored
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest, chat_completion, parse_chat
-from llmirage_shared.wire.content_filters import filtered, filtered_frame, filtered_opening
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import (
     CHAT_FORM,

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from llmirage_server.http.dialect import Dialect
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.openai.cached_details import cached_details
+from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.openai.writers import TextWriter
 from llmirage_server.service.constraints import completion_constraints
@@ -23,7 +23,6 @@ from llmirage_server.service.service import Service, ServiceHandler, check_choic
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
-from llmirage_shared.wire.content_filters import filtered, filtered_frame, filtered_opening
 from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, chunk_frame, new_id, stream_end
 
 _MANY_ECHOED = 8_000  # characters or token ids

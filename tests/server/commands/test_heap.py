@@ -13,7 +13,7 @@ CHURN = """
 import random, sys
 from collections import OrderedDict
 from pathlib import Path
-from llmirage_server.commands.heap import keep_large_blocks_apart
+from llmirage_server.commands.http_server import keep_large_blocks_apart
 
 def resident_kib():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])

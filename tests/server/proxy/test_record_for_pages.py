@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from llmirage_server.commands.record_actions import RecordingProxy
 from llmirage_server.proxy.recorder import ExchangeRecorder
-from llmirage_server.proxy.recording_proxy import RecordingProxy
 from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.store import RecordingWriter
 

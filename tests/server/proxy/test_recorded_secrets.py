@@ -18,8 +18,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from recorded import URL
 
+from llmirage_server.commands.record_actions import RecordingProxy
 from llmirage_server.proxy.recorder import ExchangeRecorder
-from llmirage_server.proxy.recording_proxy import RecordingProxy
 from llmirage_server.proxy.upstream import HttpUpstream
 from llmirage_server.replies.recordings.store import RecordingWriter
 

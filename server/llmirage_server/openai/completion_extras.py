@@ -1,8 +1,9 @@
-"""Azure's additions to completions: verdicts of content filters, none of which ever finds anything here.
+"""Additions of other vendors to completions.
 
-Their categories and form, and the chunks that have them, are those of streams recorded from Azure OpenAI in August 2026
-(models of GPT-5.4): a first event without choices for the prompts, then an object for each choice, empty in chunks without
-text.
+SGLang's `sglext` says where the cached tokens of a prompt came from, for requests with `return_cached_tokens_details`.
+Azure's content filters never find anything here; their categories and form, and the chunks that have them, are those of
+streams recorded from Azure OpenAI in August 2026 (models of GPT-5.4): a first event without choices for the prompts, then an
+object for each choice, empty in chunks without text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.service.generation import Generation
 from llmirage_shared.wire.output import ChunkFrame, encoded, event
+
+_ASKING = "return_cached_tokens_details"
+
+
+def cached_details(generation: Generation, exchange: HttpExchange) -> dict[str, Any]:
+    """Return the keys of the response, none in other dialects. With KV offload the cluster does not know it by prompt."""
+    if not (exchange.dialect.sglext and exchange.body.get(_ASKING) is True):
+        return {}
+    if any(instance.tiers for instance in generation.responses.driver.snapshot()):
+        return {}
+    return {"sglext": {"cached_tokens_details": {"device": generation.choices[0].request.cached_tokens, "host": 0}}}
+
 
 _SAFE: Mapping[str, Any] = {
     category: {"filtered": False, "severity": "safe"} for category in ("hate", "self_harm", "sexual", "violence")
