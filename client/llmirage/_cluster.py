@@ -14,7 +14,7 @@ from llmirage._step import StepResult
 from llmirage_client.report.html.page import PageHead, Section, page, table
 from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
-from llmirage_client.simulator.cluster_flags import NOT_HERE
+from llmirage_client.simulator.cluster_settings import NOT_HERE
 from llmirage_client.simulator.pools import ClusterConfig, cluster_facts, planned, step_of
 from llmirage_shared.settings import settings_of
 

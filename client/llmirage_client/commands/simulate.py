@@ -6,7 +6,7 @@ from llmirage_client.settings.load import LoadSettings
 from llmirage_client.settings.output import PageOutput, ReportSettings
 from llmirage_client.settings.simulation import SimulationOutput, SimulationSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulator.cluster_flags import BLOCKS, cluster_options
+from llmirage_client.simulator.cluster_settings import BLOCKS, cluster_options
 from llmirage_shared.command_line import argument, command, options, renamed
 from llmirage_shared.settings import at_call
 

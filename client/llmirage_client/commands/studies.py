@@ -6,13 +6,13 @@ from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.simulation import CalibrationOutput, CalibrationSettings, SweepOutput, SweepSettings
 from llmirage_client.settings.sizing import SizingOutput, SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulator.cluster_flags import BLOCKS, SHAPE_SETTINGS, cluster_options
+from llmirage_client.simulator.cluster_settings import BLOCKS, SHAPE_SETTINGS, cluster_options
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import at_call
 
 size = command(
     "size",
-    "llmirage_client.commands.actions.size:size",
+    "llmirage_client.commands.actions.studies:size",
     [
         argument("workload", required=False, names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(SizingSettings, but=("max_time",)),
@@ -40,7 +40,7 @@ size = command(
 
 sweep = command(
     "sweep",
-    "llmirage_client.commands.actions.sweep:sweep",
+    "llmirage_client.commands.actions.studies:sweep",
     [argument("study"), *options(SweepSettings), *options(SweepOutput)],
     """Simulate every point of a study and compare them (docs/studies.md, docs/what-if.md).
 
@@ -58,7 +58,7 @@ sweep = command(
 
 calibrate = command(
     "calibrate",
-    "llmirage_client.commands.actions.calibrate:calibrate",
+    "llmirage_client.commands.actions.studies:calibrate",
     [argument("runs", "RUN...", many=True), *options(CalibrationOutput), *options(CalibrationSettings), *cluster_options()],
     """Fit an engine profile to measured runs of one deployment.
 

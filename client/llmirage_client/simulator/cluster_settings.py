@@ -1,4 +1,7 @@
-"""Cluster settings as users of the client write them: lines of a study file, flags. The rules are those of cluster files."""
+"""Cluster settings as users of the client write them: flags, lines of a study file.
+
+Names and rules are those of `llmirage serve` and of cluster files.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from llmirage_client.simulator.cluster_flags import BLOCKS, NOT_HERE, SHAPE_SETTINGS, ClusterFile
+import click
+
 from llmirage_server.config import (
     ALIASES,
     SETTINGS,
@@ -16,6 +20,7 @@ from llmirage_server.config import (
     did_you_mean,
     ineffective,
 )
+from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.file import (
     alone,
     cluster_path,
@@ -25,13 +30,57 @@ from llmirage_server.config.file import (
     read_cluster_file,
     read_settings,
 )
-from llmirage_shared.settings import About, settings_of
+from llmirage_shared.command_line import options
+from llmirage_shared.settings import About, setting, settings_of
 
 __all__ = [
-    "SIMULATED", "ClusterSettings", "ShapelessClusterSettings", "alone", "canonical_name", "check_effect", "cluster_config",
-    "cluster_configs", "cluster_path", "combined", "did_you_mean", "effect_notes", "is_setting", "read_cluster_file",
-    "read_settings", "setting_names", "without_effect",
+    "BLOCKS", "SHAPE_SETTINGS", "SIMULATED", "ClusterFile", "ClusterSettings", "ShapelessClusterSettings", "alone",
+    "canonical_name", "check_effect", "cluster_config", "cluster_configs", "cluster_options", "cluster_path", "combined",
+    "did_you_mean", "effect_notes", "is_setting", "read_cluster_file", "read_settings", "setting_names", "without_effect",
 ]  # fmt: skip
+
+# What a server shows and a simulation does not have, or has under another name.
+NOT_HERE = frozenset(
+    (
+        *(
+            "speed",
+            "accept_models",
+            "tokenizer",
+            "unknown_fields",
+            "lenient",
+            "state",
+            "seed",
+            "api_key",
+            "rate_limit",
+            "token_limit",
+        ),
+        *("faults", "allow_fault_header"),
+        *("replay", "replay_timing", "replay_match", "replay_ignore", "on_miss", "upstream", "upstream_key"),
+    )
+)
+# What `llmirage size` looks for itself.
+SHAPE_SETTINGS = (
+    *("gpu", "engine", "weights", "instances"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "expert_parallel_size"),
+)
+
+
+class ClusterFile:
+    """The settings that name a cluster file and settings of it."""
+
+    cluster_file: str | None = setting(
+        None,
+        "Cluster",
+        "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
+        spelled="cluster",
+        metavar="FILE",
+        usual=True,
+    )
+
+
+def cluster_options(*left_out: str) -> list[click.Parameter]:
+    """--cluster FILE and a flag for every setting that matters to a simulation, but for some."""
+    return [*options(ClusterFile), *options(ClusterConfig, but=(*NOT_HERE, *left_out), checked=False)]
 
 
 SIMULATED = tuple(name for name in SETTINGS if name not in NOT_HERE)

@@ -30,8 +30,8 @@ from llmirage_client.settings.load import LoadSettings
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.settings.sizing import SizingSettings
 from llmirage_client.settings.workload import FileSettings, LengthSettings
-from llmirage_client.simulator.cluster_flags import NOT_HERE
 from llmirage_client.simulator.cluster_settings import (
+    NOT_HERE,
     alone,
     canonical_name,
     combined,

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.calibrate.calibration import calibrate
-from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
 from llmirage_client.calibrate.least_squares import FactorFit, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
+from llmirage_client.operations.calibrate import Replays, changed_fields, engine_text
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulator.engine import ClusterConfig

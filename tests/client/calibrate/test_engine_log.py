@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmirage_client.calibrate.engine_log import engine_log_settings, with_log
-from llmirage_client.calibrate.measured_deployment import with_measured
+from llmirage_client.calibrate.measured_deployment import engine_log_settings, with_log, with_measured
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.settings import ConfigError
 

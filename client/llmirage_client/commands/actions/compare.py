@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.operations import compare as operation
+from llmirage_client.operations import finished_runs as operation
 from llmirage_client.report.comparison_table import print_comparison
 from llmirage_client.settings.output import CompareSettings
 from llmirage_shared.settings import instance_of

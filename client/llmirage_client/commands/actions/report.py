@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from llmirage_client.commands.actions.output import open_page
-from llmirage_client.operations import report as operation
+from llmirage_client.operations import finished_runs as operation
 from llmirage_shared.settings import ConfigError, InputRefused
 
 

@@ -1,4 +1,4 @@
-"""The action of `llmirage sweep`: show the progress of a study, write its results, and print them."""
+"""The actions of `llmirage sweep`, `size` and `calibrate`: show the progress, write what was found, and print it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from typing import Any, NoReturn
 
 import click
 
+from llmirage_client.calibrate.table import as_json, calibration_blocks
 from llmirage_client.commands.actions.output import open_page
-from llmirage_client.operations import sweep as operation
+from llmirage_client.operations import calibrate as calibration
+from llmirage_client.operations import size as sizing
+from llmirage_client.operations import sweep as sweeping
+from llmirage_client.operations.calibrate import CalibrateSettings
+from llmirage_client.operations.size import SizeSettings
+from llmirage_client.report.atomic_files import unused_folder
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.garbage import own_process
+from llmirage_client.simulator.cluster_settings import ClusterSettings, ShapelessClusterSettings
+from llmirage_client.size.page import page_of as size_page
 from llmirage_client.sweep.file import Study, study_path
 from llmirage_client.sweep.page import page_of
 from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
@@ -28,7 +36,7 @@ def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
     """Run `llmirage sweep`."""
     own_process()
     settings = instance_of(SweepSettings, given)
-    read = operation.load_study(study)
+    read = sweeping.load_study(study)
     study = study_path(study)
     folder = Path(settings.artifact_dir or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
@@ -51,7 +59,7 @@ def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
 def _carried_out(study: Study, folder: Path, settings: SweepSettings) -> Sweep:
     on_point, done = _progress(len(study.points))
     try:
-        return operation.sweep(study, folder, settings, on_point)
+        return sweeping.sweep(study, folder, settings, on_point)
     except KeyboardInterrupt:
         done()
         click.echo(f"Interrupted. Finished points are in {folder}; the same command continues from there.", err=True)
@@ -102,3 +110,41 @@ def _show(result: Sweep, folder: Path, files: list[str], json: bool) -> None:
 
 def _refuse(problem: str) -> NoReturn:
     raise InputRefused([problem], "sweep")
+
+
+def size(workload: str | None, json: bool, html: str | None, open: bool, **given: Any) -> None:
+    """Run `llmirage size`."""
+    own_process()
+    report = sizing.size(workload, instance_of(SizeSettings, given, cluster=ShapelessClusterSettings.of(given)))
+    if html is not None or open:
+        try:
+            page = Path(html) if html else unused_folder("size") / "size.html"
+            page.write_text(size_page(report), encoding="utf-8")
+        except OSError as error:
+            raise InputRefused(
+                [f"--html {html}: {error.strerror}" if html else f"artifacts: {error.strerror}"], "size"
+            ) from None
+        if open:
+            click.echo(f"HTML report written to {page}.", err=True)
+            open_page(page)
+    if json:
+        click.echo(dumps(report.json()))
+    else:
+        print_blocks(report.blocks())
+    sys.exit(0 if report.answered else 1)
+
+
+def calibrate(runs: tuple[str, ...], output: str, json: bool, **given: Any) -> None:
+    """Run `llmirage calibrate`."""
+    settings = instance_of(CalibrateSettings, given, cluster=ClusterSettings.of(given))
+    found = calibration.calibrate(runs, settings)
+    try:
+        Path(output).write_text(found.engine_file, encoding="utf-8")
+    except OSError as error:
+        raise InputRefused([f"the engine file could not be written: {error}"], "calibrate") from None
+    if json:
+        about = {"deployment": found.deployment, "output": output}
+        click.echo(dumps(as_json(found.calibration) | about, indent=2))
+        return
+    print_blocks(calibration_blocks(found.calibration, found.deployment, len(found.runs)))
+    click.echo(f"\nWritten to {output}; use it: llmirage simulate --engine {output} ...")
