@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ def problems_of(path: str, format_name: str | None = None, **options: Any) -> li
     with pytest.raises(WorkloadError) as caught:
         load(path, format_name, options)
     return [str(problem) for problem in caught.value.problems]
+
+
+def assert_refused(folder: Path, format_name: str, row: Any, starts: Sequence[str]) -> None:
+    """Its only line has these problems, in this order; `starts` are their beginnings."""
+    found = problems_of(write(folder, row), format_name)
+    assert len(found) == len(starts)
+    assert all(one.startswith(f"line 1: {start}") for one, start in zip(found, starts, strict=True))
 
 
 def contents(workload: Workload) -> list[list[list[Any]]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_files import ANYTHING, contents, loads_or_is_refused, mutate, problems_of, write
+from workload_files import ANYTHING, assert_refused, contents, loads_or_is_refused, mutate, problems_of, write
 
 from llmirage_client.workload.registry import detect, load
 
@@ -74,34 +74,28 @@ def test_the_size_of_the_draw_is_told() -> None:
 
 
 NO_ORDER = "is not for random_pool: its entries have no order, times or sessions (see single_turn)"
-BAD: list[tuple[str, Any, list[str]]] = [
-    ("no content", {}, ["line 1: Value error, At least one modality"]),
-    ("empty text", {"text": ""}, ["line 1: Value error, At least one modality"]),
-    ("text is a list", {"text": ["a"]}, ["line 1: text: Input should be a valid string"]),
-    ("text and texts", {"text": "a", "texts": ["b"]}, ["line 1: Value error, text and texts cannot be set together"]),
-    (
-        "video and videos",
-        {"video": "https://a/v", "videos": ["https://a/w"]},
-        ["line 1: Value error, video and videos cannot be set together"],
-    ),
-    ("a time", {"text": "a", "timestamp": 0}, [f"line 1: timestamp: {NO_ORDER}"]),
-    ("a delay", {"text": "a", "delay": 5}, [f"line 1: delay: {NO_ORDER}"]),
-    ("a session", {"text": "a", "session_id": "s"}, [f"line 1: session_id: {NO_ORDER}"]),
-    ("a role", {"text": "a", "role": "user"}, [f"line 1: role: {NO_ORDER}"]),
-    ("another type", {"text": "a", "type": "single_turn"}, ["line 1: type: Input should be 'random_pool'"]),
-    ("a near miss", {"text": "a", "imagess": []}, ["line 1: imagess: is not a key of this format (did you mean 'images'?)"]),
-    ("no such file", {"image": "none.png"}, ["line 1: image: no such file: 'none.png'"]),
-    ("contents is a text", {"texts": [{"contents": "a"}]}, ["line 1: texts.0.contents: Input should be a valid list"]),
-    ("a number", 5, ["line 1: Input should be a valid dictionary (a JSON object), got a number"]),
-    ("no JSON", "text: a", ["line 1: invalid JSON: Expecting value at column 1"]),
+BAD: list[tuple[Any, ...]] = [
+    ({}, "Value error, At least one modality"),
+    ({"text": ""}, "Value error, At least one modality"),
+    ({"text": ["a"]}, "text: Input should be a valid string"),
+    ({"text": "a", "texts": ["b"]}, "Value error, text and texts cannot be set together"),
+    ({"video": "https://a/v", "videos": ["https://a/w"]}, "Value error, video and videos cannot be set together"),
+    ({"text": "a", "timestamp": 0}, f"timestamp: {NO_ORDER}"),
+    ({"text": "a", "delay": 5}, f"delay: {NO_ORDER}"),
+    ({"text": "a", "session_id": "s"}, f"session_id: {NO_ORDER}"),
+    ({"text": "a", "role": "user"}, f"role: {NO_ORDER}"),
+    ({"text": "a", "type": "single_turn"}, "type: Input should be 'random_pool'"),
+    ({"text": "a", "imagess": []}, "imagess: is not a key of this format (did you mean 'images'?)"),
+    ({"image": "none.png"}, "image: no such file: 'none.png'"),
+    ({"texts": [{"contents": "a"}]}, "texts.0.contents: Input should be a valid list"),
+    (5, "Input should be a valid dictionary (a JSON object), got a number"),
+    ("text: a", "invalid JSON: Expecting value at column 1"),
 ]
 
 
-@pytest.mark.parametrize(("row", "problems"), [pytest.param(*case[1:], id=case[0]) for case in BAD])
+@pytest.mark.parametrize(("row", "problems"), [(row, problems) for row, *problems in BAD])
 def test_a_bad_row_is_refused_with_its_problems(row: Any, problems: list[str], tmp_path: Path) -> None:
-    found = problems_of(write(tmp_path, row), "random_pool")
-    assert len(found) == len(problems)
-    assert all(one.startswith(start) for one, start in zip(found, problems, strict=True))
+    assert_refused(tmp_path, "random_pool", row, problems)
 
 
 def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
@@ -135,7 +129,7 @@ def test_a_bad_option_is_refused(options: dict[str, Any], problem: str) -> None:
     assert problems_of(str(FILE), "random_pool", **options) == [problem]
 
 
-ROWS = [json.loads(line) for line in FILE.read_text().splitlines()] + [row for _, row, _ in BAD if isinstance(row, dict)]
+ROWS = [json.loads(line) for line in FILE.read_text().splitlines()] + [row for row, *_ in BAD if isinstance(row, dict)]
 
 
 @given(st.data())
