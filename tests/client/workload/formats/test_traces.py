@@ -135,82 +135,67 @@ def span(index: int, **changes: Any) -> dict[str, Any]:
     return {**SPANS, "spans": spans}
 
 
-BAD: dict[str, list[tuple[list[Any], str]]] = {
+def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def dynamo(**changes: Any) -> dict[str, Any]:
+    return {**DYNAMO, "request": {**DYNAMO["request"], **changes}}
+
+
+def captured(**request: str) -> dict[str, Any]:
+    return {**CAPTURE, "captureData": {"endpointInput": request}}
+
+
+def said(messages: str) -> dict[str, Any]:
+    return {**CALL, "attributes": {"gen_ai.usage.output_tokens": 1, "gen_ai.input.messages": messages}}
+
+
+# A row or several, and how the problem begins, in line 1 if it names none.
+BAD: dict[str, list[tuple[Any, str]]] = {
     "weka_trace": [
-        ([{**WEKA, "id": ""}], "line 1: id: String should have at least 1 character"),
-        ([{**WEKA, "block_size": 0}], "line 1: block_size: Input should be greater than or equal to 1"),
-        ([{**WEKA, "hash_id_scope": "file"}], "line 1: hash_id_scope: Input should be 'local'"),
-        ([{**WEKA, "hash_id_scope": "global"}], "line 1: hash_id_scope: Input should be 'local' (global_ids=true"),
-        ([{**WEKA, "requests": {}}], "line 1: requests: Input should be a valid list"),
-        (
-            [{**WEKA, "requests": [3]}],
-            "line 1: requests.0: Input should be a valid dictionary (a JSON object), got a number",
-        ),
+        ({**WEKA, "id": ""}, "id: String should have at least 1 character"),
+        ({**WEKA, "block_size": 0}, "block_size: Input should be greater than or equal to 1"),
+        ({**WEKA, "hash_id_scope": "file"}, "hash_id_scope: Input should be 'local'"),
+        ({**WEKA, "hash_id_scope": "global"}, "hash_id_scope: Input should be 'local' (global_ids=true"),
+        ({**WEKA, "requests": {}}, "requests: Input should be a valid list"),
+        ({**WEKA, "requests": [3]}, "requests.0: Input should be a valid dictionary (a JSON object), got a number"),
         ([WEKA, {**weka(t="x"), "id": "u"}], "line 2: requests.0.t: Input should be a valid number, unable to parse"),
-        ([weka(**{"in": 0})], "line 1: requests.0.in: Input should be greater than or equal to 1"),
-        ([weka(hash_ids=[1, "b"])], "line 1: requests.0.hash_ids.1: Input should be a valid integer"),
-        ([weka(type="x")], "line 1: requests.0.type: Input should be 'n', 's' or 'subagent'"),
-        ([{**WEKA, "requests": [{"t": 0, "in": 130, "out": 3, "hash_idss": [1]}]}], "line 1: requests.0.hash_idss"),
+        (weka(**{"in": 0}), "requests.0.in: Input should be greater than or equal to 1"),
+        (weka(hash_ids=[1, "b"]), "requests.0.hash_ids.1: Input should be a valid integer"),
+        (weka(type="x"), "requests.0.type: Input should be 'n', 's' or 'subagent'"),
+        ({**WEKA, "requests": [{"t": 0, "in": 130, "out": 3, "hash_idss": [1]}]}, "requests.0.hash_idss"),
         ([WEKA, WEKA], "line 2: id: 't' is also in line 1; ids must be unique"),
-        ([{**WEKA, "requests": []}], "has no trace with requests"),
+        ({**WEKA, "requests": []}, "has no trace with requests"),
     ],
     "dynamo_request_trace": [
-        ([{**DYNAMO, "schema": "v2"}], "line 1: schema: Input should be 'dynamo.request.trace.v1'"),
-        ([{**DYNAMO, "event_type": "x"}], "line 1: event_type: Input should be one of request_end"),
-        ([{**DYNAMO, "request": 3}], "line 1: request: Input should be a valid dictionary"),
-        ([{**DYNAMO, "request": {}}], "line 1: request.request_id: Field required"),
+        ({**DYNAMO, "schema": "v2"}, "schema: Input should be 'dynamo.request.trace.v1'"),
+        ({**DYNAMO, "event_type": "x"}, "event_type: Input should be one of request_end"),
+        ({**DYNAMO, "request": 3}, "request: Input should be a valid dictionary"),
+        ({**DYNAMO, "request": {}}, "request.request_id: Field required"),
         ([DYNAMO, DYNAMO], "line 2: request.request_id: 'p0' is also on line 1"),
-        ([{**DYNAMO, "agent_context": []}], "line 1: agent_context: Input should be a valid dictionary"),
+        ({**DYNAMO, "agent_context": []}, "agent_context: Input should be a valid dictionary"),
+        (dynamo(output_tokens=-1), "request.output_tokens: Input should be"),
+        (dynamo(request_received_ms="x"), "request.request_received_ms: "),
+        (dynamo(replay={"input_length": 5}), "request.replay.trace_block_si"),
         (
-            [{**DYNAMO, "request": {**DYNAMO["request"], "output_tokens": -1}}],
-            "line 1: request.output_tokens: Input should be",
+            dynamo(replay={"input_length": 5, "trace_block_size": 64, "input_sequence_hashes": [1, 2]}),
+            "request.replay.input_sequence_hashes: 2 blocks of 64 tokens are too ma",
         ),
         (
-            [{**DYNAMO, "request": {**DYNAMO["request"], "request_received_ms": "x"}}],
-            "line 1: request.request_received_ms: ",
-        ),
-        (
-            [{**DYNAMO, "request": {**DYNAMO["request"], "replay": {"input_length": 5}}}],
-            "line 1: request.replay.trace_block_si",
-        ),
-        (
-            [
-                {
-                    **DYNAMO,
-                    "request": {
-                        **DYNAMO["request"],
-                        "replay": {"input_length": 5, "trace_block_size": 64, "input_sequence_hashes": [1, 2]},
-                    },
-                }
-            ],
-            "line 1: request.replay.input_sequence_hashes: 2 blocks of 64 tokens are too ma",
-        ),
-        (
-            [
-                DYNAMO,
-                {
-                    **{k: v for k, v in DYNAMO.items() if k != "agent_context"},
-                    "request": {**DYNAMO["request"], "request_id": "z"},
-                },
-            ],
+            [DYNAMO, {**without(DYNAMO, "agent_context"), "request": {**DYNAMO["request"], "request_id": "z"}}],
             "line 2: agent_context.session_id: Field required: either all requests have one or none",
         ),
     ],
     "agentic_mooncake": [
-        ([{**MOONCAKE, "input_length": 0}], "line 1: input_length: Input should be greater than or equal to 1"),
-        ([{**MOONCAKE, "hash_ids": []}], "line 1: hash_ids: 0 blocks of 512 tokens are too few for 100 tokens"),
-        (
-            [{**MOONCAKE, "wait_for": ["b"]}],
-            "line 1: timestamp: Value error, 'timestamp' is only for requests that wait for",
-        ),
-        (
-            [{k: v for k, v in MOONCAKE.items() if k != "timestamp"} | {"wait_for": ["b"]}],
-            "line 1: wait_for: 'a' waits for 'b'",
-        ),
-        ([{k: v for k, v in MOONCAKE.items() if k != "timestamp"}], "line 1: timestamp: Field required (or 'wait_for')"),
+        ({**MOONCAKE, "input_length": 0}, "input_length: Input should be greater than or equal to 1"),
+        ({**MOONCAKE, "hash_ids": []}, "hash_ids: 0 blocks of 512 tokens are too few for 100 tokens"),
+        ({**MOONCAKE, "wait_for": ["b"]}, "timestamp: Value error, 'timestamp' is only for requests that wait for"),
+        (without(MOONCAKE, "timestamp") | {"wait_for": ["b"]}, "wait_for: 'a' waits for 'b'"),
+        (without(MOONCAKE, "timestamp"), "timestamp: Field required (or 'wait_for')"),
         ([MOONCAKE, MOONCAKE], "line 2: request_id: 'a' is also on line 1; ids must be unique"),
-        ([{**HEADER, "version": 3}, PLAY], "line 1: version: Input should be 2"),
-        ([{**HEADER, "block_size": -1}, PLAY], "line 1: block_size: Input should be greater than or equal to 1"),
+        ([{**HEADER, "version": 3}, PLAY], "version: Input should be 2"),
+        ([{**HEADER, "block_size": -1}, PLAY], "block_size: Input should be greater than or equal to 1"),
         (
             [HEADER, {**PLAY, "dependencies": [{"request_id": "a", "trigger": "completion"}]}],
             "line 2: dependencies: 'a' waits ",
@@ -223,100 +208,58 @@ BAD: dict[str, list[tuple[list[Any], str]]] = {
             [HEADER, {**PLAY, "dependencies": [{"request_id": "a", "trigger": "dispatch", "relation": "join"}]}],
             "line 2: dependencies.0.trigger: Value error, only a 'spawn' waits for a dispatch",
         ),
-        ([HEADER], "has no requests"),
+        (HEADER, "has no requests"),
     ],
     "tracelab": [
-        ([{**ROUND, "session_id": ""}], "line 1: session_id: String should have at least 1 character"),
-        ([{**ROUND, "round_index": -1}], "line 1: round_index: Input should be greater than or equal to 0"),
-        ([{**ROUND, "prefix_tokens": "x"}], "line 1: prefix_tokens: Input should be a valid integer"),
-        (
-            [{**ROUND, "input_tokens_total": 1}],
-            "line 1: input_tokens_total: Value error, is 1, but prefix_tokens + newly_append",
-        ),
-        ([{k: v for k, v in ROUND.items() if k != "output_tokens"}], "line 1: output_tokens: Field required"),
-        ([{**ROUND, "timing_events": 1}], "line 1: timing_events: Input should be a valid list"),
-        (
-            [{**ROUND, "timing_events": [{"event_type": "text", "timestamp": "noon"}]}],
-            "line 1: timing_events.0.timestamp: Input",
-        ),
-        ([{**ROUND, "timing_events": [{"event_type": "text"}]}], "line 1: timing_events.0.timestamp: Field required"),
-        (
-            [{**ROUND, "prefix_tokens": 0, "newly_append_tokens": 0, "input_tokens_total": 0}],
-            "line 1: newly_append_tokens: a ro",
-        ),
+        ({**ROUND, "session_id": ""}, "session_id: String should have at least 1 character"),
+        ({**ROUND, "round_index": -1}, "round_index: Input should be greater than or equal to 0"),
+        ({**ROUND, "prefix_tokens": "x"}, "prefix_tokens: Input should be a valid integer"),
+        ({**ROUND, "input_tokens_total": 1}, "input_tokens_total: Value error, is 1, but prefix_tokens + newly_append"),
+        (without(ROUND, "output_tokens"), "output_tokens: Field required"),
+        ({**ROUND, "timing_events": 1}, "timing_events: Input should be a valid list"),
+        ({**ROUND, "timing_events": [{"event_type": "text", "timestamp": "noon"}]}, "timing_events.0.timestamp: Input"),
+        ({**ROUND, "timing_events": [{"event_type": "text"}]}, "timing_events.0.timestamp: Field required"),
+        ({**ROUND, "prefix_tokens": 0, "newly_append_tokens": 0, "input_tokens_total": 0}, "newly_append_tokens: a ro"),
         ([ROUND, 3], "line 2: Input should be a valid dictionary (a JSON object), got a number"),
     ],
     "otel_spans": [
-        ([span(0, span_id=None)], "line 1: spans.0.span_id: Input should be a valid string"),
-        ([span(1, span_id="span_001")], "line 1: spans.1.span_id: 'span_001' is also in line 1 spans.0.; ids are unique"),
-        ([span(0, start_time="x")], "line 1: spans.0.start_time: Input should be a valid date and time (ISO 8601)"),
-        ([span(0, end_time=3)], "line 1: spans.0.end_time: Input should be a valid string"),
-        ([span(0, attributes=[])], "line 1: spans.0.attributes: Input should be a valid dictionary"),
-        (
-            [span(0, attributes={"gen_ai.input.messages": "{"})],
-            "line 1: spans.0.attributes.gen_ai.input.messages: a text here is",
-        ),
-        (
-            [span(0, attributes={"gen_ai.input.messages": "[]"})],
-            "line 1: spans.0.attributes.gen_ai.input.messages: List should",
-        ),
-        (
-            [span(0, attributes={"gen_ai.input.messages": '[{"content":"x"}]'})],
-            "line 1: spans.0.attributes.gen_ai.input.messages",
-        ),
-        ([span(0, status=3)], "line 1: spans.0.status: Input should be a valid dictionary"),
-        ([{"trace_id": "t", "spans": []}], "has no span of a model's call with its messages"),
-        ([{"trace_id": "t", "spans": 3}], "line 1: spans: Input should be a valid list"),
-        ([{"resourceSpans": [{"scopeSpans": 3}]}], "line 1: resourceSpans.0.scopeSpans: Input should be a valid list"),
+        (span(0, span_id=None), "spans.0.span_id: Input should be a valid string"),
+        (span(1, span_id="span_001"), "spans.1.span_id: 'span_001' is also in line 1 spans.0.; ids are unique"),
+        (span(0, start_time="x"), "spans.0.start_time: Input should be a valid date and time (ISO 8601)"),
+        (span(0, end_time=3), "spans.0.end_time: Input should be a valid string"),
+        (span(0, attributes=[]), "spans.0.attributes: Input should be a valid dictionary"),
+        (span(0, attributes={"gen_ai.input.messages": "{"}), "spans.0.attributes.gen_ai.input.messages: a text here is"),
+        (span(0, attributes={"gen_ai.input.messages": "[]"}), "spans.0.attributes.gen_ai.input.messages: List should"),
+        (span(0, attributes={"gen_ai.input.messages": '[{"content":"x"}]'}), "spans.0.attributes.gen_ai.input.messages"),
+        (span(0, status=3), "spans.0.status: Input should be a valid dictionary"),
+        ({"trace_id": "t", "spans": []}, "has no span of a model's call with its messages"),
+        ({"trace_id": "t", "spans": 3}, "spans: Input should be a valid list"),
+        ({"resourceSpans": [{"scopeSpans": 3}]}, "resourceSpans.0.scopeSpans: Input should be a valid list"),
     ],
     "exgentic": [
-        ([{**EXGENTIC, "session_id": 3}], "line 1: session_id: Input should be a valid string"),
-        ([{**EXGENTIC, "spans": None}], "line 1: spans: Input should be a valid list"),
-        ([{**EXGENTIC, "spans": [3]}], "line 1: spans.0: Input should be a valid dictionary"),
-        ([{**EXGENTIC, "models": "m"}], "line 1: models: Input should be a valid list"),
-        ([{**EXGENTIC, "spans": []}], "has no session that can run; left out 1: sessions without a call of a model"),
-        ([{**EXGENTIC, "spans": [{**CALL, "start_time": "x"}]}], "line 1: spans.0.start_time: Input should be a valid date"),
+        ({**EXGENTIC, "session_id": 3}, "session_id: Input should be a valid string"),
+        ({**EXGENTIC, "spans": None}, "spans: Input should be a valid list"),
+        ({**EXGENTIC, "spans": [3]}, "spans.0: Input should be a valid dictionary"),
+        ({**EXGENTIC, "models": "m"}, "models: Input should be a valid list"),
+        ({**EXGENTIC, "spans": []}, "has no session that can run; left out 1: sessions without a call of a model"),
+        ({**EXGENTIC, "spans": [{**CALL, "start_time": "x"}]}, "spans.0.start_time: Input should be a valid date"),
+        ({**EXGENTIC, "spans": [without(CALL, "end_time")]}, "spans.0.end_time: Field required"),
+        ({**EXGENTIC, "spans": [{**CALL, "attributes": {}}]}, "spans.0.attributes.gen_ai.usage.output_tokens: Field re"),
         (
-            [{**EXGENTIC, "spans": [{k: v for k, v in CALL.items() if k != "end_time"}]}],
-            "line 1: spans.0.end_time: Field required",
+            {**EXGENTIC, "spans": [said("[3]")]},
+            "spans.0.attributes.gen_ai.input.messages.0: Input should be a valid dictionary",
         ),
         (
-            [{**EXGENTIC, "spans": [{**CALL, "attributes": {}}]}],
-            "line 1: spans.0.attributes.gen_ai.usage.output_tokens: Field re",
-        ),
-        (
-            [
-                {
-                    **EXGENTIC,
-                    "spans": [{**CALL, "attributes": {"gen_ai.usage.output_tokens": 1, "gen_ai.input.messages": "[3]"}}],
-                }
-            ],
-            "line 1: spans.0.attributes.gen_ai.input.messages.0: Input should be a valid dictionary",
-        ),
-        (
-            [
-                {
-                    **EXGENTIC,
-                    "spans": [
-                        {
-                            **CALL,
-                            "attributes": {
-                                "gen_ai.usage.output_tokens": 1,
-                                "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "smell"}]}]),
-                            },
-                        }
-                    ],
-                }
-            ],
-            "line 1: spans.0.attributes.gen_ai.input.messages.0.parts.0.type: Input should be text, thinking",
+            {**EXGENTIC, "spans": [said(json.dumps([{"role": "user", "parts": [{"type": "smell"}]}]))]},
+            "spans.0.attributes.gen_ai.input.messages.0.parts.0.type: Input should be text, thinking",
         ),
     ],
     "mlperf_agentic": [
-        ([{**ASKED, "conversation_id": ""}], "line 1: conversation_id: String should have at least 1 character"),
-        ([{**ASKED, "conversation_id": "é"}], "line 1: conversation_id: Input should be printable ASCII"),
-        ([{**ASKED, "turn": 2}], "line 1: turn: is 2, but this is row 1 of its conversation"),
-        ([{**ASKED, "role": "system"}], "line 1: role: Input should be user, assistant or tool, got 'system'"),
-        ([{**ANSWERED, "turn": 1}], "line 1: role: Value error, the beginning is followed by user, not by assistant"),
+        ({**ASKED, "conversation_id": ""}, "conversation_id: String should have at least 1 character"),
+        ({**ASKED, "conversation_id": "é"}, "conversation_id: Input should be printable ASCII"),
+        ({**ASKED, "turn": 2}, "turn: is 2, but this is row 1 of its conversation"),
+        ({**ASKED, "role": "system"}, "role: Input should be user, assistant or tool, got 'system'"),
+        ({**ANSWERED, "turn": 1}, "role: Value error, the beginning is followed by user, not by assistant"),
         ([ASKED, {**ASKED, "turn": 2}], "line 2: role: Value error, user is followed by assistant, not by user"),
         (
             [ASKED, {**ANSWERED, "tool_calls": None, "content": "x"}, TOOL],
@@ -326,108 +269,74 @@ BAD: dict[str, list[tuple[list[Any], str]]] = {
             [ASKED, {**ASKED, "conversation_id": "d"}, ANSWERED],
             "line 3: conversation_id: the rows of 'c', which began on line 1",
         ),
-        (
-            [ASKED, {k: v for k, v in ANSWERED.items() if k not in ("tool_calls", "content")}],
-            "line 2: content: Field required",
-        ),
+        ([ASKED, without(ANSWERED, "tool_calls", "content")], "line 2: content: Field required"),
         ([ASKED, ANSWERED, {**TOOL, "tool_results": []}], "line 3: tool_results: List should have at least 1 item"),
-        ([{**ASKED, "delay_seconds": -1}], "line 1: delay_seconds: Input should be greater than or equal to 0"),
+        ({**ASKED, "delay_seconds": -1}, "delay_seconds: Input should be greater than or equal to 0"),
     ],
     "speed_bench": [
-        ([{**SPEED, "question_id": "short"}], "line 1: question_id: String should have 32 characters, not 5"),
-        ([{**SPEED, "question_id": 3}], "line 1: question_id: Input should be a valid string"),
-        ([{**SPEED, "category": ""}], "line 1: category: String should have at least 1 character"),
-        ([{**SPEED, "messages": []}], "line 1: messages: List should have at least 1 item"),
-        ([{**SPEED, "messages": "x"}], "line 1: messages: Input should be a valid list"),
-        ([{**SPEED, "messages": [3]}], "line 1: messages.0: Input should be a valid dictionary"),
-        ([{**SPEED, "messages": [{"content": "x"}]}], "line 1: messages.0.role: Field required"),
-        ([{**SPEED, "messages": [{"role": "user"}]}], "line 1: messages.0.content: Field required"),
+        ({**SPEED, "question_id": "short"}, "question_id: String should have 32 characters, not 5"),
+        ({**SPEED, "question_id": 3}, "question_id: Input should be a valid string"),
+        ({**SPEED, "category": ""}, "category: String should have at least 1 character"),
+        ({**SPEED, "messages": []}, "messages: List should have at least 1 item"),
+        ({**SPEED, "messages": "x"}, "messages: Input should be a valid list"),
+        ({**SPEED, "messages": [3]}, "messages.0: Input should be a valid dictionary"),
+        ({**SPEED, "messages": [{"content": "x"}]}, "messages.0.role: Field required"),
+        ({**SPEED, "messages": [{"role": "user"}]}, "messages.0.content: Field required"),
+        ({**SPEED, "messages": [{"role": "user", "content": ""}]}, "messages.0.content: String should have at least"),
         (
-            [{**SPEED, "messages": [{"role": "user", "content": ""}]}],
-            "line 1: messages.0.content: String should have at least",
-        ),
-        (
-            [
-                {
-                    **SPEED,
-                    "messages": [
-                        {
-                            "role": "user",
-                            "content": "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH",
-                        }
-                    ],
-                }
-            ],
-            "line 1: messages.0.content: is a placeholder",
+            {
+                **SPEED,
+                "messages": [
+                    {"role": "user", "content": "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"}
+                ],
+            },
+            "messages.0.content: is a placeholder",
         ),
     ],
     "sagemaker_capture": [
-        ([{**CAPTURE, "eventMetadata": {}}], "line 1: eventMetadata.eventId: Field required"),
-        (
-            [{**CAPTURE, "eventMetadata": {"eventId": "e", "inferenceTime": "x"}}],
-            "line 1: eventMetadata.inferenceTime: Input sh",
-        ),
-        ([{**CAPTURE, "captureData": 3}], "line 1: captureData: Input should be a valid dictionary"),
-        ([{**CAPTURE, "captureData": {}}], "line 1: captureData.endpointInput: Field required"),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{"}}}],
-            "line 1: captureData.endpointInput.data: event e1: no ",
-        ),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{}"}}}],
-            "line 1: captureData.endpointInput.data: event e1: has",
-        ),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": "%", "encoding": "BASE64"}}}],
-            "line 1: captureData.endpointInp",
-        ),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": "{}", "encoding": "CSV"}}}],
-            "line 1: captureData.endpointInput",
-        ),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": '{"messages":[]}'}}}],
-            "line 1: captureData.endpointInput.data.m",
-        ),
-        (
-            [{**CAPTURE, "captureData": {"endpointInput": {"data": '{"messages":3}'}}}],
-            "line 1: captureData.endpointInput.data.me",
-        ),
-        (
-            [{k: v for k, v in CAPTURE.items() if k != "eventMetadata"} | {"eventVersion": "0"}],
-            "line 1: eventMetadata: Field req",
-        ),
+        ({**CAPTURE, "eventMetadata": {}}, "eventMetadata.eventId: Field required"),
+        ({**CAPTURE, "eventMetadata": {"eventId": "e", "inferenceTime": "x"}}, "eventMetadata.inferenceTime: Input sh"),
+        ({**CAPTURE, "captureData": 3}, "captureData: Input should be a valid dictionary"),
+        ({**CAPTURE, "captureData": {}}, "captureData.endpointInput: Field required"),
+        (captured(data="{"), "captureData.endpointInput.data: event e1: no "),
+        (captured(data="{}"), "captureData.endpointInput.data: event e1: has"),
+        (captured(data="%", encoding="BASE64"), "captureData.endpointInp"),
+        (captured(data="{}", encoding="CSV"), "captureData.endpointInput"),
+        (captured(data='{"messages":[]}'), "captureData.endpointInput.data.m"),
+        (captured(data='{"messages":3}'), "captureData.endpointInput.data.me"),
+        (without(CAPTURE, "eventMetadata") | {"eventVersion": "0"}, "eventMetadata: Field req"),
     ],
     "sglang_autobench": [
-        ([{**AUTOBENCH, "prompt": ""}], "line 1: prompt: Field required"),
-        ([{**AUTOBENCH, "prompt": 3}], "line 1: prompt: Input should be a text, messages, token ids, or a list of turns"),
-        ([{**AUTOBENCH, "output_len": "x"}], "line 1: output_len: Input should be a valid integer"),
-        ([{**AUTOBENCH, "output_len": -1}], "line 1: output_len: Input should be greater than or equal to 1"),
-        ([{**AUTOBENCH, "prompt": [1, "a"]}], "line 1: prompt.1: Input should be a token id"),
-        ([{**AUTOBENCH, "prompt": [{"content": "x"}]}], "line 1: prompt.0.role: Field required"),
-        ([{**AUTOBENCH, "prompt": [[]]}], "line 1: prompt.0: List should have at least 1 item"),
-        ([{**AUTOBENCH, "messages": []}], "line 1: messages: List should have at least 1 item"),
-        ([{**AUTOBENCH, "extra_request_body": "{"}], "line 1: extra_request_body: a text here is JSON, but"),
-        ([{**AUTOBENCH, "timestamp": -5}], "line 1: timestamp: Input should be greater than or equal to 0"),
+        ({**AUTOBENCH, "prompt": ""}, "prompt: Field required"),
+        ({**AUTOBENCH, "prompt": 3}, "prompt: Input should be a text, messages, token ids, or a list of turns"),
+        ({**AUTOBENCH, "output_len": "x"}, "output_len: Input should be a valid integer"),
+        ({**AUTOBENCH, "output_len": -1}, "output_len: Input should be greater than or equal to 1"),
+        ({**AUTOBENCH, "prompt": [1, "a"]}, "prompt.1: Input should be a token id"),
+        ({**AUTOBENCH, "prompt": [{"content": "x"}]}, "prompt.0.role: Field required"),
+        ({**AUTOBENCH, "prompt": [[]]}, "prompt.0: List should have at least 1 item"),
+        ({**AUTOBENCH, "messages": []}, "messages: List should have at least 1 item"),
+        ({**AUTOBENCH, "extra_request_body": "{"}, "extra_request_body: a text here is JSON, but"),
+        ({**AUTOBENCH, "timestamp": -5}, "timestamp: Input should be greater than or equal to 0"),
     ],
     "sglang_token_trace": [
-        ([{**TOKENS, "input_tokens": 3}], "line 1: input_tokens: Input should be a valid list"),
-        ([{**TOKENS, "input_tokens": [1, -2]}], "line 1: input_tokens.1: Input should be a token id"),
-        ([{**TOKENS, "input_tokens": [True]}], "line 1: input_tokens.0: Input should be a token id"),
-        ([{**TOKENS, "input_tokens": [2**31]}], "line 1: input_tokens.0: Input should be a token id"),
-        ([{"input_tokens": [1], "output_tokens": None}], "line 1: num_output_tokens: Field required"),
-        ([{**TOKENS, "num_output_tokens": "x"}], "line 1: num_output_tokens: Input should be a valid integer"),
-        ([{**TOKENS, "num_output_tokens": -1}], "line 1: num_output_tokens: Input should be 0 to"),
-        ([{**TOKENS, "output_tokens": ["a"]}], "line 1: output_tokens.0: Input should be a token id"),
-        ([{**TOKENS, "ts": "noon"}], "line 1: ts: Input should be a valid number"),
-        ([{**TOKENS, "input_tokens": []}], "has no request that can run; left out 1: rows without tokens"),
+        ({**TOKENS, "input_tokens": 3}, "input_tokens: Input should be a valid list"),
+        ({**TOKENS, "input_tokens": [1, -2]}, "input_tokens.1: Input should be a token id"),
+        ({**TOKENS, "input_tokens": [True]}, "input_tokens.0: Input should be a token id"),
+        ({**TOKENS, "input_tokens": [2**31]}, "input_tokens.0: Input should be a token id"),
+        ({"input_tokens": [1], "output_tokens": None}, "num_output_tokens: Field required"),
+        ({**TOKENS, "num_output_tokens": "x"}, "num_output_tokens: Input should be a valid integer"),
+        ({**TOKENS, "num_output_tokens": -1}, "num_output_tokens: Input should be 0 to"),
+        ({**TOKENS, "output_tokens": ["a"]}, "output_tokens.0: Input should be a token id"),
+        ({**TOKENS, "ts": "noon"}, "ts: Input should be a valid number"),
+        ({**TOKENS, "input_tokens": []}, "has no request that can run; left out 1: rows without tokens"),
     ],
 }
 
 
 @pytest.mark.parametrize(("name", "rows", "problem"), [(name, *case) for name, cases in BAD.items() for case in cases])
-def test_a_bad_file_is_refused_with_line_and_field(name: str, rows: list[Any], problem: str, tmp_path: Path) -> None:
-    assert problems_of(write(tmp_path, *rows), name)[0].startswith(problem)
+def test_a_bad_file_is_refused_with_line_and_field(name: str, rows: Any, problem: str, tmp_path: Path) -> None:
+    (found, *_) = problems_of(write(tmp_path, *(rows if isinstance(rows, list) else [rows])), name)
+    assert found.startswith(problem if problem.startswith(("line ", "has no ")) else f"line 1: {problem}")
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
