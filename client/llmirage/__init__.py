@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
-    from llmirage._cluster import Cluster
+    from llmirage._cluster import Cluster, StepResult, step
     from llmirage._plans import CalibrationResult, SizeResult, SweepResult, calibrate, size, sweep
     from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
     from llmirage._results import Result, SummaryFigures
     from llmirage._run import RunReport, RunSweep, run, run_async
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
     from llmirage._simulate import SimulationResult, simulate
-    from llmirage._step import StepResult, step
     from llmirage._workload import LoadedWorkload, generate, load_workload
     from llmirage_client.simulator.extension_types import (
         Close,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     )
 
 _PLACES = {
-    "_cluster": ["Cluster"],
+    "_cluster": ["Cluster", "StepResult", "step"],
     "llmirage_client.simulator.extension_types": [
         "Close",
         "EditedReply",
@@ -70,7 +69,6 @@ _PLACES = {
     "_run": ["RunReport", "RunSweep", "run", "run_async"],
     "_server": ["FaultOnOrder", "Server", "run_in_virtual_time"],
     "_simulate": ["SimulationResult", "simulate"],
-    "_step": ["StepResult", "step"],
     "_workload": ["LoadedWorkload", "generate", "load_workload"],
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}

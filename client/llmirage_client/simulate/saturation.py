@@ -17,7 +17,7 @@ from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import QueueWait, ServedPool
 from llmirage_client.workload.session import Workload
 
-LONG_WAIT_S = 5.0  # see Request.wait; the same limit as the server's own warning (drivers/saturation.py)
+LONG_WAIT_S = 5.0  # see Request.wait; the same limit as the server's own warning (drivers/pacing.py)
 _LAST_SHARE = 0.1  # of the requests: the last ones, whose waits show a queue at the end
 _START_SHARE = 0.25  # of the requests, which fill the cluster and tell nothing of a queue
 _BATCHES = 12  # of the others, in which a queue grows

@@ -18,8 +18,7 @@ from llmirage_server.cluster.lifecycle.lifecycle import Action
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.alarm import Alarm, make_alarm
-from llmirage_server.drivers.pacing import Pacing
-from llmirage_server.drivers.saturation import Queue, Saturation
+from llmirage_server.drivers.pacing import Pacing, Queue, Saturation
 from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 
 logger = logging.getLogger("llmirage")

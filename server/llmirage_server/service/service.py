@@ -23,8 +23,7 @@ from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.service.constraints import TEXT, ReplyConstraints
 from llmirage_server.service.generation import Choice, Generation, ResponsesInProgress
 from llmirage_server.service.models import ServedModel, ServedModels
-from llmirage_server.service.named_files import with_files
-from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
+from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt, with_files
 from llmirage_server.service.text import TextLoader, TextTools
 from llmirage_server.state.files import FileStore
 from llmirage_shared.chat_template import Ending

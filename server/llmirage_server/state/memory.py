@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, NamedTuple
 
-from llmirage_server.state.contents import MemoryContents
-from llmirage_server.state.state import Kind, written
+from llmirage_server.state.state import Kind, MemoryContents, written
 
 MEMORY_MIB = 16
 OBJECT_BYTES = 512  # what an object takes beside its JSON: its key, its id and its places in the table

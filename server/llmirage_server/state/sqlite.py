@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.state.contents import PART_BYTES, PARTS_AT_ONCE, RECORD_BYTES, Record
-from llmirage_server.state.state import Kind, written
+from llmirage_server.state.state import PART_BYTES, PARTS_AT_ONCE, RECORD_BYTES, Kind, Record, written
 from llmirage_shared.wire import errors
 
 TABLES = (

@@ -15,7 +15,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config import ClusterConfig
-from llmirage_server.drivers.saturation import Queue, Saturation
+from llmirage_server.drivers.pacing import Queue, Saturation
 from llmirage_shared import virtual_time
 
 FULL = InstanceSnapshot(0, 4, 3, 0, 1000, 0, 0, 0, 0, model="m")
