@@ -145,13 +145,7 @@ class SetOption(click.Option):
     def __init__(self) -> None:
         help = "Give any setting by name; may be repeated."
         super().__init__(
-            ["--set"],
-            multiple=True,
-            is_eager=True,
-            expose_value=False,
-            callback=self._read,
-            metavar="KEY=VALUE",
-            help=help,
+            ["--set"], multiple=True, is_eager=True, expose_value=False, callback=self._read, metavar="KEY=VALUE", help=help
         )
 
     def _read(self, ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:

@@ -70,10 +70,7 @@ def folder_files() -> dict[str, str]:
         "pad_token": PAD,
         "chat_template": (_DATA / "chat_template.jinja").read_text("utf-8").rstrip("\n"),
     }
-    return {
-        "tokenizer.json": build(_load_merges()).to_str(),
-        "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
-    }
+    return {"tokenizer.json": build(_load_merges()).to_str(), "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
 
 
 def _load_merges() -> list[tuple[str, str]]:

@@ -35,10 +35,7 @@ _GRIDS = "LLMServingSim's attention grids of RTX 4090 and RTX PRO 6000 (MIT)"
 _FLASH_2 = {"constants": {"per_group_head": 0.25}, "origin": _GRIDS}
 _MIXED = {
     **dict.fromkeys(("class_pcie", "l40s", "rtx_pro_6000_server", "a100_sxm"), _FLASH_2),
-    "rtx_4090": {
-        "constants": {"per_group_head": 0.33},
-        "origin": f"{_GRIDS}: 2.0 times with 4 heads a group",
-    },
+    "rtx_4090": {"constants": {"per_group_head": 0.33}, "origin": f"{_GRIDS}: 2.0 times with 4 heads a group"},
 }
 _NO_PENALTY = {"constants": {"per_group_head": 0.0}, "origin": "assumed: kernels other than FlashAttention 2"}
 KINDS = {"pcie": "class_pcie", "nvlink": "class_nvlink"}

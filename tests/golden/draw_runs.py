@@ -54,7 +54,7 @@ CLUSTERS: list[Row] = [
         "pools": [
             {"name": "prefill", "role": "prefill", "instances": 1, **LLAMA},
             {"name": "decode", "role": "decode", "instances": 1, **LLAMA},
-        ],
+        ]
     },
 ]
 

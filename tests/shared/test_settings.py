@@ -239,16 +239,7 @@ def set_to(*words: str) -> dict[str, Any]:
 
 
 def test_set_gives_any_setting_by_any_name() -> None:
-    words = [
-        "host-gb=2",
-        "names=a",
-        "names=b=c",
-        "stream=off",
-        "several=1,2",
-        "users=3",
-        "USERS = 4",
-        "filler_3=7",
-    ]
+    words = ["host-gb=2", "names=a", "names=b=c", "stream=off", "several=1,2", "users=3", "USERS = 4", "filler_3=7"]
     found = set_to(*(word for text in words for word in ("--set", text)))
     assert (found["host_gib"], found["names"], found["stream"]) == (2.0, ("a", "b=c"), False)
     assert (found["several"], found["users"], found["filler_3"], found["filler_4"]) == ((1, 2), 4, 7, 0)

@@ -122,13 +122,7 @@ def _generate(users: Texts, system: str, results: Calls, tools: Mapping[str, Any
     return {"text": users[-1], "sampling_params": {"max_new_tokens": most or 500}}
 
 
-_ASKING = {
-    "chat": _chat,
-    "completions": _completions,
-    "responses": _responses,
-    "messages": _messages,
-    "generate": _generate,
-}
+_ASKING = {"chat": _chat, "completions": _completions, "responses": _responses, "messages": _messages, "generate": _generate}
 
 
 def _given(**fields: Any) -> dict[str, Any]:

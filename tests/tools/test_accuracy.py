@@ -83,11 +83,7 @@ def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "limit"),
-    [
-        ({"enable_chunked_prefill": 0}, {"enable_chunked_prefill": False}),
-        ({}, {}),
-    ],
+    ("setting", "limit"), [({"enable_chunked_prefill": 0}, {"enable_chunked_prefill": False}), ({}, {})]
 )
 def test_settings_of_a_run_become_limits_of_its_scheduler(setting: dict[str, object], limit: dict[str, object]) -> None:
     assert closed_loop._scheduling(measured_run(**setting), "known settings") == limit

@@ -23,8 +23,5 @@ catalog = command(
     LIST is workloads, clusters, studies, gpus, models, engines, routers, formats (of workload files), or settings (of
     commands, for --set and files).
     """,
-    examples=(
-        "llmirage catalog gpus",
-        "llmirage catalog models --json",
-    ),
+    examples=("llmirage catalog gpus", "llmirage catalog models --json"),
 )

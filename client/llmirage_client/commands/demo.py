@@ -114,8 +114,5 @@ demo = command(
     The first workload is a conversation that forks into two branches; the second is coding agents that run tools between
     their requests. The reports are in the time of the simulated cluster, not of this machine.
     """,
-    examples=(
-        "llmirage demo",
-        "llmirage demo --speed 20 --sessions 2",
-    ),
+    examples=("llmirage demo", "llmirage demo --speed 20 --sessions 2"),
 )

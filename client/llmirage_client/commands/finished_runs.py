@@ -32,10 +32,7 @@ report = command(
     and works offline, in light and dark mode. An interrupted run is reported as far as it went. Exit status: 2 if there is
     no run to read.
     """,
-    examples=(
-        "llmirage report artifacts/latest",
-        "llmirage report artifacts/low artifacts/high -o loads.html",
-    ),
+    examples=("llmirage report artifacts/latest", "llmirage report artifacts/low artifacts/high -o loads.html"),
 )
 
 
@@ -83,8 +80,5 @@ verdict = command(
 
     docs/verdict.md has the rules. Exit status: 0 if none is broken, 1 if the server cannot be asked, 3 if one is broken.
     """,
-    examples=(
-        "llmirage verdict http://localhost:8000",
-        "llmirage verdict http://localhost:8000 --since 100 --json",
-    ),
+    examples=("llmirage verdict http://localhost:8000", "llmirage verdict http://localhost:8000 --since 100 --json"),
 )

@@ -49,10 +49,7 @@ sweep = command(
     every point was done or refused, 1 if some failed or reached --max-time or none was done, 2 if the study was refused,
     130 after Ctrl-C.
     """,
-    examples=(
-        "llmirage sweep bundled:routers",
-        "llmirage sweep bundled:pools --workers 4 --artifact-dir pools",
-    ),
+    examples=("llmirage sweep bundled:routers", "llmirage sweep bundled:pools --workers 4 --artifact-dir pools"),
 )
 
 

@@ -28,10 +28,7 @@ check = command(
 
     Exit status: 0 if the file is valid; 2 if it is not, with every problem and its line.
     """,
-    examples=(
-        "llmirage check bundled:coding-agent-team",
-        "llmirage check requests.jsonl --format single_turn",
-    ),
+    examples=("llmirage check bundled:coding-agent-team", "llmirage check requests.jsonl --format single_turn"),
 )
 
 
@@ -54,10 +51,7 @@ inspect = command(
     Prefix reuse is the share of prompt tokens that an unlimited prefix cache finds when requests run one after another. It
     is an upper bound for any server. Exit status: 2 if the file is not valid.
     """,
-    examples=(
-        "llmirage inspect bundled:rag",
-        "llmirage inspect requests.jsonl --json",
-    ),
+    examples=("llmirage inspect bundled:rag", "llmirage inspect requests.jsonl --json"),
 )
 
 
@@ -139,8 +133,5 @@ tokenizer = command(
     Load generators count tokens with it as the server does, and need no hub: they load the folder with AutoTokenizer
     (docs/tokenizer.md), as in `aiperf profile --tokenizer ./tokenizer`. A folder that holds another tokenizer is refused.
     """,
-    examples=(
-        "llmirage tokenizer ./tokenizer",
-        "llmirage tokenizer ./tokenizer --json",
-    ),
+    examples=("llmirage tokenizer ./tokenizer", "llmirage tokenizer ./tokenizer --json"),
 )

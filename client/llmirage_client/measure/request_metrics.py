@@ -236,12 +236,7 @@ def all_request_columns(columns: Columns, speed: float, options: Mapping[str, An
 
 def request_facts(columns: Columns) -> dict[str, Any]:
     """Return the columns of a frame that are no metrics. start_s: on the run's clock."""
-    return {
-        "start_s": columns.start_s,
-        "conversation": columns.conversation,
-        "turn": columns.turn_index,
-        "ok": columns.ok,
-    }
+    return {"start_s": columns.start_s, "conversation": columns.conversation, "turn": columns.turn_index, "ok": columns.ok}
 
 
 def chunk_gaps_ms(columns: Columns, speed: float = 1.0) -> Floats:

@@ -68,11 +68,7 @@ def _warm_up(result: RunResult, columns: Columns) -> dict[str, Any] | None:
 
 
 def summary_json(
-    result: RunResult,
-    metrics: Metrics,
-    cli_command: str,
-    benchmark_id: str = "",
-    warm_up: Mapping[str, Any] | None = None,
+    result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "", warm_up: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage".
 

@@ -49,12 +49,7 @@ def _with_bodies(
 def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
     exchange = record.exchange
     messages = body.get("messages", [])
-    about = {
-        "sample_uuid": record.request_id,
-        "conversation_id": name,
-        "turn": _row_of(messages),
-        "worker_id": "llmirage",
-    }
+    about = {"sample_uuid": record.request_id, "conversation_id": name, "turn": _row_of(messages), "worker_id": "llmirage"}
     asked = {"messages": messages, "tools": body.get("tools")}
     yield exchange.start_s, {"event_type": "sample.issued", **about, "data": asked}
     if exchange.token_s:
@@ -63,11 +58,7 @@ def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[
     if exchange.error is not None:
         yield end_s, {"event_type": "error.generic", **about, "data": {"error": exchange.error.message}}
         return
-    said = {
-        "text": exchange.text,
-        "reasoning": exchange.reasoning,
-        "tool_calls": (exchange.message or {}).get("tool_calls"),
-    }
+    said = {"text": exchange.text, "reasoning": exchange.reasoning, "tool_calls": (exchange.message or {}).get("tool_calls")}
     yield end_s, {"event_type": "sample.complete", **about, "data": said, "finish_reason": exchange.finish_reason}
 
 

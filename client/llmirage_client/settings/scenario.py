@@ -335,11 +335,7 @@ SCENARIOS = {
         Scenario(
             "inferencex-agentx-mvp",
             _of_recorded_agents,
-            {
-                "benchmark_duration": 1800.0,
-                "trajectory_start_min_ratio": 0.0,
-                "trajectory_start_max_ratio": 1.0,
-            },
+            {"benchmark_duration": 1800.0, "trajectory_start_min_ratio": 0.0, "trajectory_start_max_ratio": 1.0},
         ),
         Scenario("inferencex", _of_random_prompts),
         Scenario(MLPERF, _of_recorded_conversations),

@@ -100,10 +100,7 @@ class SizingSettings:
         flag=True,
     )
     eps: tuple[int, ...] | None = _sizes(
-        "Expert-parallel sizes.",
-        aliases=("ep", "expert_parallel_size"),
-        unset="1, and all GPUs of an instance",
-        flag=True,
+        "Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"), unset="1, and all GPUs of an instance", flag=True
     )
     instances: int | None = _shapes(
         None,

@@ -118,10 +118,7 @@ class ClusterSettings:
     @classmethod
     def known(cls) -> dict[str, About]:
         """Return the settings of a simulated cluster by name, its file among them."""
-        return {
-            **settings_of(ClusterFile),
-            **{name: SETTINGS[name] for name in SIMULATED if name not in cls.left_out},
-        }
+        return {**settings_of(ClusterFile), **{name: SETTINGS[name] for name in SIMULATED if name not in cls.left_out}}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

@@ -87,15 +87,7 @@ def size_pools(
     assert lengths is not None
     found, refused = _candidates(base, shapes, trials, lengths, prices if goal == "cost" else {})
     sizing = size(
-        base,
-        found,
-        refused,
-        trials,
-        prices,
-        goal=goal,
-        max_gpus=max_gpus,
-        runners_up=runners_up,
-        progress=progress,
+        base, found, refused, trials, prices, goal=goal, max_gpus=max_gpus, runners_up=runners_up, progress=progress
     )
     if sizing.answer is None:
         return PoolSizing(sizing, None, ())
@@ -129,11 +121,7 @@ def _use(objectives: Sequence[Objective], unloaded_s: float, service_s: float) -
 
 
 def _candidates(
-    base: ClusterConfig,
-    shapes: Sequence[InstanceShape],
-    trials: Trials,
-    lengths: Lengths,
-    prices: Mapping[str, float],
+    base: ClusterConfig, shapes: Sequence[InstanceShape], trials: Trials, lengths: Lengths, prices: Mapping[str, float]
 ) -> tuple[list[PoolShape], list[Refused]]:
     """Return the pairs that promise most, with their shares of prefill instances. prices: {} where GPUs count."""
     traffic, refused = trials.traffic, list[Refused]()
@@ -202,12 +190,7 @@ def _split(shape: PoolShape, counts: tuple[int, int]) -> tuple[PoolShape, int]:
 
 
 def _ratios(
-    base: ClusterConfig,
-    answer: Priced,
-    trials: Trials,
-    lengths: Lengths,
-    prices: Mapping[str, float],
-    progress: Progress,
+    base: ClusterConfig, answer: Priced, trials: Trials, lengths: Lengths, prices: Mapping[str, float], progress: Progress
 ) -> tuple[Ratio, ...]:
     """Simulate splits of about as many GPUs as the answer has."""
     shape, found = answer.capacity.shape, []

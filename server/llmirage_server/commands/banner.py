@@ -96,10 +96,7 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
     rows = [
         ("cluster", f"{replicas} of {deployment.describe()}"),
         ("GPUs", f"{instances * deployment.gpus} x {deployment.gpu.name} (simulated)"),
-        (
-            "KV cache",
-            f"{pool.limits.kv_capacity_tokens:,} tokens {each}; at most {pool.max_model_len:,} tokens per request",
-        ),
+        ("KV cache", f"{pool.limits.kv_capacity_tokens:,} tokens {each}; at most {pool.max_model_len:,} tokens per request"),
         ("unloaded", _unloaded(pool)),
     ]
     if pool.assumptions:
@@ -159,11 +156,7 @@ def _drafts(speculative: Speculative) -> str:
     )
 
 
-_DRAFTERS = {
-    "mtp": "the model's own prediction layer",
-    "eagle3": "an EAGLE-3 head",
-    "ngram": "n-grams of the text so far",
-}
+_DRAFTERS = {"mtp": "the model's own prediction layer", "eagle3": "an EAGLE-3 head", "ngram": "n-grams of the text so far"}
 
 
 def _cluster_rows(app: LlmirageApp, url: str, cost: MachineCost) -> list[tuple[str, str]]:

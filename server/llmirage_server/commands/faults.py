@@ -29,10 +29,7 @@ faults = command(
 
     `llmirage serve --faults FILE` makes them (docs/faults.md).
     """,
-    examples=(
-        "llmirage faults",
-        "llmirage faults cut",
-    ),
+    examples=("llmirage faults", "llmirage faults cut"),
 )
 
 

@@ -44,11 +44,7 @@ class OpenPort:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._protocol,
-            sock=self._bound,
-            backlog=self._config.backlog,
-        )
+        self._server = await loop.create_server(self._protocol, sock=self._bound, backlog=self._config.backlog)
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Refuse new connections and close the old ones. Requests under way, whom the app has told, get a moment to end."""

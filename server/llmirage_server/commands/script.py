@@ -40,10 +40,7 @@ script = SettingsGroup(
 
             Exit status: 0 if they are valid; 2 if not, with every problem and its line.
             """,
-            examples=(
-                "llmirage script check replies.yaml",
-                "llmirage script check replies.yaml more.yaml",
-            ),
+            examples=("llmirage script check replies.yaml", "llmirage script check replies.yaml more.yaml"),
         ),
         command(
             "init",
@@ -51,10 +48,7 @@ script = SettingsGroup(
             [argument("file", required=False, default="replies.yaml"), *options(InitSettings)],
             """Write a commented example to FILE, or replies.yaml.
             """,
-            examples=(
-                "llmirage script init",
-                "llmirage script init tools.yaml --force",
-            ),
+            examples=("llmirage script init", "llmirage script init tools.yaml --force"),
         ),
         command(
             "convert",
@@ -74,10 +68,7 @@ script = SettingsGroup(
             f"{_ACTIONS}:schema",
             [],
             "Print the JSON Schema of scripts, by which editors complete and check them.",
-            examples=(
-                "llmirage script schema",
-                "llmirage script schema > replies.schema.json",
-            ),
+            examples=("llmirage script schema", "llmirage script schema > replies.schema.json"),
         ),
     ],
     help="Scripts of replies for `llmirage serve --script FILE`: check them, begin one, convert, print their JSON Schema.",

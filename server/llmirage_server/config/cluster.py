@@ -270,8 +270,7 @@ class ClusterConfig(InstanceSettings):
         usual=True,
     )
     replay_timing: ReplayTiming = _recordings(
-        "recorded",
-        "When replayed events leave: at their recorded times, as the cluster makes their tokens, or at once.",
+        "recorded", "When replayed events leave: at their recorded times, as the cluster makes their tokens, or at once."
     )
     replay_match: tuple[str, ...] = _recordings(
         (),

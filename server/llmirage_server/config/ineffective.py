@@ -92,9 +92,7 @@ RULES = (
     _rule("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", lambda at: at.batch_wait_max_tokens_ratio > 0),
     _rule("batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", lambda at: at.batch_wait_timeout_iters > 0),
     _rule(
-        "batch_wait_timeout_iters batch_wait_max_tokens_ratio",
-        "data_parallel_size 1",
-        lambda at: at.data_parallel_size == 1,
+        "batch_wait_timeout_iters batch_wait_max_tokens_ratio", "data_parallel_size 1", lambda at: at.data_parallel_size == 1
     ),
     _rule(
         "scheduler_recv_interval",

@@ -16,14 +16,7 @@ from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import editor_input, patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
-from llmirage_server.replies.reply import (
-    ANY_OBJECT,
-    AUTO,
-    Grammar,
-    Reply,
-    ReplyRequest,
-    ReplySource,
-)
+from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
 from llmirage_server.replies.structured import grammar, strings

@@ -24,12 +24,7 @@ _INVERSE = pow(_BASE, -1, 2**64)
 
 # What weighs how much: a word that tells something about the topic is 1. A feature's class is in the low bits of its hash.
 _WEIGHTS = np.array([0.12, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.22, 0.05, 0.15, 0.45, 0.0, 0.0, 0.0])
-_COMMON_WORD, _LONG_WORD, _TRIGRAM, _PAIR = (
-    0,
-    8,
-    9,
-    10,
-)  # a word of 1 to 7 letters: 1 to 7; a pair: + its telling words
+_COMMON_WORD, _LONG_WORD, _TRIGRAM, _PAIR = (0, 8, 9, 10)  # a word of 1 to 7 letters: 1 to 7; a pair: + its telling words
 _CLASSES = len(_WEIGHTS)
 
 _COMMON_WORDS = """

@@ -64,8 +64,7 @@ def endpoints(service: Service, state: State, runner: BatchRunner) -> Sequence[H
         ),
         HttpEndpoint("/v1/conversations/{id}/items", methods(GET=conversations.list_items, POST=conversations.add_items)),
         HttpEndpoint(
-            "/v1/conversations/{id}/items/{item}",
-            methods(GET=conversations.retrieve_item, DELETE=conversations.delete_item),
+            "/v1/conversations/{id}/items/{item}", methods(GET=conversations.retrieve_item, DELETE=conversations.delete_item)
         ),
         HttpEndpoint("/v1/files", methods(POST=files.create, GET=files.list)),
         HttpEndpoint("/v1/files/{id}", methods(GET=files.retrieve, DELETE=files.delete)),

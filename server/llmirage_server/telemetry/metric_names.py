@@ -370,11 +370,7 @@ _TRTLLM = EngineNames(
             each="model",
         ),
         MetricFamily(
-            "kv_cache_hit_rate",
-            "gauge",
-            "Share of prompt tokens that were reused.",
-            lambda at: at.hit_rate,
-            each="model",
+            "kv_cache_hit_rate", "gauge", "Share of prompt tokens that were reused.", lambda at: at.hit_rate, each="model"
         ),
         MetricFamily(
             "kv_cache_utilization", "gauge", "Share of the KV memory in use.", lambda at: at.kv_share, each="model"
@@ -411,11 +407,7 @@ _TRTLLM = EngineNames(
             "request_inference_time_seconds", "From the first step to the last token.", "inference_s", _REQUEST_S, "model"
         ),
         HistogramFamily(
-            "prompt_cached_tokens_per_request",
-            "Reused prompt tokens of a request.",
-            "cached_tokens",
-            _CACHED,
-            "model",
+            "prompt_cached_tokens_per_request", "Reused prompt tokens of a request.", "cached_tokens", _CACHED, "model"
         ),
     ),
     lambda model, index: {"model_name": model},

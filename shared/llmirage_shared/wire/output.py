@@ -239,12 +239,7 @@ CHAT_FORM = ChunkForm(
     opening=b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}',
     ending=b',"delta":{},"logprobs":null,',
 )
-TEXT_FORM = ChunkForm(
-    text=b',"text":',
-    text_close=b',"logprobs":null,',
-    opening=b"",
-    ending=b',"text":"","logprobs":null,',
-)
+TEXT_FORM = ChunkForm(text=b',"text":', text_close=b',"logprobs":null,', opening=b"", ending=b',"text":"","logprobs":null,')
 
 
 class _ChunkEnds(dict[str, bytes]):

@@ -217,11 +217,7 @@ FAMILIES: dict[str, Family] = {
         {},
     ),
     "gated_delta_prefill": Family(
-        {
-            "compute": Range(0.2, 0.005, 1.0),
-            "floor_us": Range(15.0, 1.0, 100.0),
-            "serial_ns": Range(30.0, 0.0, 500.0),
-        },
+        {"compute": Range(0.2, 0.005, 1.0), "floor_us": Range(15.0, 1.0, 100.0), "serial_ns": Range(30.0, 0.0, 500.0)},
         _gated_delta,
         {"memory": 1.0},
     ),

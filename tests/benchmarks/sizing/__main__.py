@@ -51,14 +51,7 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
 def ask_pools(mix: PoolMix, seed: int) -> Sizing:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
     return size_pools(
-        mix.base,
-        mix.shapes,
-        trials,
-        {},
-        goal="gpus",
-        max_gpus=10_000,
-        runners_up=0,
-        progress=lambda name: None,
+        mix.base, mix.shapes, trials, {}, goal="gpus", max_gpus=10_000, runners_up=0, progress=lambda name: None
     ).sizing
 
 

@@ -70,11 +70,7 @@ def a() -> dict[str, str]:
 
 def test_live_replies_take_the_places_of_the_file_s(tmp_path: Path) -> None:
     path = write(tmp_path, [u("one"), a(), u("two"), u("more"), a(), u("three")])
-    assert sent(path) == [
-        ["one"],
-        ["one", "re: one", "two", "more"],
-        ["one", "re: one", "two", "more", "re: more", "three"],
-    ]
+    assert sent(path) == [["one"], ["one", "re: one", "two", "more"], ["one", "re: one", "two", "more", "re: more", "three"]]
 
 
 def test_a_failure_abandons_its_conversation_and_the_next_one_starts(tmp_path: Path) -> None:

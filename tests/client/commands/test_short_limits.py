@@ -16,8 +16,7 @@ NOTE = "Turns with a limit below 16 tokens: 2. They asked for 16, the least that
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokens", "notes"),
-    [({}, 3, []), ({"dialect": "vllm"}, 3, []), ({"dialect": "sglang"}, 16, [NOTE])],
+    ("settings", "tokens", "notes"), [({}, 3, []), ({"dialect": "vllm"}, 3, []), ({"dialect": "sglang"}, 16, [NOTE])]
 )
 def test_short_turns_reach_every_server(tmp_path: Path, settings: Any, tokens: int, notes: list[str]) -> None:
     file, out = tmp_path / "turns.jsonl", tmp_path / "out"

@@ -46,11 +46,7 @@ def test_a_conversation_by_hand() -> None:
 def test_a_conversation_with_a_failure_has_hit_rates_and_no_latency() -> None:
     failed = record("a", 2, 20.0, ())
     failed.exchange.error = RequestError(500, "http_error", "no")
-    run = [
-        record("a", 0, 1.0, (2.0,), usage=(10, 2, 0)),
-        record("a", 1, 5.0, (6.0,), usage=(20, 2, 6)),
-        failed,
-    ]
+    run = [record("a", 0, 1.0, (2.0,), usage=(10, 2, 0)), record("a", 1, 5.0, (6.0,), usage=(20, 2, 6)), failed]
     metrics = compute(RunResult(run, None, 0.0, 30.0, 0.0))
     assert "conversation_latency" not in metrics.per_conversation
     assert metrics.per_conversation["conversation_cache_hit_pct"].avg == pytest.approx(20.0)  # 6 of 30
@@ -59,11 +55,7 @@ def test_a_conversation_with_a_failure_has_hit_rates_and_no_latency() -> None:
 
 
 def test_a_conversation_that_was_cut_short_has_no_latency() -> None:
-    run = [
-        record("a", 0, 1.0, (2.0,), turns=2),
-        record("b", 0, 1.0, (2.0,), turns=2),
-        record("b", 1, 3.0, (5.0,), turns=2),
-    ]
+    run = [record("a", 0, 1.0, (2.0,), turns=2), record("b", 0, 1.0, (2.0,), turns=2), record("b", 1, 3.0, (5.0,), turns=2)]
     metrics = compute(RunResult(run, None, 0.0, 30.0, 0.0))
     assert metrics.per_conversation["conversation_latency"].count == 1
     assert metrics.per_conversation["conversation_latency"].avg == 4000.0
@@ -88,10 +80,7 @@ def test_first_and_later_turns_have_ttfts_of_their_own() -> None:
 def test_levels_by_hand() -> None:
     # A: 0 to 4, first token at 1, last at 3. B: 2 to 6, first at 4, last at 5.
     columns = filled(
-        np.array([0.0, 2.0]),
-        first_s=np.array([1.0, 4.0]),
-        last_s=np.array([3.0, 5.0]),
-        end_s=np.array([4.0, 6.0]),
+        np.array([0.0, 2.0]), first_s=np.array([1.0, 4.0]), last_s=np.array([3.0, 5.0]), end_s=np.array([4.0, 6.0])
     )
     found = levels(columns, np.array([10.0, 40.0]), np.array([6.0, 5.0]))
     assert found["effective_concurrency"].avg == pytest.approx(8 / 6)

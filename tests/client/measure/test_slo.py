@@ -17,11 +17,7 @@ from llmirage_shared.statistics import summarize
 def metrics(per_request: dict[str, list[float]], whole_run: dict[str, float]) -> Metrics:
     summaries = {tag: summary for tag, values in per_request.items() if (summary := summarize(values))}
     return Metrics(
-        per_request=summaries,
-        whole_run=whole_run,
-        errors=(),
-        input_counted_by="server",
-        output_counted_by="server",
+        per_request=summaries, whole_run=whole_run, errors=(), input_counted_by="server", output_counted_by="server"
     )
 
 

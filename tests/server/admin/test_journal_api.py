@@ -107,11 +107,7 @@ def test_refusals_and_unknown_paths_are_there_probes_are_not(make_api: Callable[
     shown = api.request("GET", PATH, headers=headers)
     assert "sk-1" not in shown.text
     found = [(entry["path"], entry["status"], entry["model"]) for entry in shown.json()["entries"]]
-    assert found == [
-        ("/v1/chat/completions", 401, MODEL),
-        ("/v1/chat/completions", 404, "x"),
-        ("/v1/nothing", 404, None),
-    ]
+    assert found == [("/v1/chat/completions", 401, MODEL), ("/v1/chat/completions", 404, "x"), ("/v1/nothing", 404, None)]
 
 
 def test_clearing_and_reading_on(make_api: Callable[..., Any]) -> None:

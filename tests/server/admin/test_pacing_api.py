@@ -90,9 +90,7 @@ def test_the_first_token_is_the_first_that_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [{"stream": False}, {"n": 2}, {"model": 3}],
-    ids=["in one piece", "several choices", "refused"],
+    "body", [{"stream": False}, {"n": 2}, {"model": 3}], ids=["in one piece", "several choices", "refused"]
 )
 def test_only_whole_streams_of_one_choice_count(body: dict[str, Any]) -> None:
     found = shown(0.0, 1, {"max_tokens": 3, **body}, {"max_tokens": 3})

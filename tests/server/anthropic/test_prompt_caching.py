@@ -31,11 +31,7 @@ def test_without_cache_control_nothing_is_written(make_api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"messages": [said(LONG, cache_control=CACHED)]},
-        {"messages": [said(LONG)], "cache_control": CACHED},
-    ],
+    "fields", [{"messages": [said(LONG, cache_control=CACHED)]}, {"messages": [said(LONG)], "cache_control": CACHED}]
 )
 def test_a_breakpoint_at_the_end_writes_the_whole_prompt_and_then_reads_it(make_api: Any, fields: Any) -> None:
     api = make_api()

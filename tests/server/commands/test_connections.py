@@ -158,10 +158,7 @@ def test_a_connection_from_which_nothing_is_read_ends_though_its_response_is_com
 
 
 def test_a_connection_from_which_little_is_read_stays() -> None:
-    with (
-        Listening(ConnectionLimits(most=9, unread_s=1.0), small_buffers=True) as listening,
-        unread(listening) as connection,
-    ):
+    with Listening(ConnectionLimits(most=9, unread_s=1.0), small_buffers=True) as listening, unread(listening) as connection:
         for _ in range(20):
             time.sleep(0.1)
             assert connection.recv(2000)

@@ -128,11 +128,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_num_batched_tokens": ((), ["--max-num-batched-tokens", "4096"], limit("max_num_batched_tokens")),
     "max_model_len": ((), ["--max-model-len", "1000"], lambda app: app.max_model_len),
     "enable_chunked_prefill": ((), ["--no-enable-chunked-prefill"], limit("enable_chunked_prefill")),
-    "long_prefill_token_threshold": (
-        (),
-        ["--long-prefill-token-threshold", "512"],
-        limit("long_prefill_token_threshold"),
-    ),
+    "long_prefill_token_threshold": ((), ["--long-prefill-token-threshold", "512"], limit("long_prefill_token_threshold")),
     "schedule_policy": (SGLANG, ["--schedule-policy", "lpm"], limit("schedule_policy")),
     "schedule_conservativeness": (SGLANG, ["--schedule-conservativeness", "0.3"], limit("schedule_conservativeness")),
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
@@ -190,11 +186,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
         lambda app: app.pools[0].tiers[0].read_bytes_per_s,
     ),
     "num_speculative_tokens": (MTP, ["--num-speculative-tokens", "1"], limit("num_speculative_tokens")),
-    "acceptance_rate": (
-        [*MTP, "--num-speculative-tokens", "1"],
-        ["--set", "acceptance_rate=0.9"],
-        limit("acceptance_rate"),
-    ),
+    "acceptance_rate": ([*MTP, "--num-speculative-tokens", "1"], ["--set", "acceptance_rate=0.9"], limit("acceptance_rate")),
     "acceptance_length": (
         [*MTP, "--num-speculative-tokens", "1"],
         ["--set", "acceptance_length=1.9"],
@@ -205,11 +197,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
         ["--set", "acceptance_rates=0.9,0.5"],
         limit("acceptance_rates"),
     ),
-    "speculative_method": (
-        [*MTP, "--num-speculative-tokens", "2"],
-        DRAFT[:4],
-        decode_s,
-    ),
+    "speculative_method": ([*MTP, "--num-speculative-tokens", "2"], DRAFT[:4], decode_s),
     "draft_model": (DRAFT, ["--draft-model", "Qwen/Qwen3-8B"], decode_s),
     "ttft_ms": ((), ["--ttft", "5"], shown),
     "itl_ms": ((), ["--itl", "5"], shown),

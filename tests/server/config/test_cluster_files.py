@@ -268,10 +268,7 @@ def test_problems_of_pools_name_the_pool_and_are_told_together() -> None:
 
 
 def test_two_models_cannot_share_a_name() -> None:
-    pools = (
-        pool("a", served_model_name=("chat",)),
-        pool("b", model="Qwen/Qwen3-8B", served_model_name=("chat",)),
-    )
+    pools = (pool("a", served_model_name=("chat",)), pool("b", model="Qwen/Qwen3-8B", served_model_name=("chat",)))
     with pytest.raises(ConfigError, match=r"pools a and b serve different models .* under one name, 'chat'"):
         create_app(ClusterConfig(pools=pools))
 

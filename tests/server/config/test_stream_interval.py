@@ -29,11 +29,7 @@ def test_engines_count_from_the_first_token_or_from_the_one_behind_it() -> None:
 def test_vllm_counts_tokens_and_the_others_steps() -> None:
     drafted = MTP | {"stream_interval": 10, "acceptance_rate": 0.8}
     found = {engine: planned(engine=engine, **drafted).limits.stream for engine in ("vllm", "sglang", "trtllm")}
-    assert found == {
-        "vllm": StreamInterval(10),
-        "sglang": StreamInterval(18),
-        "trtllm": StreamInterval(18, from_start=True),
-    }
+    assert found == {"vllm": StreamInterval(10), "sglang": StreamInterval(18), "trtllm": StreamInterval(18, from_start=True)}
 
 
 def test_the_front_end_is_busy_with_chunks() -> None:

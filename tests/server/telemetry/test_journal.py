@@ -65,10 +65,7 @@ def test_an_entry_is_small_whatever_was_sent() -> None:
     assert big.user.endswith("… (1,000,000 characters)")
 
 
-@given(
-    st.sampled_from(SECRET_HEADERS),
-    st.text("abcdef0123456789", min_size=8, max_size=40),
-)
+@given(st.sampled_from(SECRET_HEADERS), st.text("abcdef0123456789", min_size=8, max_size=40))
 def test_no_key_is_shown(name: str, key: str) -> None:
     shown = entry([(name.encode(), b"Bearer " + key.encode()), (b"user-agent", b"sdk")]).shown()
     assert shown["headers"] == {name.lower(): REDACTED, "user-agent": "sdk"}

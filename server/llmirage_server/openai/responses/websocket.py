@@ -199,14 +199,7 @@ class _Upgrade:
 class SocketSession:
     """One connection. latest: the id of the last response of each lane."""
 
-    def __init__(
-        self,
-        socket: ResponsesSocket,
-        number: int,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    def __init__(self, socket: ResponsesSocket, number: int, scope: Scope, receive: Receive, send: Send) -> None:
         self._socket = socket
         self.latest: dict[str | None, str] = {}
         self._number = number

@@ -54,10 +54,7 @@ _FORMS: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
     (("earer",), re.compile(r"\b[Bb]earer\s+((?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,})")),
     (("asic",), re.compile(r"\b[Bb]asic\s+((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2})")),
     # GitHub, GitLab, Hugging Face, Groq, Replicate, Slack, xAI, Perplexity, Nvidia, Google
-    (
-        _PREFIXES,
-        re.compile(rf"\b(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_-]{{16,}}"),
-    ),
+    (_PREFIXES, re.compile(rf"\b(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_-]{{16,}}")),
     (("AKIA", "ASIA"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
     # A JSON web token
     (("eyJ",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),

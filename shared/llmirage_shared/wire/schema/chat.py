@@ -124,10 +124,7 @@ class FunctionMessage(WireModel):
     name: str
 
 
-Message = Annotated[
-    PromptMessage | AssistantMessage | ToolMessage | FunctionMessage,
-    Field(discriminator="role"),
-]
+Message = Annotated[PromptMessage | AssistantMessage | ToolMessage | FunctionMessage, Field(discriminator="role")]
 
 
 class Prediction(WireModel):

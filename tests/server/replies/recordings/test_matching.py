@@ -106,11 +106,7 @@ def test_text_in_tags_is_the_outermost_element_that_ends() -> None:
     def content(text: str) -> Any:
         return Matcher().content({"messages": [{"role": "user", "content": text}]})["messages"]
 
-    for one, other in [
-        ("<a><b></a> {}", "<a><b></a> {}"),
-        ("<open> {}", "<open> {}"),
-        ("<tx>{}</t>", "<tx>{}</t>"),
-    ]:
+    for one, other in [("<a><b></a> {}", "<a><b></a> {}"), ("<open> {}", "<open> {}"), ("<tx>{}</t>", "<tx>{}</t>")]:
         assert content(one.format("2026-01-01")) != content(other.format("2026-01-02"))
     for one in ("<a x='1'>{}</a>", "<a><b>{}</b></a>", "<br><a>{}</a>", "<a>\n{}\n</a>"):
         assert content(one.format("2026-01-01")) == content(one.format("2026-01-02"))

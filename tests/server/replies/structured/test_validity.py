@@ -165,11 +165,7 @@ def test_a_schema_is_what_jsonschema_calls_one(schema: Any, key: str, value: Any
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ({"minimum": 10**400}, "too large a number"),
-        ({"multipleOf": 10**400}, "too large a number"),
-    ],
+    ("schema", "said"), [({"minimum": 10**400}, "too large a number"), ({"multipleOf": 10**400}, "too large a number")]
 )
 def test_what_this_server_cannot_follow_is_refused(schema: Any, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
