@@ -20,16 +20,9 @@ COPIED = ("shared", "server", "client", "docs", "tests", "tools", "workloads", "
 UNWANTED = shutil.ignore_patterns("__pycache__", "node_modules", "*.egg-info", "*.so", "*.pyd", "compiled.manifest")
 # By folders: what the compiled modules do, and what asks them.
 TESTS = (
-    "tests/golden",
-    "tests/server/cluster",
-    "tests/server/drivers",
-    "tests/server/perf/steps",
-    "tests/client/load",
-    "tests/client/simulate",
-    "tests/client/simulator",
-    "tests/shared/test_compiled.py",
-    "tests/shared/test_plain_numbers.py",
-)
+    "tests/golden", "tests/server/cluster", "tests/server/drivers", "tests/server/perf/steps", "tests/client/load",
+    "tests/client/simulate", "tests/client/simulator", "tests/shared/test_compiled.py", "tests/shared/test_plain_numbers.py",
+)  # fmt: skip
 
 
 def copy_checkout() -> None:

@@ -15,30 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PATHS = (
-    "/chat/completions",
-    "/chat/completions/{completion_id}",
-    "/chat/completions/{completion_id}/messages",
-    "/completions",
-    "/conversations",
-    "/conversations/{conversation_id}",
-    "/conversations/{conversation_id}/items",
-    "/conversations/{conversation_id}/items/{item_id}",
-    "/embeddings",
-    "/batches",
-    "/batches/{batch_id}",
-    "/batches/{batch_id}/cancel",
-    "/files",
-    "/files/{file_id}",
-    "/models",
-    "/models/{model}",
-    "/moderations",
-    "/responses",
-    "/responses/{response_id}",
-    "/responses/{response_id}/cancel",
-    "/responses/{response_id}/input_items",
-    "/responses/input_tokens",
-    "/responses/compact",
-)
+    "/chat/completions", "/chat/completions/{completion_id}", "/chat/completions/{completion_id}/messages", "/completions",
+    "/conversations", "/conversations/{conversation_id}", "/conversations/{conversation_id}/items",
+    "/conversations/{conversation_id}/items/{item_id}", "/embeddings", "/batches", "/batches/{batch_id}",
+    "/batches/{batch_id}/cancel", "/files", "/files/{file_id}", "/models", "/models/{model}", "/moderations", "/responses",
+    "/responses/{response_id}", "/responses/{response_id}/cancel", "/responses/{response_id}/input_items",
+    "/responses/input_tokens", "/responses/compact",
+)  # fmt: skip
 EXTRA = ("ErrorResponse",)
 # Keywords that constrain nothing.
 _WORDS = ("description", "title", "example", "examples", "default", "deprecated", "externalDocs")

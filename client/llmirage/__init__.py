@@ -41,28 +41,6 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "_cluster": ["Cluster", "StepResult", "step"],
-    "llmirage_client.simulator.extension_types": [
-        "Close",
-        "EditedReply",
-        "FaultAtToken",
-        "FormatOption",
-        "InjectedFault",
-        "InstanceView",
-        "Metric",
-        "Pause",
-        "Problem",
-        "ReplyRequest",
-        "RequestView",
-        "Router",
-        "Session",
-        "StreamEvent",
-        "Turn",
-        "Workload",
-        "WorkloadError",
-        "WorkloadFormat",
-        "fault_parameter",
-        "make_router",
-    ],
     "_plans": ["CalibrationResult", "SizeResult", "SweepResult", "calibrate", "size", "sweep"],
     "_requests": ["ClientVerdict", "ExpectationError", "JudgedRule", "ServedRequest", "ToolCall", "ToolResult"],
     "_results": ["Result", "SummaryFigures"],
@@ -71,68 +49,25 @@ _PLACES = {
     "_simulate": ["SimulationResult", "simulate"],
     "_workload": ["LoadedWorkload", "generate", "load_workload"],
 }
-_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
+_PLACE_OF = {name: f"llmirage.{place}" for place, names in _PLACES.items() for name in names}
 
 __all__ = [
-    "CalibrationResult",
-    "ClientVerdict",
-    "Close",
-    "Cluster",
-    "ConfigError",
-    "EditedReply",
-    "ExpectationError",
-    "FaultAtToken",
-    "FaultOnOrder",
-    "FormatOption",
-    "InjectedFault",
-    "InstanceView",
-    "JudgedRule",
-    "LoadedWorkload",
-    "Metric",
-    "Pause",
-    "Problem",
-    "ReplyRequest",
-    "RequestView",
-    "Result",
-    "Router",
-    "RunReport",
-    "RunSweep",
-    "ServedRequest",
-    "Server",
-    "Session",
-    "SimulationResult",
-    "SizeResult",
-    "StepResult",
-    "StreamEvent",
-    "SummaryFigures",
-    "SweepResult",
-    "ToolCall",
-    "ToolResult",
-    "Turn",
-    "Workload",
-    "WorkloadError",
-    "WorkloadFormat",
-    "calibrate",
-    "fault_parameter",
-    "generate",
-    "load_workload",
-    "make_router",
-    "run",
-    "run_async",
-    "run_in_virtual_time",
-    "simulate",
-    "size",
-    "step",
-    "sweep",
+    "CalibrationResult", "ClientVerdict", "Close", "Cluster", "ConfigError", "EditedReply", "ExpectationError",
+    "FaultAtToken", "FaultOnOrder", "FormatOption", "InjectedFault", "InstanceView", "JudgedRule", "LoadedWorkload",
+    "Metric", "Pause", "Problem", "ReplyRequest", "RequestView", "Result", "Router", "RunReport", "RunSweep",
+    "ServedRequest", "Server", "Session", "SimulationResult", "SizeResult", "StepResult", "StreamEvent", "SummaryFigures",
+    "SweepResult", "ToolCall", "ToolResult", "Turn", "Workload", "WorkloadError", "WorkloadFormat", "calibrate",
+    "fault_parameter", "generate", "load_workload", "make_router", "run", "run_async", "run_in_virtual_time", "simulate",
+    "size", "step", "sweep",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use: `import llmirage` takes next to no time."""
-    if name not in _PLACE_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'llmirage' has no attribute {name!r}")
-    place = _PLACE_OF[name]
-    value = getattr(importlib.import_module(place if "." in place else f"llmirage.{place}"), name)
+    place = _PLACE_OF.get(name, "llmirage_client.simulator.extension_types")
+    value = getattr(importlib.import_module(place), name)
     globals()[name] = value
     return value
 

@@ -28,22 +28,8 @@ import httpx
 SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve()", "--port", "0"]
 MOST_GROWTH = 0.05
 WORDS = (
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "seven",
-    "wizards",
-    "box",
-    "in",
-    "Oslo",
-)
+    "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "box", "in", "Oslo",
+)  # fmt: skip
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
 SAMPLE_S = 2.0
 MOST_WARM_UP_MIN = 5.0

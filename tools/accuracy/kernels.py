@@ -20,16 +20,8 @@ from llmirage_server.perf.catalogue.constants import POOLED, constants_for
 from llmirage_server.perf.catalogue.lookup import find_gpu
 
 TABLES = (
-    "gemm",
-    "context_attention",
-    "generation_attention",
-    "mla",
-    "mla_bmm",
-    "moe",
-    "custom_allreduce",
-    "nccl",
-    "moe_a2a",
-)
+    "gemm", "context_attention", "generation_attention", "mla", "mla_bmm", "moe", "custom_allreduce", "nccl", "moe_a2a",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,15 +92,9 @@ def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target
             ]
         )
     header = [
-        "prompt_tokens",
-        "output_tokens",
-        "arrival_s",
-        "prefix_of",
-        "prefix_tokens",
-        "admitted_s",
-        "first_token_s",
+        "prompt_tokens", "output_tokens", "arrival_s", "prefix_of", "prefix_tokens", "admitted_s", "first_token_s",
         "last_token_s",
-    ]
+    ]  # fmt: skip
     _write(target / "requests.csv", header, rows)
     with (source / name / "timeseries.csv").open(newline="") as file:
         series = list(csv.DictReader(file))

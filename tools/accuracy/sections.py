@@ -28,21 +28,8 @@ def agents_section(data: Path, processes: int) -> str:
             cells += _compared(getattr(run, metric), getattr(p, metric))
         rows.append([run.name, str(run.clients), *cells])
     header = [
-        "run",
-        "clients",
-        "hit %",
-        "ours",
-        "points",
-        "TTFT ms",
-        "ours",
-        "%",
-        "median",
-        "ours",
-        "%",
-        "TPOT ms",
-        "ours",
-        "%",
-    ]
+        "run", "clients", "hit %", "ours", "points", "TTFT ms", "ours", "%", "median", "ours", "%", "TPOT ms", "ours", "%",
+    ]  # fmt: skip
     return "\n\n".join([_text("agents"), _families(found), table(header, rows)])
 
 

@@ -113,14 +113,9 @@ _PER_REQUEST: tuple[tuple[str, tuple[Statistic, ...]], ...] = (
 )
 _LARGER_IS_BETTER = {"request_throughput", "output_token_throughput", "total_token_throughput"}
 _SMALLER_IS_BETTER = {
-    "time_to_first_token",
-    "first_turn_time_to_first_token",
-    "subsequent_turn_time_to_first_token",
-    "inter_token_latency",
-    "request_latency",
-    "effective_latency",
-    "request_error_rate",
-}
+    "time_to_first_token", "first_turn_time_to_first_token", "subsequent_turn_time_to_first_token", "inter_token_latency",
+    "request_latency", "effective_latency", "request_error_rate",
+}  # fmt: skip
 
 
 @dataclass(slots=True, frozen=True)

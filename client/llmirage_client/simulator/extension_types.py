@@ -17,24 +17,7 @@ from llmirage_server.faults.fault import parameter as fault_parameter
 from llmirage_server.replies.reply import ReplyRequest
 
 __all__ = [
-    "Close",
-    "EditedReply",
-    "FaultAtToken",
-    "FormatOption",
-    "InjectedFault",
-    "InstanceView",
-    "Metric",
-    "Pause",
-    "Problem",
-    "ReplyRequest",
-    "RequestView",
-    "Router",
-    "Session",
-    "StreamEvent",
-    "Turn",
-    "Workload",
-    "WorkloadError",
-    "WorkloadFormat",
-    "fault_parameter",
-    "make_router",
-]
+    "Close", "EditedReply", "FaultAtToken", "FormatOption", "InjectedFault", "InstanceView", "Metric", "Pause", "Problem",
+    "ReplyRequest", "RequestView", "Router", "Session", "StreamEvent", "Turn", "Workload", "WorkloadError", "WorkloadFormat",
+    "fault_parameter", "make_router",
+]  # fmt: skip

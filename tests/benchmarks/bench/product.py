@@ -25,31 +25,10 @@ from llmirage_server.config.file import make_config
 own_process()  # as the commands do
 
 __all__ = [
-    "Branch",
-    "Cluster",
-    "ClusterConfig",
-    "EngineLimits",
-    "HttpTarget",
-    "Instance",
-    "RadixTree",
-    "RecordWriter",
-    "Request",
-    "RunClock",
-    "RunOptions",
-    "Runner",
-    "Session",
-    "Simulation",
-    "TokenSpec",
-    "Turn",
-    "Workload",
-    "load_workload",
-    "make_config",
-    "make_router",
-    "simulate_by_api",
-    "simulate_by_engine",
-    "synthetic_load",
-    "token_bytes",
-]
+    "Branch", "Cluster", "ClusterConfig", "EngineLimits", "HttpTarget", "Instance", "RadixTree", "RecordWriter", "Request",
+    "RunClock", "RunOptions", "Runner", "Session", "Simulation", "TokenSpec", "Turn", "Workload", "load_workload",
+    "make_config", "make_router", "simulate_by_api", "simulate_by_engine", "synthetic_load", "token_bytes",
+]  # fmt: skip
 
 
 def simulate_by_engine(config: ClusterConfig, workload: Workload, **options: Any) -> Simulation:

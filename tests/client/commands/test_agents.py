@@ -237,15 +237,8 @@ def test_a_run_over_http_gives_each_repeat_fresh_tokens(endpoint: Remembers, tmp
 def test_a_search_does_not_conclude_from_repeats(endpoint: Remembers, tmp_path: Path) -> None:
     file = conversations(tmp_path, 6)
     words = [
-        "--find-max",
-        "latency_p90<60s",
-        "--num-conversations",
-        4,
-        "--set",
-        "find_max_upper_bound=4",
-        "--random-seed",
-        1,
-    ]
+        "--find-max", "latency_p90<60s", "--num-conversations", 4, "--set", "find_max_upper_bound=4", "--random-seed", 1,
+    ]  # fmt: skip
     doubt = "It holds only for prompts that the endpoint has seen before"
     assert doubt in ran(endpoint, file, *words, status=4)[0]
     endpoint.prompts.clear()

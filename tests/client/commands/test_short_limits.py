@@ -24,17 +24,8 @@ def test_short_turns_reach_every_server(tmp_path: Path, settings: Any, tokens: i
     file.write_text(json.dumps({"session_id": "s", "turns": turns}) + "\n")
     with Server(port=0, ttft=0, itl=0, **settings) as server:
         words = [
-            "run",
-            file,
-            "--url",
-            server.base_url,
-            "--endpoint-type",
-            "responses",
-            "--model",
-            "m",
-            "--artifact-dir",
-            out,
-        ]
+            "run", file, "--url", server.base_url, "--endpoint-type", "responses", "--model", "m", "--artifact-dir", out,
+        ]  # fmt: skip
         result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     summary = json.loads((out / "profile_export_aiperf.json").read_text())

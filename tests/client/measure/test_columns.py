@@ -68,13 +68,9 @@ def test_arrays_have_the_values_of_each_request_bit_for_bit(run: list[Record], s
 
 
 OF_RUNS = {
-    "credit_to_start_latency",
-    "effective_latency",
-    "usage_prompt_tokens_diff_pct",
-    "usage_completion_tokens_diff_pct",
-    "first_turn_time_to_first_token",
-    "subsequent_turn_time_to_first_token",
-}
+    "credit_to_start_latency", "effective_latency", "usage_prompt_tokens_diff_pct", "usage_completion_tokens_diff_pct",
+    "first_turn_time_to_first_token", "subsequent_turn_time_to_first_token",
+}  # fmt: skip
 
 
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))

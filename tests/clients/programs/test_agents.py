@@ -207,14 +207,9 @@ def test_aider_edits_a_file(serve: Callable[..., LoggedServer], tmp_path: Path) 
     folder.mkdir()
     (folder / "notes.txt").write_text("", "utf-8")
     flags = [
-        "--no-git",
-        "--yes-always",
-        "--no-auto-commits",
-        "--edit-format",
-        "diff",
-        "--no-show-model-warnings",
+        "--no-git", "--yes-always", "--no-auto-commits", "--edit-format", "diff", "--no-show-model-warnings",
         "--no-check-update",
-    ]
+    ]  # fmt: skip
     for _ in range(2):
         ran(
             [aider, *flags, "--restore-chat-history", "--model", "openai/gpt-4o", "--message", "add a round", "notes.txt"],

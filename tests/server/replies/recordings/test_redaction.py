@@ -93,14 +93,10 @@ def test_a_key_of_the_request_reaches_no_file(secret: str, place: str, around: s
 
 
 KEYS = [
-    "sk-proj-Ab12Cd34Ef56",
-    "sk-ant-api03-abcdefgh1234",
-    "ghp_0123456789abcdefghijABCDEFGHIJ012345",
-    "AKIAIOSFODNN7EXAMPLE",
-    "hf_abcdefghijklmnopqrstuvwxyz1234",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123-_x",
+    "sk-proj-Ab12Cd34Ef56", "sk-ant-api03-abcdefgh1234", "ghp_0123456789abcdefghijABCDEFGHIJ012345", "AKIAIOSFODNN7EXAMPLE",
+    "hf_abcdefghijklmnopqrstuvwxyz1234", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123-_x",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", KEYS)
