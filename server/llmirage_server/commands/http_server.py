@@ -15,7 +15,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,17 +27,18 @@ from starlette.types import ASGIApp
 
 from llmirage_server.app import WEBSOCKETS, create_app
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.kv.recorded_tree import BlockHasher, EventFormat, HashAlgorithm
+from llmirage_server.cluster.kv.recorded_tree import BlockHasher
 from llmirage_server.commands.banner import banner, farewell, pacing_json, served
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
+from llmirage_server.commands.serve import ServeSettings
 from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.config.ineffective import effect_notes
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
-from llmirage_shared.settings import at_call
+from llmirage_shared.settings import at_call, instance_of, settings_of
 
 if TYPE_CHECKING:
     from llmirage_server.telemetry.kv_events import KVEvents
@@ -186,27 +186,8 @@ class LiveServer(uvicorn.Server):
         self.should_exit = True
 
 
-@dataclass(slots=True, frozen=True)
-class Listening:
-    """Settings of `serve` for its ports and their traffic."""
-
-    host: str
-    port: int
-    fleet: bool
-    fleet_file: str | None
-    kv_events_port: int | None
-    kv_events_replay_port: int | None
-    kv_events_topic: str
-    kv_events_format: EventFormat
-    kv_events_hash: HashAlgorithm
-    kv_events_seed: str
-    access_log: bool
-    json: bool
-    no_ui: bool
-    tls_cert: str | None
-    tls_key: str | None
-    max_connections: int | None
-    shutdown_timeout_s: float
+class Listening(ServeSettings):
+    """Settings of `serve` for its ports and their traffic, and what follows from them."""
 
     def fleet_sockets(self, instances: int) -> Iterator[socket.socket]:
         """Yield a bound socket for each instance: the ports after the routed one, or any free ones where that was any.
@@ -246,12 +227,12 @@ class Listening:
         return self.tls_cert, self.tls_key
 
 
-def serve(cluster_file: str | None, **flags: Any) -> None:
+def serve(**flags: Any) -> None:
     """Run `llmirage serve`."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    listening = Listening(**{field.name: flags.pop(field.name) for field in fields(Listening)})
+    listening = instance_of(Listening, {name: flags.pop(name) for name in settings_of(Listening)})
     try:
-        config = make_config(cluster_file, flags)
+        config = make_config(listening.cluster_file, flags)
         for note in effect_notes([config]):
             click.echo(f"llmirage serve: {note}", err=True)
         sys.exit(_serve(config, listening, listening.tls()))

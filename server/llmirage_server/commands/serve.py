@@ -1,8 +1,10 @@
 """`llmirage serve`: its options. The work is done by http_server.py."""
 
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
+
 from __future__ import annotations
 
-from typing import get_args
+from dataclasses import dataclass
 
 from llmirage_server.cluster.kv.recorded_tree import VLLM_SEED, EventFormat, HashAlgorithm
 from llmirage_server.config import ClusterConfig
@@ -15,6 +17,7 @@ _SERVER = "Server"
 ENVIRONMENT = "LLMIRAGE"  # the prefix of the variables that stand for options
 
 
+@dataclass(frozen=True, kw_only=True)
 class ServeSettings:
     """Where the server listens, and which cluster it imitates."""
 
@@ -43,11 +46,9 @@ class ServeSettings:
     )
     kv_events_topic: str = setting("", _SERVER, "Topic of KV events.")
     kv_events_format: EventFormat = setting(
-        "map", _SERVER, "Form of KV events: maps, as vLLM has them since 0.24, or arrays.", choices=get_args(EventFormat)
+        "map", _SERVER, "Form of KV events: maps, as vLLM has them since 0.24, or arrays."
     )
-    kv_events_hash: HashAlgorithm = setting(
-        "sha256", _SERVER, "Hash of blocks: vLLM's prefix_caching_hash_algo.", choices=get_args(HashAlgorithm)
-    )
+    kv_events_hash: HashAlgorithm = setting("sha256", _SERVER, "Hash of blocks: vLLM's prefix_caching_hash_algo.")
     kv_events_seed: str = setting(VLLM_SEED, _SERVER, "Seed of these hashes: vLLM's PYTHONHASHSEED.")
     access_log: bool = switch(
         _SERVER,

@@ -93,7 +93,6 @@ class StepSettings:
         OPTIONS,
         "Kernels of experts, where several were measured, as in `llmirage catalog settings`.",
         unset="auto",
-        choices=("auto", "marlin", "cutlass", "trtllm"),
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -145,7 +145,6 @@ class InstanceSettings:
         "auto",
         "Kernels of experts, where several were measured. vLLM, mxfp4: auto (Triton's) or marlin (VLLM_MXFP4_USE_MARLIN). "
         "TensorRT-LLM, nvfp4: auto (CUTLASS's), cutlass or trtllm (moe_config.backend).",
-        choices=("auto", "marlin", "cutlass", "trtllm"),
         carried=True,
     )
     max_num_seqs: int | None = _engine(
