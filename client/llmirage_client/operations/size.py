@@ -43,7 +43,7 @@ from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.pools import size_pools
 from llmirage_client.size.report import Question, SizeReport, first_of, reason_text
-from llmirage_client.size.sizing import Goal
+from llmirage_client.size.sizing import Goal, Terms
 from llmirage_client.size.sizing import size as find_size
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, prioritised, synthetic_source
 from llmirage_client.size.trial import REQUESTS, Trials
@@ -122,32 +122,14 @@ def _size(
     if settings.disaggregated and source.lengths is None:
         _refuse("--disaggregated needs requests in token counts: lengths, or a file of them")
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
+    terms = Terms(prices, goal, settings.max_gpus, settings.runners_up)
     with progress:
-        sizing = find_size(
-            base,
-            shapes,
-            refused,
-            trials,
-            prices,
-            goal=goal,
-            max_gpus=settings.max_gpus,
-            runners_up=settings.runners_up,
-            progress=progress.begin,
-        )
+        sizing = find_size(base, shapes, refused, trials, terms, progress.begin)
         planned = None if day is None else size_day(day, sizing, base, trials, prices, progress.begin)
         pools = None
         if settings.disaggregated:
             asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
-            pools = size_pools(
-                steady(asked[0])[0],
-                shapes,
-                trials,
-                prices,
-                goal=goal,
-                max_gpus=settings.max_gpus,
-                runners_up=settings.runners_up,
-                progress=progress.begin,
-            )
+            pools = size_pools(steady(asked[0])[0], shapes, trials, terms, progress.begin)
     considered = [*shapes, *(one.shape for one in refused)]
     question = Question(base, traffic, objectives, price_source, notes, considered, settings.explain)
     return SizeReport(question, sizing, pools) if planned is None else DayReport(question, planned)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from llmirage_client.simulator.deployments import InstanceShape, Refused, units
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, search_users, user_grid
-from llmirage_client.size.traffic import missed_unloaded
+from llmirage_client.size.traffic import missed_unloaded, tpot_limit_s
 from llmirage_client.size.trial import Effort, Trial, Trials, wants_traffic
 
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
@@ -133,15 +133,10 @@ def _users_expected(grid: list[int], config: ClusterConfig, trials: Trials) -> f
     lengths, bounds = trials.traffic.source.lengths, trials.bounds(config)
     if lengths is None:
         return None
-    per_token = {"inter_token_latency": 1.0, "request_latency": lengths.reply}
-    limits_s = [
-        one.limit * 1e-3 / per_token[one.metric.tag]
-        for one in trials.objectives
-        if one.metric.tag in per_token and one.comparison[0] == "<"
-    ]
-    if not limits_s or bounds.token_s(lengths, 1) is None:
+    limit_s = tpot_limit_s(trials.objectives, lengths)
+    if limit_s == math.inf or bounds.token_s(lengths, 1) is None:
         return None
-    place = bisect_left(grid, min(limits_s), key=lambda users: bounds.token_s(lengths, users / units(config)) or 0.0)
+    place = bisect_left(grid, limit_s, key=lambda users: bounds.token_s(lengths, users / units(config)) or 0.0)
     return grid[max(place - 1, 0)] * _START
 
 

@@ -18,7 +18,8 @@ from llmirage_client.measure.slo import Objective
 from llmirage_client.simulator.bounds import KVTransferCost, Lengths
 from llmirage_client.simulator.deployments import ROLES, InstanceShape, PoolShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
-from llmirage_client.size.sizing import Capacity, CapacitySearch, Goal, Priced, Progress, Sizing, hourly, size
+from llmirage_client.size.sizing import Capacity, CapacitySearch, Priced, Progress, Sizing, Terms, size
+from llmirage_client.size.traffic import tpot_limit_s
 from llmirage_client.size.trial import Trial, Trials
 
 _PAIRS = 4  # of shapes, that are simulated
@@ -72,11 +73,7 @@ def size_pools(
     base: ClusterConfig,
     shapes: Sequence[InstanceShape],
     trials: Trials,
-    prices: Mapping[str, float],
-    *,
-    goal: Goal,
-    max_gpus: int,
-    runners_up: int,
+    terms: Terms,
     progress: Progress,
 ) -> PoolSizing:
     """Size separate pools whose instances have some of these shapes.
@@ -85,29 +82,16 @@ def size_pools(
     """
     lengths = trials.traffic.source.lengths
     assert lengths is not None
-    found, refused = _candidates(base, shapes, trials, lengths, prices if goal == "cost" else {})
-    sizing = size(
-        base, found, refused, trials, prices, goal=goal, max_gpus=max_gpus, runners_up=runners_up, progress=progress
-    )
+    found, refused = _candidates(base, shapes, trials, lengths, terms.prices if terms.goal == "cost" else {})
+    sizing = size(base, found, refused, trials, terms, progress)
     if sizing.answer is None:
         return PoolSizing(sizing, None, ())
-    answer = _trimmed(base, sizing.answer, trials, prices, goal, progress)
+    answer = _trimmed(base, sizing.answer, trials, terms, progress)
     others = tuple(one for one in sizing.runners_up if one.capacity.trial.config != answer.capacity.trial.config)
     sizing = replace(sizing, answer=answer, runners_up=others)
     transfer = trials.bounds(answer.capacity.trial.config).transfer(lengths)
-    ratios = _ratios(base, answer, trials, lengths, prices, progress)
+    ratios = _ratios(base, answer, trials, lengths, terms, progress)
     return PoolSizing(replace(sizing, effort=trials.effort), transfer, ratios)
-
-
-def tpot_limit_s(objectives: Sequence[Objective], lengths: Lengths) -> float:
-    """Return the mean time between tokens that upper limits of TPOT and latency leave at most; infinite without any."""
-    per_token = {"inter_token_latency": 1.0, "request_latency": lengths.reply}
-    limits = [
-        one.limit * 1e-3 / per_token[one.metric.tag]
-        for one in objectives
-        if one.metric.tag in per_token and one.comparison[0] == "<"
-    ]
-    return min(limits, default=math.inf)
 
 
 def _use(objectives: Sequence[Objective], unloaded_s: float, service_s: float) -> float:
@@ -154,9 +138,7 @@ def _candidates(
     return [replace(one, share=times * one.share / (times * one.share + 1 - one.share)) for one, times in shares], refused
 
 
-def _trimmed(
-    base: ClusterConfig, answer: Priced, trials: Trials, prices: Mapping[str, float], goal: Goal, progress: Progress
-) -> Priced:
+def _trimmed(base: ClusterConfig, answer: Priced, trials: Trials, terms: Terms, progress: Progress) -> Priced:
     """Return the deployment with as few instances of either pool as meet the objectives."""
     while True:
         shape, instances = answer.capacity.shape, answer.capacity.instances
@@ -167,9 +149,9 @@ def _trimmed(
         cheaper = []
         for counts in (pair for pair in tried if min(pair) > 0):
             one, number = _split(shape, counts)
-            usd = hourly(one, number, prices)
-            cost = usd if goal == "cost" and usd is not None else sum(one.gpus_of(number).values())
-            if cost < (answer.usd_per_h if goal == "cost" and answer.usd_per_h is not None else answer.gpus):
+            usd = terms.hourly(one, number)
+            cost = usd if terms.goal == "cost" and usd is not None else sum(one.gpus_of(number).values())
+            if cost < (answer.usd_per_h if terms.goal == "cost" and answer.usd_per_h is not None else answer.gpus):
                 cheaper.append((cost, number, one, usd))
         for _, number, one, usd in sorted(cheaper):
             progress(one.named(number))
@@ -190,7 +172,7 @@ def _split(shape: PoolShape, counts: tuple[int, int]) -> tuple[PoolShape, int]:
 
 
 def _ratios(
-    base: ClusterConfig, answer: Priced, trials: Trials, lengths: Lengths, prices: Mapping[str, float], progress: Progress
+    base: ClusterConfig, answer: Priced, trials: Trials, lengths: Lengths, terms: Terms, progress: Progress
 ) -> tuple[Ratio, ...]:
     """Simulate splits of about as many GPUs as the answer has."""
     shape, found = answer.capacity.shape, []
@@ -217,7 +199,7 @@ def _ratios(
             carries[path] = (rate or math.inf) * count
         bound = min(carries, key=lambda path: carries[path])
         load = trials.traffic.amount if trials.traffic.kind == "request_rate" else float(trial.figures["request_per_s"])
-        found.append(Ratio(one, number, hourly(one, number, prices), carries, bound, load / carries[bound], trial))
+        found.append(Ratio(one, number, terms.hourly(one, number), carries, bound, load / carries[bound], trial))
     return tuple(found)
 
 

@@ -256,26 +256,33 @@ def hourly(shape: Shape, instances: int, prices: Mapping[str, float]) -> float |
     return sum(prices[gpu] * count for gpu, count in gpus.items()) if gpus.keys() <= prices.keys() else None
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the answer is chosen by. prices: USD per hour of one GPU; with the goal "cost" there is one for each."""
+
+    prices: Mapping[str, float]
+    goal: Goal
+    max_gpus: int
+    runners_up: int = 3
+
+    def hourly(self, shape: Shape, instances: int) -> float | None:
+        """Return USD per hour; None where the price of a GPU is not known."""
+        return hourly(shape, instances, self.prices)
+
+
 def size(
     base: ClusterConfig,
     shapes: Sequence[Shape],
     refused: Sequence[Refused],
     trials: Trials,
-    prices: Mapping[str, float],
-    *,
-    goal: Goal = "cost",
-    max_gpus: int,
-    runners_up: int = 3,
+    terms: Terms,
     progress: Progress = lambda line: None,
 ) -> Sizing:
-    """Size a traffic.
-
-    prices: USD per hour of one GPU; with the goal "cost" there is one for each. Raises ConfigError, SimulationError.
-    """
+    """Size a traffic. Raises ConfigError, SimulationError."""
 
     def cost(shape: Shape, instances: int) -> tuple[float, int]:
         gpus = sum(shape.gpus_of(instances).values())
-        return (hourly(shape, instances, prices) or 0.0 if goal == "cost" else float(gpus)), gpus
+        return (terms.hourly(shape, instances) or 0.0 if terms.goal == "cost" else float(gpus)), gpus
 
     searches = {shape: CapacitySearch(shape, base, trials) for shape in shapes}
     places = {shape: place for place, shape in enumerate(searches)}
@@ -300,8 +307,8 @@ def size(
         assert search.least is not None
         lowest = None if answer is None else cost(answer.shape, answer.instances)
         enough = lowest is not None and key > lowest
-        enough = enough and (len(sufficient) >= runners_up or key[0] > _RUNNER_UP_COST * (lowest or key)[0])
-        if enough or key[1] > max_gpus:
+        enough = enough and (len(sufficient) >= terms.runners_up or key[0] > _RUNNER_UP_COST * (lowest or key)[0])
+        if enough or key[1] > terms.max_gpus:
             left.append(search)
             continue
         progress(f"{search.least} x {search.shape.gpu} {search.shape.split}")
@@ -315,23 +322,23 @@ def size(
     nearest = None
     if answer is None and left:
         close = min(left, key=lambda search: cost(search.shape, search.least or 0)[1])
-        numbers = range(1, max_gpus + 1)
-        most = bisect_right(numbers, max_gpus, key=lambda number: cost(close.shape, number)[1])
+        numbers = range(1, terms.max_gpus + 1)
+        most = bisect_right(numbers, terms.max_gpus, key=lambda number: cost(close.shape, number)[1])
         if most >= len(close.shape.counts(1)):
             progress(f"{most} x {close.shape.gpu} {close.shape.split}")
             nearest = close.shape, most, close.run_whole(most)
 
     def priced(capacity: Capacity) -> Priced:
-        return Priced(capacity, hourly(capacity.shape, capacity.instances, prices))
+        return Priced(capacity, terms.hourly(capacity.shape, capacity.instances))
 
     return Sizing(
-        goal=goal,
+        goal=terms.goal,
         answer=None if answer is None else priced(answer),
-        runners_up=tuple(priced(capacity) for capacity in sufficient[:runners_up]),
+        runners_up=tuple(priced(capacity) for capacity in sufficient[: terms.runners_up]),
         given_up=tuple(search for search in searches.values() if search.least is None),
         left=tuple(left),
         nearest=nearest,
         refused=tuple(refused),
         effort=trials.effort,
-        max_gpus=max_gpus,
+        max_gpus=terms.max_gpus,
     )

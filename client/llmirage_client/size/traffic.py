@@ -224,6 +224,17 @@ _BOUND_SAMPLE = 128  # requests whose bounds are computed
 _DEVIATIONS = 4.0  # standard errors: a few in 100,000 samples are further off
 
 
+def tpot_limit_s(objectives: Sequence[Objective], lengths: Lengths) -> float:
+    """Return the mean time between tokens that upper limits of TPOT and latency leave at most; infinite without any."""
+    per_token = {"inter_token_latency": 1.0, "request_latency": lengths.reply}
+    limits = [
+        one.limit * 1e-3 / per_token[one.metric.tag]
+        for one in objectives
+        if one.metric.tag in per_token and one.comparison[0] == "<"
+    ]
+    return min(limits, default=math.inf)
+
+
 def missed_unloaded(objectives: Sequence[Objective], sizes: RequestSizes | None, bounds: Bounds) -> list[Verdict]:
     """Return the objectives that one user alone misses at best.
 

@@ -22,18 +22,19 @@ from llmirage_client.measure.slo import parse_slo
 from llmirage_client.simulator.deployments import PoolShape
 from llmirage_client.size.error_margin import margins_of_answer
 from llmirage_client.size.pools import size_pools
-from llmirage_client.size.sizing import Sizing, size
+from llmirage_client.size.sizing import Sizing, Terms, size
 from llmirage_client.size.trial import Trials
 from sizing.mixes import MIXES, POOL_MIXES, Mix, PoolMix
 from sizing.truth import Truths
 
+TERMS = Terms({}, "gpus", max_gpus=10_000, runners_up=0)
 TRUTH = Path(__file__).with_name("truth.json")
 _MOST_NEIGHBOURS = 2  # an answer that leaves more open is not one
 
 
 def ask(mix: Mix, seed: int) -> Sizing:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
-    return size(mix.base, [mix.shape], (), trials, {}, goal="gpus", max_gpus=10_000, runners_up=0)
+    return size(mix.base, [mix.shape], (), trials, TERMS)
 
 
 def verdict(sizing: Sizing, least: int, most: int) -> str:
@@ -50,9 +51,7 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
 
 def ask_pools(mix: PoolMix, seed: int) -> Sizing:
     trials = Trials(mix.traffic(seed), parse_slo(mix.slo))
-    return size_pools(
-        mix.base, mix.shapes, trials, {}, goal="gpus", max_gpus=10_000, runners_up=0, progress=lambda name: None
-    ).sizing
+    return size_pools(mix.base, mix.shapes, trials, TERMS, lambda name: None).sizing
 
 
 def verdict_of_pools(mix: PoolMix, sizing: Sizing, truths: Truths) -> str:

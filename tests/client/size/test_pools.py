@@ -18,9 +18,9 @@ from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.simulator.deployments import InstanceShape, PoolShape
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.size.error_margin import margins_of_answer
-from llmirage_client.size.pools import PoolSizing, size_pools, tpot_limit_s
-from llmirage_client.size.sizing import CapacitySearch
-from llmirage_client.size.traffic import Traffic, synthetic_source
+from llmirage_client.size.pools import PoolSizing, size_pools
+from llmirage_client.size.sizing import CapacitySearch, Terms
+from llmirage_client.size.traffic import Traffic, synthetic_source, tpot_limit_s
 from llmirage_client.size.trial import Trials
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", engine="vllm", weights="bf16")
@@ -35,7 +35,7 @@ def trials(amount: float, slo: str = SLO) -> Trials:
 
 
 def sized(amount: float, judged: Trials) -> PoolSizing:
-    return size_pools(BASE, [ONE, TWO], judged, {}, goal="gpus", max_gpus=64, runners_up=1, progress=lambda name: None)
+    return size_pools(BASE, [ONE, TWO], judged, Terms({}, "gpus", 64, 1), lambda name: None)
 
 
 @given(st.floats(0.0, 1.0), st.integers(2, 200))

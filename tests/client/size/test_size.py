@@ -18,7 +18,7 @@ from llmirage_client.simulator.deployments import InstanceShape, shapes
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.rate_grid import user_grid
-from llmirage_client.size.sizing import Goal, Sizing, size
+from llmirage_client.size.sizing import Goal, Sizing, Terms, size
 from llmirage_client.size.traffic import Kind, RequestSource, Traffic, missed_unloaded, synthetic_source
 from llmirage_client.size.trial import Trials
 
@@ -38,7 +38,7 @@ def trials(
 def sized(
     slo: str, amount: float, tried: Sequence[InstanceShape] = SHAPES, kind: Kind = "request_rate", goal: Goal = "cost"
 ) -> Sizing:
-    return size(BASE, tried, (), trials(slo, amount, kind), PRICES, goal=goal, max_gpus=10_000, runners_up=0)
+    return size(BASE, tried, (), trials(slo, amount, kind), Terms(PRICES, goal, 10_000, 0))
 
 
 def cost(sizing: Sizing) -> float:
@@ -69,7 +69,7 @@ def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms:
 
 def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> None:
     short = [trials("ttft_p95<200ms", amount, lengths=("1000", "4")) for amount in (2400.0, 4800.0)]
-    answers = [size(BASE, SHAPES[:1], (), one, PRICES, goal="cost", max_gpus=10_000, runners_up=0).answer for one in short]
+    answers = [size(BASE, SHAPES[:1], (), one, Terms(PRICES, "cost", 10_000, 0)).answer for one in short]
     assert all(answer is not None and answer.capacity.sampled for answer in answers)
     few, many = (answer.gpus for answer in answers if answer is not None)
     assert few <= many <= min(number for number in user_grid(1000) if number >= 2 * few)  # numbers that are tried
@@ -96,7 +96,7 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
 
 
 def test_more_gpus_than_allowed_are_no_answer() -> None:
-    sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), PRICES, goal="gpus", max_gpus=4)
+    sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), Terms(PRICES, "gpus", 4))
     assert sizing.answer is None
     assert sizing.left[0].shape == SHAPES[0]
     assert (sizing.left[0].least or 0) > 4
@@ -235,7 +235,7 @@ def test_an_instance_at_a_tenth_of_its_most_is_not_unloaded() -> None:
     slo = "tpot_p95<8ms"
     source = synthetic_source("2000", "500", "1", "0", 0, 0)
     judged = Trials(Traffic(source, "request_rate", 6.0, RunOptions(seed=0)), parse_slo(slo), 300)
-    sizing = size(BASE, SHAPES[:1], (), judged, PRICES, goal="gpus", max_gpus=64, runners_up=0)
+    sizing = size(BASE, SHAPES[:1], (), judged, Terms(PRICES, "gpus", 64, 0))
     assert sizing.answer is not None
     assert 4 <= sizing.answer.capacity.instances <= 9
     assert sizing.answer.capacity.fewest <= sizing.answer.capacity.instances <= sizing.answer.capacity.most
