@@ -22,12 +22,15 @@ class MetricFamily:
     """One name with one sample for each instance, or for each model that instances serve."""
 
     name: str
-    kind: Literal["gauge", "counter"]
     help: str
     value: Callable[[Standing], Value]
     label: str = ""  # by whose values there are several
     each: Literal["instance", "model"] = "instance"
     of_drafts: bool = False  # of instances alone that draft tokens
+
+    @property
+    def kind(self) -> Literal["gauge", "counter"]:
+        return "counter" if self.name.endswith("_total") else "gauge"
 
 
 @dataclass(slots=True, frozen=True)
@@ -83,83 +86,60 @@ def _draft_counters(each: Literal["instance", "model"]) -> Iterator[MetricFamily
         ("draft", "Draft tokens.", lambda at: at.steps.draft_tokens),
         ("accepted", "Accepted draft tokens.", lambda at: at.steps.accepted_tokens),
     ):
-        yield MetricFamily(f"spec_decode_num_{name}_tokens_total", "counter", help, value, each=each, of_drafts=True)
+        yield MetricFamily(f"spec_decode_num_{name}_tokens_total", help, value, each=each, of_drafts=True)
 
 
 _VLLM = EngineNames(
     "vllm:",
     (
-        MetricFamily("num_requests_running", "gauge", "Requests in the batch of the engine.", lambda at: at.running),
-        MetricFamily("num_requests_waiting", "gauge", "Requests that wait to be processed.", lambda at: at.waiting),
+        MetricFamily("num_requests_running", "Requests in the batch of the engine.", lambda at: at.running),
+        MetricFamily("num_requests_waiting", "Requests that wait to be processed.", lambda at: at.waiting),
         MetricFamily(
             "num_requests_waiting_by_reason",
-            "gauge",
             "Waiting requests: for room (capacity), or for KV that is on its way (deferred).",
             lambda at: at.waiting_by_reason,
             "reason",
         ),
         MetricFamily(
             "engine_sleep_state",
-            "gauge",
             "1 for the state that the engine is in: awake, or asleep at level 1 or 2.",
             lambda at: at.sleep_states,
             "sleep_state",
         ),
-        MetricFamily(
-            "kv_cache_usage_perc", "gauge", "Share of the KV memory in use: 1 is all of it.", lambda at: at.kv_share
-        ),
-        MetricFamily("prompt_tokens_total", "counter", "Prompt tokens of requests.", lambda at: at.so_far("prompt_tokens")),
+        MetricFamily("kv_cache_usage_perc", "Share of the KV memory in use: 1 is all of it.", lambda at: at.kv_share),
+        MetricFamily("prompt_tokens_total", "Prompt tokens of requests.", lambda at: at.so_far("prompt_tokens")),
         MetricFamily(
             "prompt_tokens_cached_total",
-            "counter",
             "Prompt tokens of requests that were found in a cache.",
             lambda at: at.so_far("cached_tokens"),
         ),
         MetricFamily(
-            "prompt_tokens_by_source_total",
-            "counter",
-            "Prompt tokens by where their KV came from.",
-            lambda at: at.by_source,
-            "source",
+            "prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.", lambda at: at.by_source, "source"
         ),
-        MetricFamily("generation_tokens_total", "counter", "Generated tokens.", lambda at: at.so_far("generation_tokens")),
-        MetricFamily("num_preemptions_total", "counter", "Preemptions.", lambda at: at.preemptions),
-        MetricFamily("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", lambda at: at.queried),
-        MetricFamily("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", lambda at: at.hits),
+        MetricFamily("generation_tokens_total", "Generated tokens.", lambda at: at.so_far("generation_tokens")),
+        MetricFamily("num_preemptions_total", "Preemptions.", lambda at: at.preemptions),
+        MetricFamily("prefix_cache_queries_total", "Prefix cache queries, in tokens.", lambda at: at.queried),
+        MetricFamily("prefix_cache_hits_total", "Prefix cache hits, in tokens.", lambda at: at.hits),
+        MetricFamily("external_prefix_cache_queries_total", "Tokens looked up in KV tiers.", lambda at: at.external_queries),
+        MetricFamily("external_prefix_cache_hits_total", "Tokens found in KV tiers.", lambda at: at.external_hits),
+        MetricFamily("mm_cache_queries_total", "Images and sounds of requests.", lambda at: at.media_queries),
+        MetricFamily("mm_cache_hits_total", "Images and sounds that an earlier request had, too.", lambda at: at.media_hits),
         MetricFamily(
-            "external_prefix_cache_queries_total", "counter", "Tokens looked up in KV tiers.", lambda at: at.external_queries
-        ),
-        MetricFamily(
-            "external_prefix_cache_hits_total", "counter", "Tokens found in KV tiers.", lambda at: at.external_hits
-        ),
-        MetricFamily("mm_cache_queries_total", "counter", "Images and sounds of requests.", lambda at: at.media_queries),
-        MetricFamily(
-            "mm_cache_hits_total", "counter", "Images and sounds that an earlier request had, too.", lambda at: at.media_hits
-        ),
-        MetricFamily(
-            "estimated_flops_per_gpu_total",
-            "counter",
-            "Estimated floating-point operations of one GPU.",
-            lambda at: at.estimated_flops,
+            "estimated_flops_per_gpu_total", "Estimated floating-point operations of one GPU.", lambda at: at.estimated_flops
         ),
         MetricFamily(
             "estimated_read_bytes_per_gpu_total",
-            "counter",
             "Estimated bytes that one GPU read from its memory.",
             lambda at: at.estimated_read_bytes,
         ),
         MetricFamily(
             "estimated_write_bytes_per_gpu_total",
-            "counter",
             "Estimated bytes that one GPU wrote to its memory.",
             lambda at: at.estimated_write_bytes,
         ),
-        MetricFamily(
-            "request_success_total", "counter", "Requests by what ended them.", lambda at: at.by_reason, "finished_reason"
-        ),
+        MetricFamily("request_success_total", "Requests by what ended them.", lambda at: at.by_reason, "finished_reason"),
         MetricFamily(
             "spec_decode_num_drafts_total",
-            "counter",
             "Drafts: of one sequence in one step.",
             lambda at: at.steps.drafts,
             of_drafts=True,
@@ -167,7 +147,6 @@ _VLLM = EngineNames(
         *_draft_counters("instance"),
         MetricFamily(
             "spec_decode_num_accepted_tokens_per_pos_total",
-            "counter",
             "Accepted draft tokens by their position in the draft.",
             lambda at: {str(position): count for position, count in enumerate(at.steps.accepted_by_position)},
             "position",
@@ -250,15 +229,10 @@ def _by_source(at: Standing) -> Value:
 
 # What SGLang and TensorRT-LLM both tell.
 _PROMPT_TOKENS = MetricFamily(
-    "prompt_tokens_total",
-    "counter",
-    "Prompt tokens of requests that have ended.",
-    lambda at: at.ended["prompt_tokens"],
-    each="model",
+    "prompt_tokens_total", "Prompt tokens of requests that have ended.", lambda at: at.ended["prompt_tokens"], each="model"
 )
 _GENERATED_TOKENS = MetricFamily(
     "generation_tokens_total",
-    "counter",
     "Generated tokens of requests that have ended.",
     lambda at: at.ended["generation_tokens"],
     each="model",
@@ -267,35 +241,28 @@ _GENERATED_TOKENS = MetricFamily(
 _SGLANG = EngineNames(
     "sglang:",
     (
-        MetricFamily("num_running_reqs", "gauge", "Requests in the running batch.", lambda at: at.running),
-        MetricFamily("num_queue_reqs", "gauge", "Requests in the waiting queue.", lambda at: at.waiting),
-        MetricFamily("num_used_tokens", "gauge", "Tokens of KV in use.", lambda at: at.kv_used),
-        MetricFamily("max_total_num_tokens", "gauge", "Tokens of KV that there is room for.", lambda at: at.kv_total),
-        MetricFamily("token_usage", "gauge", "Share of the KV memory in use: 1 is all of it.", lambda at: at.kv_share),
-        MetricFamily(
-            "cache_hit_rate", "gauge", "Share of all prompt tokens that the prefix cache had.", lambda at: at.hit_rate
-        ),
+        MetricFamily("num_running_reqs", "Requests in the running batch.", lambda at: at.running),
+        MetricFamily("num_queue_reqs", "Requests in the waiting queue.", lambda at: at.waiting),
+        MetricFamily("num_used_tokens", "Tokens of KV in use.", lambda at: at.kv_used),
+        MetricFamily("max_total_num_tokens", "Tokens of KV that there is room for.", lambda at: at.kv_total),
+        MetricFamily("token_usage", "Share of the KV memory in use: 1 is all of it.", lambda at: at.kv_share),
+        MetricFamily("cache_hit_rate", "Share of all prompt tokens that the prefix cache had.", lambda at: at.hit_rate),
         MetricFamily(
             "gen_throughput",
-            "gauge",
             "Tokens per second: the mean rates of all requests under way together.",
             lambda at: at.begun.get("tokens_per_s", 0.0),
         ),
-        MetricFamily("num_retracted_requests_total", "counter", "Preemptions.", lambda at: at.preemptions),
+        MetricFamily("num_retracted_requests_total", "Preemptions.", lambda at: at.preemptions),
         MetricFamily(
             "spec_accept_length",
-            "gauge",
             "Mean tokens of a verification of drafts, the model's own included.",
             lambda at: at.steps.acceptance_length,
         ),
-        MetricFamily(
-            "spec_accept_rate", "gauge", "Share of draft tokens that were accepted.", lambda at: at.acceptance_rate
-        ),
+        MetricFamily("spec_accept_rate", "Share of draft tokens that were accepted.", lambda at: at.acceptance_rate),
         _PROMPT_TOKENS,
         _GENERATED_TOKENS,
         MetricFamily(
             "cached_tokens_total",
-            "counter",
             "Prompt tokens of requests that have ended which were found in a cache.",
             _by_source,
             "cache_source",
@@ -303,14 +270,11 @@ _SGLANG = EngineNames(
         ),
         MetricFamily(
             "num_requests_total",
-            "counter",
             "Requests with a whole reply.",
             lambda at: at.ended["stop"] + at.ended["length"],
             each="model",
         ),
-        MetricFamily(
-            "num_aborted_requests_total", "counter", "Requests that were left.", lambda at: at.ended["abort"], each="model"
-        ),
+        MetricFamily("num_aborted_requests_total", "Requests that were left.", lambda at: at.ended["abort"], each="model"),
     ),
     (
         HistogramFamily(
@@ -354,31 +318,24 @@ _TRTLLM = EngineNames(
     (
         MetricFamily(
             "request_success_total",
-            "counter",
             "Requests with a whole reply, by what ended them.",
             lambda at: {reason: at.ended[reason] for reason in ("stop", "length")},
             "finished_reason",
             "model",
         ),
-        MetricFamily("num_requests_running", "gauge", "Requests in batches.", lambda at: at.running, each="model"),
-        MetricFamily("num_requests_waiting", "gauge", "Requests in queues.", lambda at: at.waiting, each="model"),
+        MetricFamily("num_requests_running", "Requests in batches.", lambda at: at.running, each="model"),
+        MetricFamily("num_requests_waiting", "Requests in queues.", lambda at: at.waiting, each="model"),
         MetricFamily(
             "num_requests_completed_total",
-            "counter",
             "Requests with a whole reply.",
             lambda at: at.ended["stop"] + at.ended["length"],
             each="model",
         ),
-        MetricFamily(
-            "kv_cache_hit_rate", "gauge", "Share of prompt tokens that were reused.", lambda at: at.hit_rate, each="model"
-        ),
-        MetricFamily(
-            "kv_cache_utilization", "gauge", "Share of the KV memory in use.", lambda at: at.kv_share, each="model"
-        ),
+        MetricFamily("kv_cache_hit_rate", "Share of prompt tokens that were reused.", lambda at: at.hit_rate, each="model"),
+        MetricFamily("kv_cache_utilization", "Share of the KV memory in use.", lambda at: at.kv_share, each="model"),
         _PROMPT_TOKENS,
         MetricFamily(
             "prompt_cached_tokens_total",
-            "counter",
             "Prompt tokens of requests that have ended which were reused.",
             lambda at: at.ended["cached_tokens"],
             each="model",
@@ -387,7 +344,6 @@ _TRTLLM = EngineNames(
         *_draft_counters("model"),
         MetricFamily(
             "spec_decode_acceptance_length",
-            "gauge",
             "Mean tokens of a verification of drafts, the model's own included.",
             lambda at: at.steps.acceptance_length,
             each="model",
