@@ -8,29 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from apply_patch_grammar import APPLY_PATCH
 
 from llmirage_server.replies.compose import ComposedReplies
 from llmirage_server.replies.reply import Grammar, Reply, ReplyRequest, Tool
 from llmirage_shared.wire.chat import chat_history
 
-GRAMMAR = """start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-%import common.LF
-"""
 TEXT: Any = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-CUSTOM = Tool("custom", "apply_patch", "The `apply_patch` tool can be used to edit files.", None, Grammar("lark", GRAMMAR))
+CUSTOM = Tool(
+    "custom", "apply_patch", "The `apply_patch` tool can be used to edit files.", None, Grammar("lark", APPLY_PATCH)
+)
 FUNCTION = Tool("function", "apply_patch", "Apply a patch.", TEXT)
 HOSTED = Tool("client", "apply_patch", "Change a file.", None)
 TOOLS = {"custom": CUSTOM, "without a grammar": Tool("custom", "apply_patch"), "function": FUNCTION, "hosted": HOSTED}

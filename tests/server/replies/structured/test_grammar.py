@@ -5,31 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from apply_patch_grammar import APPLY_PATCH
 from lark import Lark
 
 from llmirage_server.replies.structured.grammar import check_grammar, text_for
 from llmirage_server.replies.structured.matcher import GrammarError
 
-APPLY_PATCH = r"""start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-
-hunk: add_hunk | delete_hunk | update_hunk
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-
-filename: /(.+)/
-add_line: "+" /(.*)/ LF -> line
-
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-
-%import common.LF
-"""
 GRAMMARS = {
     "a patch": APPLY_PATCH.replace("(.*)", "(.+)"),  # Lark's own lexer takes no terminal that may be empty
     "JSON": r"""
