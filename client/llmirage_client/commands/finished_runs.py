@@ -24,7 +24,7 @@ class PageSettings:
 
 report = command(
     "report",
-    "llmirage_client.commands.actions.report:report",
+    "llmirage_client.commands.actions.finished_runs:report",
     [argument("runs", "RUN...", many=True), *options(PageSettings)],
     """Write an HTML report of one run, or of several side by side.
 
@@ -38,7 +38,7 @@ report = command(
 
 compare = command(
     "compare",
-    "llmirage_client.commands.actions.compare:compare",
+    "llmirage_client.commands.actions.finished_runs:compare",
     [argument("baseline"), argument("runs", "RUN...", many=True), *options(CompareSettings), *options(CompareOutput)],
     """Compare the metrics of each RUN with those of BASELINE.
 

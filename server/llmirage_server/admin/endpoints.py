@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from llmirage_server.admin.faults import FaultsHandler, InstancesHandler
-from llmirage_server.admin.openapi.reference import reference_page
 from llmirage_server.admin.reports import JournalHandler, PacingHandler, VerdictHandler
 from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods
 from llmirage_server.http.exchange import HttpExchange
@@ -96,7 +95,7 @@ class OpenApiHandler(ServiceHandler):
 
 def _made(model: str, documented_only: bool) -> tuple[bytes, bytes]:
     # Here, in a thread: it needs pydantic's models of all requests and responses, which take 120 ms to import.
-    from llmirage_server.admin.openapi.document import openapi_document
+    from llmirage_server.admin.openapi.document import openapi_document, reference_page
 
     document = openapi_document(model, documented_only)
     return json.dumps(document).encode(), reference_page(document)

@@ -19,8 +19,7 @@ from llmirage_server.batches.lines import lines_of
 from llmirage_server.batches.runner import BatchRunner, LineExchange
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
-from llmirage_server.state.clock import Breaks
-from llmirage_server.state.state import State
+from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id

@@ -11,9 +11,8 @@ import json
 from typing import Any, Literal
 
 from llmirage_server.batches.lines import Problem
-from llmirage_server.state.clock import Breaks
 from llmirage_server.state.files import FileStore
-from llmirage_server.state.state import State
+from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import new_id
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from llmirage_server.http import bodies
 from llmirage_server.http.bodies import json_object
-from llmirage_server.state.clock import Breaks
 from llmirage_server.state.files import FileStore
+from llmirage_server.state.state import Breaks
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 

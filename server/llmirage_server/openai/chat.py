@@ -19,8 +19,7 @@ from llmirage_server.service.generation import Choice, ChoiceWriter, Generation,
 from llmirage_server.service.prompts import ContextWindow, EncodedPrompt
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
-from llmirage_server.state.clock import Breaks
-from llmirage_server.state.state import State, stored
+from llmirage_server.state.state import Breaks, State, stored
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest, chat_completion, parse_chat

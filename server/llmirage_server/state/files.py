@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from llmirage_server.state.clock import Breaks, EpochClock
-from llmirage_server.state.state import RECORD_BYTES, Contents, Record
+from llmirage_server.state.state import RECORD_BYTES, Breaks, Contents, EpochClock, Record
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 

@@ -1,13 +1,16 @@
-"""Stores of objects, and of files: their interfaces, and files in memory."""
+"""Stores of objects, and of files: their interfaces, files in memory, and the time that they expire by."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol
 
 from llmirage_shared.settings import at_call
+from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire.errors import ApiError
 
 RECORD_BYTES = 1024  # what a file takes beside its bytes and its record's
@@ -148,3 +151,32 @@ def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
     if value is None:
         raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
     return value
+
+
+class EpochClock:
+    """Seconds since 1970. On a loop in virtual time they pass as its time does."""
+
+    def __init__(self) -> None:
+        self._began_s = time.time()
+
+    def __call__(self) -> float:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return time.time()
+        return self._began_s + loop.time() if isinstance(loop, VirtualTimeLoop) else time.time()
+
+
+class Breaks:
+    """Lets others have the event loop every two milliseconds of long work."""
+
+    SLICE_S = 0.002
+
+    def __init__(self) -> None:
+        self._clock = time.perf_counter
+        self._until_s = self._clock() + self.SLICE_S
+
+    async def maybe(self) -> None:
+        if self._clock() > self._until_s:
+            await asyncio.sleep(0)
+            self._until_s = self._clock() + self.SLICE_S

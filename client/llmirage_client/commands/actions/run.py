@@ -33,7 +33,7 @@ from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_shared.settings import at_call, instance_of
 
-report = at_call("llmirage_client.commands.actions.report:report")  # charts take 20 ms to import
+report = at_call("llmirage_client.commands.actions.finished_runs:report")  # charts take 20 ms to import
 
 
 def run(file: str | None, json: bool, open: bool, **given: Any) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.responses import items as item_forms
-from llmirage_server.state.clock import Breaks
 from llmirage_server.state.items import Item, check_size, listed_items
-from llmirage_server.state.state import State
+from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 

@@ -33,9 +33,8 @@ from llmirage_server.service.models import ServedModel
 from llmirage_server.service.prompts import ContextWindow, CountedTokens, EncodedPrompt
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish
-from llmirage_server.state.clock import Breaks
 from llmirage_server.state.items import Item
-from llmirage_server.state.state import State, stored
+from llmirage_server.state.state import Breaks, State, stored
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
