@@ -54,35 +54,29 @@ def written(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("workers", [(), ("--executor", "process", "--workers", "2")], ids=["alone", "workers"])
-def test_a_run_goes_through_the_proxy_of_the_environment_and_says_so(
+async def test_a_run_goes_through_the_proxy_of_the_environment_and_says_so(
     raw_server: MakeServer, tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
-    async def main() -> None:
-        async with raw_server(answer) as server, HttpProxy(credentials="ann:s3cret") as proxy:
-            address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
-            load = (*LOAD, "--requests", "6", "--concurrency", "2", "--url", server.url, *workers)
-            status, said = await ran(tmp_path, *load, HTTP_PROXY=address)
-            assert status == 0, said
-            assert proxy.lines.count(f"POST {server.url}/v1/chat/completions") == 6
-            assert proxy.lines[0] == f"GET {server.url}/v1/models"
-            shown = f"through httpx's own transport (proxy http://127.0.0.1:{proxy.port}): about "
-            assert said.count(shown) == 1
-            files = written(tmp_path)
-            assert shown in files
-            assert "s3cret" not in said + files
-
-    asyncio.run(main())
+    async with raw_server(answer) as server, HttpProxy(credentials="ann:s3cret") as proxy:
+        address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
+        load = (*LOAD, "--requests", "6", "--concurrency", "2", "--url", server.url, *workers)
+        status, said = await ran(tmp_path, *load, HTTP_PROXY=address)
+        assert status == 0, said
+        assert proxy.lines.count(f"POST {server.url}/v1/chat/completions") == 6
+        assert proxy.lines[0] == f"GET {server.url}/v1/models"
+        shown = f"through httpx's own transport (proxy http://127.0.0.1:{proxy.port}): about "
+        assert said.count(shown) == 1
+        files = written(tmp_path)
+        assert shown in files
+        assert "s3cret" not in said + files
 
 
-def test_no_proxy_leaves_a_run_alone(raw_server: MakeServer, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with raw_server(answer) as server, HttpProxy() as proxy:
-            around = {"http_proxy": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "10.0.0.0/8,127.0.0.0/8"}
-            status, said = await ran(tmp_path, *LOAD, "--requests", "2", "--url", server.url, **around)
-            assert (status, proxy.lines) == (0, [])
-            assert "transport" not in said
-
-    asyncio.run(main())
+async def test_no_proxy_leaves_a_run_alone(raw_server: MakeServer, tmp_path: Path) -> None:
+    async with raw_server(answer) as server, HttpProxy() as proxy:
+        around = {"http_proxy": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "10.0.0.0/8,127.0.0.0/8"}
+        status, said = await ran(tmp_path, *LOAD, "--requests", "2", "--url", server.url, **around)
+        assert (status, proxy.lines) == (0, [])
+        assert "transport" not in said
 
 
 @pytest.mark.parametrize(
@@ -105,7 +99,7 @@ def test_a_proxy_that_is_none_ends_the_run_with_one_line(tmp_path: Path, proxy: 
 
 
 @pytest.mark.parametrize("way", ["http", "socks5", "http2"])
-def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer, tmp_path: Path, way: str) -> None:
+async def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer, tmp_path: Path, way: str) -> None:
     asked = 0
 
     async def hang_later(request: Any, writer: asyncio.StreamWriter) -> None:
@@ -126,30 +120,27 @@ def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer, tmp_p
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": json.dumps(REPLY).encode()})
 
-    async def main() -> None:
-        async with raw_server(hang_later) as server, HttpProxy() as http, SocksProxy() as socks, http2_server(app) as port:
-            addresses = {"http": f"http://127.0.0.1:{http.port}", "socks5": f"socks5://127.0.0.1:{socks.port}"}
-            url = f"http://127.0.0.1:{port}" if way == "http2" else server.url
-            more = {} if way == "http2" else {"ALL_PROXY": addresses[way]}
-            arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--set", "preflight=false", "--url", url)
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "llmirage_client", *arguments, *(("--set", "http2=true") if way == "http2" else ())),
-                cwd=tmp_path,
-                env=environment(**more),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            async with asyncio.timeout(30):
-                while asked < 6:
-                    await asyncio.sleep(0.02)
-            process.send_signal(signal.SIGINT)
-            said, _ = await asyncio.wait_for(process.communicate(), 30)
-            assert process.returncode == 130, said.decode()
-            lines = [json.loads(line) for line in (tmp_path / "out/profile_export.jsonl").read_text().splitlines()]
-            assert sum(line.get("error") is None for line in lines) == 4
-            assert len(lines) == 6
-
-    asyncio.run(main())
+    async with raw_server(hang_later) as server, HttpProxy() as http, SocksProxy() as socks, http2_server(app) as port:
+        addresses = {"http": f"http://127.0.0.1:{http.port}", "socks5": f"socks5://127.0.0.1:{socks.port}"}
+        url = f"http://127.0.0.1:{port}" if way == "http2" else server.url
+        more = {} if way == "http2" else {"ALL_PROXY": addresses[way]}
+        arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--set", "preflight=false", "--url", url)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "llmirage_client", *arguments, *(("--set", "http2=true") if way == "http2" else ())),
+            cwd=tmp_path,
+            env=environment(**more),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(30):
+            while asked < 6:
+                await asyncio.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 130, said.decode()
+        lines = [json.loads(line) for line in (tmp_path / "out/profile_export.jsonl").read_text().splitlines()]
+        assert sum(line.get("error") is None for line in lines) == 4
+        assert len(lines) == 6
 
 
 def test_a_key_of_the_environment_does_not_go_to_a_proxy_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:

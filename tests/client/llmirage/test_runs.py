@@ -55,13 +55,10 @@ def test_a_run_keeps_its_files_where_it_is_told_to(server: llmirage.Server, tmp_
         llmirage.run(url=server.url, artifact_dir=tmp_path / "run", **LOAD)
 
 
-def test_runs_go_side_by_side_on_one_loop_and_a_plain_one_works_there_too(server: llmirage.Server) -> None:
-    async def main() -> None:
-        found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD) for _ in range(2)))
-        assert [one.requests for one in found] == [12, 12]
-        assert llmirage.run(url=server.url, **LOAD).requests == 12  # as in a notebook's cell
-
-    asyncio.run(main())
+async def test_runs_go_side_by_side_on_one_loop_and_a_plain_one_works_there_too(server: llmirage.Server) -> None:
+    found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD) for _ in range(2)))
+    assert [one.requests for one in found] == [12, 12]
+    assert llmirage.run(url=server.url, **LOAD).requests == 12  # as in a notebook's cell
 
 
 def test_runs_in_threads(server: llmirage.Server) -> None:
@@ -149,14 +146,11 @@ def test_no_load_that_meets_is_an_answer_too(server: llmirage.Server) -> None:
     assert (result.passed, result.best, result.search.highest_met) == (False, None, None)
 
 
-def test_sweeps_on_the_callers_loop(server: llmirage.Server) -> None:
-    async def main() -> None:
-        rates = {"concurrency": None, "request_rate": [40.0, 80.0]}
-        found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD | rates) for _ in range(2)))
-        assert [one.loads for one in found] == [[40.0, 80.0]] * 2
-        assert llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 2]}).loads == [1, 2]  # as in a notebook's cell
-
-    asyncio.run(main())
+async def test_sweeps_on_the_callers_loop(server: llmirage.Server) -> None:
+    rates = {"concurrency": None, "request_rate": [40.0, 80.0]}
+    found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD | rates) for _ in range(2)))
+    assert [one.loads for one in found] == [[40.0, 80.0]] * 2
+    assert llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 2]}).loads == [1, 2]  # as in a notebook's cell
 
 
 @pytest.mark.parametrize(

@@ -279,60 +279,51 @@ def test_nobody_listening_and_no_such_host_are_told_apart() -> None:
         asyncio.run(main())
 
 
-def test_tls_to_a_server_that_speaks_none_is_a_tls_error() -> None:
+async def test_tls_to_a_server_that_speaks_none_is_a_tls_error() -> None:
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    async def main() -> None:
-        async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
-            target = HttpTarget(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=5)
-            assert error_of(await target.send(Call("/chat/completions", BODY))) == (None, "tls_error")
-            await target.close()
-
-    asyncio.run(main())
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        target = HttpTarget(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=5)
+        assert error_of(await target.send(Call("/chat/completions", BODY))) == (None, "tls_error")
+        await target.close()
 
 
-def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
-    async def main() -> None:
-        hung_up = asyncio.Event()
+async def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
+    hung_up = asyncio.Event()
 
-        async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-            writer.write(STREAM_HEAD + token("Hel"))
-            while not writer.is_closing():
-                await asyncio.sleep(0.005)
-                writer.write(token("lo"))
-            hung_up.set()
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + token("Hel"))
+        while not writer.is_closing():
+            await asyncio.sleep(0.005)
+            writer.write(token("lo"))
+        hung_up.set()
 
-        async with raw_server(answer) as server:
-            target = HttpTarget(server.url)
-            task = asyncio.create_task(target.send(Call("/chat/completions", BODY)))
-            await asyncio.sleep(0.05)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await asyncio.wait_for(hung_up.wait(), 5)
-            await target.close()
-
-    asyncio.run(main())
+    async with raw_server(answer) as server:
+        target = HttpTarget(server.url)
+        task = asyncio.create_task(target.send(Call("/chat/completions", BODY)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(hung_up.wait(), 5)
+        await target.close()
 
 
 @pytest.mark.parametrize("body", [{"x": {1, 2}}, {"x": float("nan")}])
-def test_a_body_that_is_not_json_is_reported_and_not_sent(raw_server: MakeServer, body: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with raw_server(GOOD_STREAM) as server:
-            target = HttpTarget(server.url)
-            assert error_of(await target.send(Call("/chat/completions", body))) == (None, "invalid_request")
-            assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "a\r\nB: b"}))) == (
-                None,
-                "invalid_request",
-            )
-            assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "é"}))) == (None, "invalid_request")
-            assert server.requests == []
-            await target.close()
-
-    asyncio.run(main())
+async def test_a_body_that_is_not_json_is_reported_and_not_sent(raw_server: MakeServer, body: dict[str, Any]) -> None:
+    async with raw_server(GOOD_STREAM) as server:
+        target = HttpTarget(server.url)
+        assert error_of(await target.send(Call("/chat/completions", body))) == (None, "invalid_request")
+        assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "a\r\nB: b"}))) == (
+            None,
+            "invalid_request",
+        )
+        assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "é"}))) == (None, "invalid_request")
+        assert server.requests == []
+        await target.close()
 
 
 @pytest.mark.parametrize("header", [("a b", "x"), ("", "x"), ("X-A", "a\nb"), ("X-A", "é")])
@@ -341,7 +332,7 @@ def test_headers_that_cannot_be_sent_are_refused_at_once(header: tuple[str, str]
         HttpTarget("localhost:1", headers=[header])
 
 
-def test_works_on_any_httpx_transport() -> None:
+async def test_works_on_any_httpx_transport() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         assert request.url == "http://localhost:1/v1/chat/completions"
         return httpx.Response(
@@ -350,13 +341,10 @@ def test_works_on_any_httpx_transport() -> None:
             content=b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n',
         )
 
-    async def main() -> None:
-        target = HttpTarget("localhost:1", transport=httpx.MockTransport(handler))
-        exchange = await target.send(Call("/chat/completions", BODY))
-        assert (exchange.text, exchange.error, len(exchange.token_s)) == ("a", None, 1)
-        await target.close()
-
-    asyncio.run(main())
+    target = HttpTarget("localhost:1", transport=httpx.MockTransport(handler))
+    exchange = await target.send(Call("/chat/completions", BODY))
+    assert (exchange.text, exchange.error, len(exchange.token_s)) == ("a", None, 1)
+    await target.close()
 
 
 def test_a_stream_that_goes_on_after_its_end_is_an_error(raw_server: MakeServer) -> None:

@@ -71,20 +71,17 @@ def errors(exchanges: list[Exchange]) -> list[tuple[str, str] | None]:
 # --- the ways out ------------------------------------------------------------------------------------------------------
 
 
-def test_plain_http_goes_through_a_proxy_in_absolute_form(raw_server: MakeServer) -> None:
-    async def main() -> None:
-        async with raw_server(OK) as server, HttpProxy(credentials="ann:s3cret") as proxy:
-            exchanges = await asked(through(server.url, f"http://ann:s3cret@127.0.0.1:{proxy.port}"), 2)
-            assert [one.text for one in exchanges] == ["Hello", "Hello"]
-            assert proxy.lines == [f"POST {server.url}/v1/chat/completions"] * 2
-            assert server.requests[0].header("content-length") == "16"
-            assert server.requests[0].body == b'{"stream":false}'
-
-    asyncio.run(main())
+async def test_plain_http_goes_through_a_proxy_in_absolute_form(raw_server: MakeServer) -> None:
+    async with raw_server(OK) as server, HttpProxy(credentials="ann:s3cret") as proxy:
+        exchanges = await asked(through(server.url, f"http://ann:s3cret@127.0.0.1:{proxy.port}"), 2)
+        assert [one.text for one in exchanges] == ["Hello", "Hello"]
+        assert proxy.lines == [f"POST {server.url}/v1/chat/completions"] * 2
+        assert server.requests[0].header("content-length") == "16"
+        assert server.requests[0].body == b'{"stream":false}'
 
 
 @pytest.mark.parametrize("tls_to_proxy", [False, True])
-def test_https_goes_through_a_tunnel_with_both_certificates(
+async def test_https_goes_through_a_tunnel_with_both_certificates(
     raw_server: MakeServer, authority: Path, tls_to_proxy: bool
 ) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.pem"))
@@ -94,55 +91,46 @@ def test_https_goes_through_a_tunnel_with_both_certificates(
     proxy_tls.load_cert_chain(authority / "server.pem", authority / "server.key")
     tls = Tls(ca=str(authority / "ca.pem"), cert=str(authority / "client.pem"), key=str(authority / "client.key"))
 
-    async def main() -> None:
-        async with raw_server(OK, ssl=served) as server, HttpProxy(ssl=proxy_tls if tls_to_proxy else None) as proxy:
-            url = f"https://localhost:{server.port}"
-            address = f"{'https' if tls_to_proxy else 'http'}://localhost:{proxy.port}"
-            assert errors(await asked(through(url, address, tls=tls), 3)) == [None] * 3
-            assert (proxy.lines, server.connections) == ([f"CONNECT localhost:{server.port}"], 1)
-            [untrusted] = errors(await asked(through(url, address, tls=Tls())))
-            assert untrusted is not None
-            assert untrusted[0] == "tls_error"
-            assert ("(the proxy)" in untrusted[1]) is tls_to_proxy
-            [unknown] = errors(await asked(through(url, address, tls=Tls(ca=tls.ca))))
-            assert unknown is not None
-            assert unknown[0] in ("connection_reset", "connection_closed")
-
-    asyncio.run(main())
+    async with raw_server(OK, ssl=served) as server, HttpProxy(ssl=proxy_tls if tls_to_proxy else None) as proxy:
+        url = f"https://localhost:{server.port}"
+        address = f"{'https' if tls_to_proxy else 'http'}://localhost:{proxy.port}"
+        assert errors(await asked(through(url, address, tls=tls), 3)) == [None] * 3
+        assert (proxy.lines, server.connections) == ([f"CONNECT localhost:{server.port}"], 1)
+        [untrusted] = errors(await asked(through(url, address, tls=Tls())))
+        assert untrusted is not None
+        assert untrusted[0] == "tls_error"
+        assert ("(the proxy)" in untrusted[1]) is tls_to_proxy
+        [unknown] = errors(await asked(through(url, address, tls=Tls(ca=tls.ca))))
+        assert unknown is not None
+        assert unknown[0] in ("connection_reset", "connection_closed")
 
 
 @pytest.mark.parametrize("credentials", ["", "ann:s3cret"])
-def test_socks_proxies_resolve_the_name(raw_server: MakeServer, credentials: str) -> None:
-    async def main() -> None:
-        async with raw_server(OK) as server, SocksProxy(credentials) as proxy:
-            user = f"{credentials}@" if credentials else ""
-            target = through(f"http://localhost:{server.port}", f"socks5://{user}127.0.0.1:{proxy.port}")
-            assert errors(await asked(target, 2)) == [None, None]
-            assert proxy.lines == [f"localhost:{server.port}"]
-
-    asyncio.run(main())
+async def test_socks_proxies_resolve_the_name(raw_server: MakeServer, credentials: str) -> None:
+    async with raw_server(OK) as server, SocksProxy(credentials) as proxy:
+        user = f"{credentials}@" if credentials else ""
+        target = through(f"http://localhost:{server.port}", f"socks5://{user}127.0.0.1:{proxy.port}")
+        assert errors(await asked(target, 2)) == [None, None]
+        assert proxy.lines == [f"localhost:{server.port}"]
 
 
-def test_endpoints_and_proxies_may_have_addresses_of_ipv6(raw_server: MakeServer) -> None:
+async def test_endpoints_and_proxies_may_have_addresses_of_ipv6(raw_server: MakeServer) -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
         writer.write(OK)
 
-    async def main() -> None:
-        try:
-            server = await asyncio.start_server(reply, "::1", 0)
-        except OSError:
-            pytest.skip("this machine has no IPv6")
-        port = server.sockets[0].getsockname()[1]
-        async with raw_server(OK) as other, SocksProxy(host="::1") as socks, HttpProxy(host="::1") as proxy:
-            assert errors(await asked(through(f"http://[::1]:{port}", f"socks5://[::1]:{socks.port}"))) == [None]
-            assert socks.lines == [f"::1:{port}"]
-            assert errors(await asked(through(other.url, f"http://[::1]:{proxy.port}"))) == [None]
-            with pytest.raises(ValueError, match="httpx writes addresses of IPv6 without their brackets"):
-                through(f"http://[::1]:{port}", f"http://[::1]:{proxy.port}")
-        server.close()
-
-    asyncio.run(main())
+    try:
+        server = await asyncio.start_server(reply, "::1", 0)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    port = server.sockets[0].getsockname()[1]
+    async with raw_server(OK) as other, SocksProxy(host="::1") as socks, HttpProxy(host="::1") as proxy:
+        assert errors(await asked(through(f"http://[::1]:{port}", f"socks5://[::1]:{socks.port}"))) == [None]
+        assert socks.lines == [f"::1:{port}"]
+        assert errors(await asked(through(other.url, f"http://[::1]:{proxy.port}"))) == [None]
+        with pytest.raises(ValueError, match="httpx writes addresses of IPv6 without their brackets"):
+            through(f"http://[::1]:{port}", f"http://[::1]:{proxy.port}")
+    server.close()
 
 
 async def streaming_app(scope: Any, receive: Any, send: Any) -> None:
@@ -165,7 +153,7 @@ async def streaming_app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("streams", [100, 2])
 @pytest.mark.parametrize("tls", [True, False])
-def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority: Path, tls: bool, streams: int) -> None:
+async def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority: Path, tls: bool, streams: int) -> None:
     waiting = 0
     all_there = asyncio.Event()
 
@@ -178,34 +166,28 @@ def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority: Path
             await all_there.wait()
         await streaming_app(scope, receive, send)
 
-    async def main() -> None:
-        async with http2_server(app, authority if tls else None, streams) as port:
-            scheme = "https" if tls else "http"
-            target = through(f"{scheme}://127.0.0.1:{port}", http2=True, tls=Tls(insecure=tls))
-            exchanges = await asyncio.gather(*[target.send(call(stream=True)) for _ in range(30)])
-            [use] = target.uses()
-            await target.close()
-        assert errors(exchanges) == [None] * 30
-        assert {one.text for one in exchanges} == {"01234"}
-        assert (use.requests, use.versions) == (30, {"HTTP/2"})
-
-    asyncio.run(main())
+    async with http2_server(app, authority if tls else None, streams) as port:
+        scheme = "https" if tls else "http"
+        target = through(f"{scheme}://127.0.0.1:{port}", http2=True, tls=Tls(insecure=tls))
+        exchanges = await asyncio.gather(*[target.send(call(stream=True)) for _ in range(30)])
+        [use] = target.uses()
+        await target.close()
+    assert errors(exchanges) == [None] * 30
+    assert {one.text for one in exchanges} == {"01234"}
+    assert (use.requests, use.versions) == (30, {"HTTP/2"})
 
 
-def test_connections_of_http2_are_replaced_before_their_server_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_of_http2_are_replaced_before_their_server_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REQUESTS", 8)
 
-    async def main() -> None:
-        async with http2_server(streaming_app, requests=20) as port:
-            target = through(f"http://127.0.0.1:{port}", http2=True)
-            sending = []
-            for _ in range(60):  # some are in the middle of their reply at any time
-                sending.append(asyncio.create_task(target.send(call(stream=True))))
-                await asyncio.sleep(0.005)
-            assert errors(await asyncio.gather(*sending)) == [None] * 60
-            await target.close()
-
-    asyncio.run(main())
+    async with http2_server(streaming_app, requests=20) as port:
+        target = through(f"http://127.0.0.1:{port}", http2=True)
+        sending = []
+        for _ in range(60):  # some are in the middle of their reply at any time
+            sending.append(asyncio.create_task(target.send(call(stream=True))))
+            await asyncio.sleep(0.005)
+        assert errors(await asyncio.gather(*sending)) == [None] * 60
+        await target.close()
 
 
 def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
@@ -222,15 +204,12 @@ def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeSer
     assert transport_notes(asyncio.run(main()))[1] == "http2: the server chose HTTP/1.1."
 
 
-def test_http2_goes_through_a_tunnel(authority: Path) -> None:
-    async def main() -> None:
-        async with http2_server(streaming_app, authority) as port, HttpProxy() as proxy:
-            target = through(f"https://127.0.0.1:{port}", f"http://127.0.0.1:{proxy.port}", True, tls=Tls(insecure=True))
-            exchange = await target.send(call(stream=True))
-            await target.close()
-            assert (exchange.text, target.uses()[0].versions) == ("01234", {"HTTP/2"})
-
-    asyncio.run(main())
+async def test_http2_goes_through_a_tunnel(authority: Path) -> None:
+    async with http2_server(streaming_app, authority) as port, HttpProxy() as proxy:
+        target = through(f"https://127.0.0.1:{port}", f"http://127.0.0.1:{proxy.port}", True, tls=Tls(insecure=True))
+        exchange = await target.send(call(stream=True))
+        await target.close()
+        assert (exchange.text, target.uses()[0].versions) == ("01234", {"HTTP/2"})
 
 
 @pytest.mark.parametrize("beside", [0, 1])
@@ -356,26 +335,23 @@ def test_a_fault_is_the_same_on_both_paths(raw_server: MakeServer, name: str) ->
     assert ours == direct
 
 
-def test_who_cannot_be_reached_is_told_alike() -> None:
+async def test_who_cannot_be_reached_is_told_alike() -> None:
     async def found(url: str, transport: httpx.AsyncBaseTransport) -> tuple[str, str] | None:
         return errors(await asked(HttpTarget(url, transport=transport, connect_timeout_s=0.2)))[0]
 
-    async def main() -> None:
-        full = socket.create_server(("127.0.0.1", 0), backlog=0)
-        taken = [socket.socket() for _ in range(3)]
-        for one in taken:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        hanging = f"http://127.0.0.1:{full.getsockname()[1]}"
-        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = silent.sockets[0].getsockname()[1]
-        for url in ("http://127.0.0.1:1", "http://no-such-host.invalid", hanging, f"https://127.0.0.1:{port}"):
-            assert await found(url, plain(url)) == await found(url, TimedTransport()), url
-        silent.close()
-        for one in [*taken, full]:
-            one.close()
-
-    asyncio.run(main())
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    taken = [socket.socket() for _ in range(3)]
+    for one in taken:
+        one.setblocking(False)
+        one.connect_ex(full.getsockname())
+    hanging = f"http://127.0.0.1:{full.getsockname()[1]}"
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    for url in ("http://127.0.0.1:1", "http://no-such-host.invalid", hanging, f"https://127.0.0.1:{port}"):
+        assert await found(url, plain(url)) == await found(url, TimedTransport()), url
+    silent.close()
+    for one in [*taken, full]:
+        one.close()
 
 
 def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
@@ -435,24 +411,21 @@ def test_a_header_with_a_line_break_is_not_sent(raw_server: MakeServer) -> None:
     assert (error[0], requests) == ("invalid_request", 0)
 
 
-def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
+async def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(event("a")))
         await asyncio.sleep(30)
 
-    async def main() -> None:
-        async with raw_server(answer) as server:
-            target = HttpTarget(server.url, transport=plain(server.url))
-            sending = asyncio.create_task(target.send(call(stream=True)))
-            await asyncio.sleep(0.1)
-            sending.cancel()
-            await asyncio.wait([sending])
-            server.answer = breaking(OK, reset=False)
-            assert errors([await target.send(call())]) == [None]
-            assert server.connections == 2
-            await target.close()
-
-    asyncio.run(main())
+    async with raw_server(answer) as server:
+        target = HttpTarget(server.url, transport=plain(server.url))
+        sending = asyncio.create_task(target.send(call(stream=True)))
+        await asyncio.sleep(0.1)
+        sending.cancel()
+        await asyncio.wait([sending])
+        server.answer = breaking(OK, reset=False)
+        assert errors([await target.send(call())]) == [None]
+        assert server.connections == 2
+        await target.close()
 
 
 PROXY_FAULTS = {
@@ -462,57 +435,48 @@ PROXY_FAULTS = {
 
 
 @pytest.mark.parametrize("name", PROXY_FAULTS)
-def test_a_proxy_that_refuses_is_named_without_its_credentials(raw_server: MakeServer, name: str) -> None:
+async def test_a_proxy_that_refuses_is_named_without_its_credentials(raw_server: MakeServer, name: str) -> None:
     options, said = PROXY_FAULTS[name]
 
-    async def main() -> None:
-        async with raw_server(OK) as server, HttpProxy(**options) as proxy:
-            address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
-            [tunnel] = errors(await asked(through(f"https://localhost:{server.port}", address)))
-            assert tunnel == ("connection_error", f"127.0.0.1:{proxy.port} (the proxy) refused the connection: {said}")
-            [exchange] = await asked(through(server.url, address))
-            assert exchange.error is not None
-            assert (exchange.error.code, exchange.error.type) == (int(name), "http_error")
-            assert server.requests == []
-
-    asyncio.run(main())
+    async with raw_server(OK) as server, HttpProxy(**options) as proxy:
+        address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
+        [tunnel] = errors(await asked(through(f"https://localhost:{server.port}", address)))
+        assert tunnel == ("connection_error", f"127.0.0.1:{proxy.port} (the proxy) refused the connection: {said}")
+        [exchange] = await asked(through(server.url, address))
+        assert exchange.error is not None
+        assert (exchange.error.code, exchange.error.type) == (int(name), "http_error")
+        assert server.requests == []
 
 
-def test_a_proxy_that_is_not_there_or_does_not_speak_is_named(raw_server: MakeServer) -> None:
+async def test_a_proxy_that_is_not_there_or_does_not_speak_is_named(raw_server: MakeServer) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-x\r\n")
         writer.close()
 
-    async def main() -> None:
-        other = await asyncio.start_server(greet, "127.0.0.1", 0)
-        port = other.sockets[0].getsockname()[1]
-        async with other, raw_server(OK) as server:
-            here = f"127.0.0.1:{port} (the proxy)"
-            for scheme, url in (("http", server.url.replace("http:", "https:")), ("socks5", server.url)):
-                [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:{port}")))
-                assert error is not None
-                assert error[0] == "connection_error", error
-                assert here in error[1]
-                [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:1")))
-                assert error == ("connection_refused", "nothing listens at 127.0.0.1:1 (the proxy)")
-                [error] = errors(await asked(through(url, f"{scheme}://no-such-host.invalid:1")))
-                assert error == ("dns_error", "cannot resolve the host name of no-such-host.invalid:1 (the proxy)")
-
-    asyncio.run(main())
+    other = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = other.sockets[0].getsockname()[1]
+    async with other, raw_server(OK) as server:
+        here = f"127.0.0.1:{port} (the proxy)"
+        for scheme, url in (("http", server.url.replace("http:", "https:")), ("socks5", server.url)):
+            [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:{port}")))
+            assert error is not None
+            assert error[0] == "connection_error", error
+            assert here in error[1]
+            [error] = errors(await asked(through(url, f"{scheme}://127.0.0.1:1")))
+            assert error == ("connection_refused", "nothing listens at 127.0.0.1:1 (the proxy)")
+            [error] = errors(await asked(through(url, f"{scheme}://no-such-host.invalid:1")))
+            assert error == ("dns_error", "cannot resolve the host name of no-such-host.invalid:1 (the proxy)")
 
 
 @pytest.mark.parametrize("reply", [1, 2, 5])
-def test_a_socks_proxy_that_refuses_is_named(raw_server: MakeServer, reply: int) -> None:
-    async def main() -> None:
-        async with raw_server(OK) as server, SocksProxy(reply=reply) as refusing, SocksProxy("ann:other") as wanting:
-            for proxy in (refusing, wanting):
-                [error] = errors(await asked(through(server.url, f"socks5://ann:s3cret@127.0.0.1:{proxy.port}")))
-                assert error is not None
-                assert error[0] == "connection_error"
-                assert f"127.0.0.1:{proxy.port} (the proxy)" in error[1]
-                assert "s3cret" not in error[1]
-
-    asyncio.run(main())
+async def test_a_socks_proxy_that_refuses_is_named(raw_server: MakeServer, reply: int) -> None:
+    async with raw_server(OK) as server, SocksProxy(reply=reply) as refusing, SocksProxy("ann:other") as wanting:
+        for proxy in (refusing, wanting):
+            [error] = errors(await asked(through(server.url, f"socks5://ann:s3cret@127.0.0.1:{proxy.port}")))
+            assert error is not None
+            assert error[0] == "connection_error"
+            assert f"127.0.0.1:{proxy.port} (the proxy)" in error[1]
+            assert "s3cret" not in error[1]
 
 
 @pytest.mark.parametrize("kind", [HttpProxy, SocksProxy])

@@ -99,24 +99,21 @@ def test_what_is_no_url_is_refused_in_one_sentence(given: str) -> None:
     assert "p@" not in str(caught.value)  # no password is repeated
 
 
-def test_the_start_gate_lets_few_through_in_one_turn_and_keeps_the_order() -> None:
-    async def main() -> None:
-        gate = StartGate(per_turn=2)
-        turn = 0
-        passed: list[tuple[int, int]] = []
+async def test_the_start_gate_lets_few_through_in_one_turn_and_keeps_the_order() -> None:
+    gate = StartGate(per_turn=2)
+    turn = 0
+    passed: list[tuple[int, int]] = []
 
-        async def start(i: int) -> None:
-            await gate.enter()
-            passed.append((turn, i))
+    async def start(i: int) -> None:
+        await gate.enter()
+        passed.append((turn, i))
 
-        tasks = [asyncio.create_task(start(i)) for i in range(9)]
-        tasks[4].cancel()
-        while len(passed) < 8:
-            turn += 1
-            await asyncio.sleep(0)
-            assert turn < 50
-        assert [i for _, i in passed] == [0, 1, 2, 3, 5, 6, 7, 8]
-        turns = [at for at, _ in passed]
-        assert all(turns.count(at) <= 2 for at in turns)
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(start(i)) for i in range(9)]
+    tasks[4].cancel()
+    while len(passed) < 8:
+        turn += 1
+        await asyncio.sleep(0)
+        assert turn < 50
+    assert [i for _, i in passed] == [0, 1, 2, 3, 5, 6, 7, 8]
+    turns = [at for at, _ in passed]
+    assert all(turns.count(at) <= 2 for at in turns)

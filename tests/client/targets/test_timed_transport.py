@@ -234,7 +234,7 @@ def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, authority: Pa
         asyncio.run(main(raw_server(OK, ssl=served), None))
 
 
-def test_it_serves_a_client_of_httpx(raw_server: MakeServer) -> None:
+async def test_it_serves_a_client_of_httpx(raw_server: MakeServer) -> None:
     async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
         for piece in (chunked(request.body)[:-5], b"0\r\n\r\n"):
             writer.write(piece)
@@ -244,36 +244,30 @@ def test_it_serves_a_client_of_httpx(raw_server: MakeServer) -> None:
         yield b"one"
         yield b"two"
 
-    async def main() -> None:
-        async with raw_server(answer) as server, httpx.AsyncClient(transport=TimedTransport()) as client:
-            assert (
-                await client.post(server.url, content=pieces(), headers={"X-A": "\u00e9".encode("latin-1")})
-            ).text == "onetwo"
-            assert server.requests[0].header("transfer-encoding") is None
-            async with client.stream("POST", server.url, json={}) as response:
-                assert [piece async for piece in response.aiter_raw()] == [b"{}"]
-            assert server.connections == 1
-            with pytest.raises(httpx.ConnectError, match="nothing listens"):
-                await client.get("http://127.0.0.1:1")
-
-    asyncio.run(main())
+    async with raw_server(answer) as server, httpx.AsyncClient(transport=TimedTransport()) as client:
+        assert (
+            await client.post(server.url, content=pieces(), headers={"X-A": "\u00e9".encode("latin-1")})
+        ).text == "onetwo"
+        assert server.requests[0].header("transfer-encoding") is None
+        async with client.stream("POST", server.url, json={}) as response:
+            assert [piece async for piece in response.aiter_raw()] == [b"{}"]
+        assert server.connections == 1
+        with pytest.raises(httpx.ConnectError, match="nothing listens"):
+            await client.get("http://127.0.0.1:1")
 
 
-def test_a_silence_within_a_body_has_the_limit_of_the_client(raw_server: MakeServer) -> None:
+async def test_a_silence_within_a_body_has_the_limit_of_the_client(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
         await asyncio.sleep(30)
 
-    async def main() -> None:
-        limits = httpx.Timeout(5.0, read=0.05)
-        async with raw_server(answer) as server, httpx.AsyncClient(transport=TimedTransport(), timeout=limits) as client:
-            with pytest.raises(httpx.ReadTimeout, match="nothing came"):
-                await client.get(server.url)
-
-    asyncio.run(main())
+    limits = httpx.Timeout(5.0, read=0.05)
+    async with raw_server(answer) as server, httpx.AsyncClient(transport=TimedTransport(), timeout=limits) as client:
+        with pytest.raises(httpx.ReadTimeout, match="nothing came"):
+            await client.get(server.url)
 
 
-def test_a_transport_of_the_user_s_own_may_change_what_goes_out(raw_server: MakeServer) -> None:
+async def test_a_transport_of_the_user_s_own_may_change_what_goes_out(raw_server: MakeServer) -> None:
     class Signing(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             request.headers["X-Signature"] = str(len(await request.aread()))
@@ -281,20 +275,17 @@ def test_a_transport_of_the_user_s_own_may_change_what_goes_out(raw_server: Make
 
     inner = TimedTransport()
 
-    async def main() -> None:
-        async with raw_server(OK) as server:
-            await HttpTarget(server.url, transport=Signing()).send(Call("/chat/completions", {}))
-            [request] = server.requests
-            assert (request.header("x-signature"), request.body) == ("2", b"{}")
-            assert request.header("host") == f"127.0.0.1:{server.port}"
-            await inner.aclose()
-
-    asyncio.run(main())
+    async with raw_server(OK) as server:
+        await HttpTarget(server.url, transport=Signing()).send(Call("/chat/completions", {}))
+        [request] = server.requests
+        assert (request.header("x-signature"), request.body) == ("2", b"{}")
+        assert request.header("host") == f"127.0.0.1:{server.port}"
+        await inner.aclose()
 
 
 @pytest.mark.parametrize("path", ["direct", "httpx"])
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
-def test_authorities_of_the_environment_are_trusted(
+async def test_authorities_of_the_environment_are_trusted(
     raw_server: MakeServer, authority: Path, variable: str, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -303,12 +294,7 @@ def test_authorities_of_the_environment_are_trusted(
     (tmp_path / f"{name}.0").write_bytes((authority / "ca.pem").read_bytes())
     monkeypatch.setenv(variable, str(authority / "ca.pem" if variable == "SSL_CERT_FILE" else tmp_path))
 
-    async def main() -> None:
-        async with raw_server(OK, ssl=served) as server:
-            url = f"https://127.0.0.1:{server.port}/v1"
-            exchange = (
-                await EndpointSettings(urls=(url,), http2=path == "httpx").target().send(Call("/chat/completions", {}))
-            )
-            assert exchange.status == 200, exchange.error
-
-    asyncio.run(main())
+    async with raw_server(OK, ssl=served) as server:
+        url = f"https://127.0.0.1:{server.port}/v1"
+        exchange = await EndpointSettings(urls=(url,), http2=path == "httpx").target().send(Call("/chat/completions", {}))
+        assert exchange.status == 200, exchange.error
