@@ -15,7 +15,7 @@ from accuracy.closed_loop import Prediction, predict  # noqa: E402
 from accuracy.errors import Spread  # noqa: E402
 from accuracy.reduce import longest_prefix  # noqa: E402
 from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs  # noqa: E402
-from accuracy.truth import find_outliers, find_suspects, read_truth  # noqa: E402
+from accuracy.truth import find_outliers, find_suspects, put_right, read_truth  # noqa: E402
 
 GOOD = "engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot_ms\nvllm,m,h100,1024,128,8,50,10\n"
 TRUTH_COLUMNS = (
@@ -74,10 +74,11 @@ SGLANG = {"engine": "sglang", "model": "Qwen/Qwen3-8B", "tp": 2}
         ({**SGLANG, "allreduce_fusion": 1}, "tpot_ms"),
         ({"engine": "trtllm", "model": "Qwen/Qwen3-8B", "batch_wait_timeout_iters": 20}, "ttft_ms"),
         ({"model": "openai/gpt-oss-120b", "gpu": "b200_sxm", "mxfp4_activations": "fp8"}, "tpot_ms"),
+        ({"engine": "trtllm", "model": "openai/gpt-oss-20b", "dp": 2, "settings": "InferenceX a_trt.sh"}, "ttft_ms"),
     ],
 )
 def test_a_setting_of_a_script_has_an_effect_that_defaults_have_not(settings: dict[str, object], metric: str) -> None:
-    [last] = [name for name in settings if name not in (*SGLANG, "gpu")]
+    [last] = [name for name in settings if name not in (*SGLANG, "gpu", "dp")]
     plain = {name: value for name, value in settings.items() if name != last}
     settings, plain = {"shortest": 0.5, **settings}, {"shortest": 0.5, **plain}  # else all requests end together
     known, without = predict(run(**settings)), predict(run(**plain))
@@ -85,6 +86,22 @@ def test_a_setting_of_a_script_has_an_effect_that_defaults_have_not(settings: di
     assert getattr(known, metric) != getattr(without, metric)
     by_default = predict(run(**settings), "default settings")
     assert getattr(by_default, metric) == getattr(predict(run(**plain), "default settings"), metric)
+
+
+@pytest.mark.parametrize(
+    ("script", "labels", "parallelism"),
+    [
+        ("gptoss_fp4_h200_trt.sh", {"tp": 4, "ep": 2}, (2, 1, 2)),
+        ("gptoss_fp4_h200_trt.sh", {"tp": 4, "ep": 4}, (4, 1, 4)),
+        ("dsr1_fp4_b200_trt.sh", {"tp": 8, "moe_backend": "cutlass"}, (1, 8, 8)),
+        ("dsr1_fp4_b200_trt.sh", {"tp": 8, "osl": 1024, "concurrency": 16}, (8, 1, 8)),
+        ("dsr1_fp4_b200_trt.sh", {"tp": 8, "osl": 8192, "concurrency": 16}, (8, 1, 1)),
+        ("dsr1_fp4_b200_trt.sh", {"tp": 4, "concurrency": 64, "engine_version": "1.2.0"}, (4, 1, 1)),
+    ],
+)
+def test_parallelism_is_that_of_the_script(script: str, labels: dict[str, object], parallelism: tuple[int, ...]) -> None:
+    right = put_right(run(**{"engine": "trtllm", "engine_version": "1.1", "settings": f"InferenceX {script}", **labels}))
+    assert (right.tp, right.dp, right.ep) == parallelism
 
 
 def test_every_problem_is_named_with_its_line_and_field(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from accuracy.reduce import reduce_truth
 from accuracy.report import group_of, run_table, table, totals
 from accuracy.runs import REQUIRED, RunsError, load_runs
 from accuracy.saved import load_predictions
+from accuracy.truth import put_right
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "silicon"
@@ -58,7 +59,7 @@ def main() -> int:
         if arguments.check:
             return _check(arguments.each, arguments.processes)
         if arguments.runs:
-            runs = load_runs(arguments.runs)
+            runs = [put_right(run) for run in load_runs(arguments.runs)]
             chosen = sample(runs, arguments.each) if arguments.each else runs
             _judge(predict_all(chosen, processes=arguments.processes), arguments.brief)
         elif arguments.data:

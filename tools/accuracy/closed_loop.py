@@ -26,6 +26,12 @@ from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rat
 Variant = Literal["known settings", "default settings", "silicon", "transferred"]
 
 ROUNDS = 10  # requests of one client in a run that does not say how many it had
+# attention_dp_config of InferenceX's scripts for TensorRT-LLM
+_BALANCED = {
+    "attention_dp_enable_balance": True,
+    "attention_dp_timeout_iters": 60,
+    "attention_dp_batching_wait_iters": 0,
+}
 LONG_ANSWER_TOKENS = 1000  # from here on a run is served in part
 ROUNDS_OF_LONG_ANSWERS = 4
 
@@ -146,6 +152,8 @@ def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
     if run.batch_wait_timeout_iters:
         # without a share of tokens it waits for, the engine would not wait; first tokens are as late as if it were all
         found |= {"batch_wait_timeout_iters": run.batch_wait_timeout_iters, "batch_wait_max_tokens_ratio": 1.0}
+    if run.engine == "trtllm" and run.dp > 1 and "InferenceX" in run.settings:
+        found |= _BALANCED
     if not run.enable_chunked_prefill:
         found["enable_chunked_prefill"] = False
     return found

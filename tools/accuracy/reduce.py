@@ -14,7 +14,7 @@ from accuracy.inferencex import read_inferencex, repeats_of, with_records
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import load_runs, save_runs
 from accuracy.speculative import read_speculative
-from accuracy.truth import read_truth
+from accuracy.truth import put_right, read_truth
 
 ROWS_EACH = 60  # kernels kept of each GPU, engine, format and kernel source
 
@@ -56,7 +56,7 @@ def reduce_truth(source: Path, target: Path) -> None:
         (target / "repeats.json").write_text(json.dumps(asdict(repeats_of(records))) + "\n")
     save_runs(target / "runs.csv.gz", runs)
     if (scripted := source / "silicon_dev2.csv").exists():
-        save_runs(target / "scripted.csv.gz", load_runs(scripted))
+        save_runs(target / "scripted.csv.gz", map(put_right, load_runs(scripted)))
     if records.exists():
         save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
         save_agents(target / "agents.csv.gz", read_agents(source / "runs"))
