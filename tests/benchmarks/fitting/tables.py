@@ -7,6 +7,8 @@ Left out, and why:
 - fp8_block GEMMs of vLLM: timed without CUDA graphs (a floor of about 64 us on Hopper, 120 us and more on Blackwell);
 - nvfp4 GEMMs of TensorRT-LLM: 1.6 to 1.8 times what the other engines take on the same GPU, launch for launch, where its
   servers are as fast as theirs;
+- experts in nvfp4 by CUTLASS on B200: up to 1.7 times what the same kernel takes on GB200, whose chip is the same and whose
+  rows stand for both (other kernels: 1.03 to 1.06);
 - MLA decode of SGLang with an fp8 cache on Hopper: 8 % of the memory bandwidth, slower than with a bf16 cache;
 - attention with more than 32 query heads per KV head: kernels fall back to one pass per head, and no model has it;
 - `eager` all-reduce: engines capture theirs in CUDA graphs;
@@ -269,8 +271,9 @@ def _moe(folder: Path) -> Iterator[Rows]:
         if (dtype := _MOE_DTYPES.get(measured)) is None:
             continue
         if (engine, dtype) == ("trtllm", "nvfp4"):  # its default, beside what it reaches with its own kernels
-            cutlass = np.char.endswith(part["kernel_source"], "cutlass")
-            yield _moe_rows(_where(part, cutlass), gpu, engine, "nvfp4_cutlass")
+            cutlass = _where(part, np.char.endswith(part["kernel_source"], "cutlass"))
+            for of in {"b200_sxm": (), "gb200": ("b200_sxm", "gb200")}.get(gpu, (gpu,)):
+                yield _moe_rows(cutlass, of, engine, "nvfp4_cutlass")
         part = _main_source(part) if engine == "sglang" else _fastest(part, [*_MOE_SIZES, "distribution"])
         yield _moe_rows(part, gpu, engine, dtype)
 

@@ -103,7 +103,7 @@ def test_tensorrt_llm_runs_experts_in_nvfp4_by_cutlass_unless_told_otherwise() -
         made = Deployment.create("Qwen/Qwen3-30B-A3B", gpu, engine=engine, weights="nvfp4", moe_backend=backend)
         return made.step_model().step_s([], [1000] * 256)
 
-    assert step_s("auto") == step_s("cutlass") > 1.3 * step_s("trtllm")
+    assert step_s("auto") == step_s("cutlass") > 1.15 * step_s("trtllm")
     assert step_s("auto", gpu="rtx_pro_6000_server") == step_s("cutlass", gpu="rtx_pro_6000_server")
 
 
