@@ -64,6 +64,7 @@ class Engine:
     beside_tokens: ClassVar[int] = 0  # up to so many in a step the shared expert has a stream of its own
     compiles: ClassVar[bool] = False  # elementwise operations that follow each other are one kernel (torch.compile)
     routes_in_experts: ClassVar[bool] = False  # the choice of experts is part of their kernels as measured
+    writes_nvfp4: ClassVar[bool] = False  # norms and attention write activations in nvfp4 for the product after them
     whole_windows: ClassVar[bool] = False  # layers of sliding windows keep the whole context in the KV cache
     gathers_quantized: ClassVar[bool] = False  # tokens that all experts' ranks gather are in the format of the experts
 

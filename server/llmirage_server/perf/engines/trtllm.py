@@ -55,6 +55,7 @@ class Trtllm(Engine):
         "max_num_seqs": "max_batch_size",
         "block_size": "tokens_per_block",
     }
+    writes_nvfp4: ClassVar[bool] = True  # AllReduceFusionOp.RESIDUAL_RMS_NORM_QUANT_NVFP4, attention's out_scale
     whole_windows: ClassVar[bool] = True
     routes_in_experts: ClassVar[bool] = True
     beside_tokens: ClassVar[int] = 2048  # within CUDA graphs (do_multi_stream), of max_batch_size at most

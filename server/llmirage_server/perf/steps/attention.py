@@ -40,7 +40,7 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     prefill = attention.prefill(*shape, window=block.window)
     decode = attention.decode(*shape, queries=s.queries, window=block.window)
     ops: list[Op] = [
-        s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden),
+        s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden, follows=True),
         *_qk_norms(s, block, calls),
         # queries and keys are read and written, keys and values go to the cache
         s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached), launches=2),
@@ -50,7 +50,7 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     ]
     if block.output_gate:
         ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim, launches=2))
-    ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim))
+    ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim, follows=not block.output_gate))
     return ops
 
 

@@ -63,7 +63,7 @@ def dense_ops(s: Setting, name: str, block: Dense, calls: int) -> list[TokenOp]:
     width = block.width // s.parallel.tp
     columns = 2 * width if block.gated else width
     return [
-        s.gemm(f"{name} gate and up" if block.gated else f"{name} up", calls, columns, s.hidden),
+        s.gemm(f"{name} gate and up" if block.gated else f"{name} up", calls, columns, s.hidden, follows=name == "mlp"),
         s.elementwise(f"{name} activation", calls, 2.0 * (columns + width)),
         s.gemm(f"{name} down", calls, s.hidden, width),
     ]

@@ -87,9 +87,18 @@ class Setting:
         return 1 if self.engine.compiles else parts
 
     def gemm(
-        self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None
+        self,
+        name: str,
+        calls: int,
+        n: int,
+        k: int,
+        count: Count = "tokens",
+        dtype: WeightDtype | None = None,
+        follows: bool = False,
     ) -> TokenOp:
         """Return a projection of `k` values to `n`.
+
+        follows: directly after a norm or an attention, which some engines let write activations in nvfp4.
 
         fp8 stands for checkpoints with static scales of activations (NVIDIA ModelOpt, llm-compressor), which engines apply
         in the kernel before: TensorRT-LLM always, vLLM by its fusion passes.
@@ -97,7 +106,8 @@ class Setting:
         dtype = dtype or self.matrices
         fused_cast = dtype.kernel_dtype == "fp8"
         kernel = Gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast)
-        return TokenOp(name, calls, kernel, count, launches=1 if fused_cast else 1 + dtype.quantises)
+        written = fused_cast or (follows and dtype.kernel_dtype == "nvfp4" and self.engine.writes_nvfp4)
+        return TokenOp(name, calls, kernel, count, launches=1 if written else 1 + dtype.quantises)
 
     def elementwise(
         self,
