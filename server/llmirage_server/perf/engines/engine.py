@@ -48,7 +48,7 @@ class Engine:
     dp_sync_ms: float  # attention data parallelism: agreeing on the next step
     handoff_ms: float  # from a prefill to its decode instance, beside the transfer and the waiting for steps
     launch_us: float  # of the host for each kernel of a step with prompts, without CUDA graphs
-    prefill_in_place: float  # long prompts within a running server / their kernels measured one by one
+    prefill_in_place: float = 1.12  # long prompts within a running server / their kernels measured one by one
     mxfp4_activations: Activations = "fp8"  # of experts in mxfp4, on GPUs that multiply in fp4
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
     prefill_scale: float = 1.0

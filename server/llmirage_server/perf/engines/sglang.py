@@ -47,7 +47,6 @@ class Sglang(Engine):
     # same size (MoRI against one instance), less the transfer and a wait for a step
     handoff_ms: float = 40.0
     launch_us: float = 40.0
-    prefill_in_place: float = 1.15
 
     base: ClassVar[str] = "sglang"
     source: ClassVar[str] = (

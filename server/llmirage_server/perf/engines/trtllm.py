@@ -36,7 +36,6 @@ class Trtllm(Engine):
     dp_sync_ms: float = 0.2
     handoff_ms: float = 40.0  # not known: SGLang's. KV goes when the prefill has finished (NVIDIA/TensorRT-LLM#9212)
     launch_us: float = 55.0
-    prefill_in_place: float = 1.2
 
     base: ClassVar[str] = "trtllm"
     source: ClassVar[str] = (

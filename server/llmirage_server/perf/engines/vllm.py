@@ -41,7 +41,6 @@ class Vllm(Engine):
     # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished
     handoff_ms: float = 110.0
     launch_us: float = 30.0
-    prefill_in_place: float = 1.12
     mxfp4_activations: Activations = "bf16"
 
     base: ClassVar[str] = "vllm"
