@@ -79,6 +79,9 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
 
 _ROUTE_BYTES = 8.0  # an expert of a token: its number and its weight
 _DECODE_TOKENS = 64  # where the kernels of two formats are compared
+# triton_kernels, which all engines have for mxfp4 on Hopper: choice of experts and their tokens (7: topk.py,
+# routing.py), padding, products (2), sum (matmul_ogs.py)
+_TRITON_LAUNCHES = 11
 
 
 def _experts(s: Setting, block: Moe, calls: int) -> Op:
@@ -105,6 +108,8 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     # kernels of 4-bit formats are one call; others one for each part: order of tokens (2), products (2), activation, sum
     launches = 1 if dtype.weight_bytes < 1.0 else 6 + dtype.quantises
     launches += dtype.quantises
+    if dtype.kernel_dtype == "mxfp4" and s.gpu.arch == "hopper":
+        launches = _TRITON_LAUNCHES
     return TokenOp("experts", calls, fastest, "group", slowed=dtype.kernel_dtype != "int4", launches=launches)
 
 
