@@ -12,8 +12,8 @@ from llmirage_server.perf.kernels.kernel import Elementwise, round_up
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 # chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
-# keys, gates (flash-linear-attention)
-_CHUNKED_LAUNCHES = 9
+# keys, gates (flash-linear-attention); queries, keys, values copied, states looked up, cast and put back (gdn_backend.py)
+_CHUNKED_LAUNCHES = 15
 # query heads that FlashMLA's sparse kernel for prompts works on, whatever a rank has of them (required_padding of
 # sglang/srt/layers/attention/nsa_backend.py, vllm/v1/attention/backends/mla/flashmla_sparse.py); 64 elsewhere
 _SPARSE_HEADS = {"blackwell": 128}
