@@ -40,7 +40,7 @@ class Machine:
         monkeypatch.setattr(http_server, "_serve", self._serve)
         for module in (run_action, execute_points):
             monkeypatch.setattr(module, "run_on_best_loop", self._run)
-        monkeypatch.setattr(one_run, "spare_the_collector", lambda: None)
+        monkeypatch.setattr(one_run, "put_loop_first", lambda: None)
         monkeypatch.setattr(endpoint, "HttpTarget", self._target)
         for library in (httpx, httpx2):
             monkeypatch.setattr(library.HTTPTransport, "handle_request", self._answers(library))

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from llmirage_client.load.calls import Planned, headers
 from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.prompts_ahead import PromptsAhead
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.targets.target import Call, Target
@@ -36,7 +37,10 @@ class Planner(Protocol):
 
 
 class HttpSender(Sender):
-    """A sender that keeps the records of a run in order of completion, and the bodies it sent for inputs.json."""
+    """A sender that keeps the records of a run in order of completion, and the bodies it sent for inputs.json.
+
+    writer: writes the long prompts; None: the planner does.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class HttpSender(Sender):
         self._payloads: dict[int, list[Mapping[str, Any]]] = {}  # by the conversation's number
         self._inputs: list[dict[str, Any]] = []
         self._names: Counter[str] = Counter()
+        self.writer: PromptsAhead | None = None
         self.records: list[Record] = []
         self.apis: set[str] = set()  # the names of those that were used
 
@@ -67,7 +72,11 @@ class HttpSender(Sender):
         """Send the request of the present turn and record its outcome, also when the task is cancelled."""
         turn_index, phase = conversation.turn_index, self.phase
         assert turn_index is not None
-        planned = self._planner.plan(conversation, turn_index)
+        writer = self.writer
+        if writer is not None and writer.is_long(conversation.session.turns[turn_index]):
+            planned = await writer.plan(conversation, turn_index)
+        else:
+            planned = self._planner.plan(conversation, turn_index)
         request_id = self.request_id(conversation, turn_index)
         call = planned.call
         call.headers.update(headers(conversation, request_id, call, self._options))
@@ -111,6 +120,8 @@ class HttpSender(Sender):
             self._keep(record)
         exchange = record.exchange
         self._planner.replied(conversation, planned, exchange)
+        if writer is not None:
+            writer.replied(conversation)
         self.end(conversation, exchange.error, self._target.now() if exchange.end_s is None else exchange.end_s)
 
     def _note_cancelled(self, record: Record, error: RequestError) -> None:

@@ -76,6 +76,7 @@ class Phase:
     """A phase of a run; a warm-up runs the turns of roots only.
 
     left_unfinished: conversations that nothing waited for and that had turns left when everything else had finished.
+    upcoming: returns up to so many of the roots that it begins next, as far as they are known.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Phase:
     ) -> None:
         self.name = name
         self.left_unfinished = 0
+        self.upcoming: Callable[[int], list[Session]] = _none_known
         self._options = options
         self._frees_early = workload.frees_early
         self._family = family
@@ -103,6 +105,7 @@ class Phase:
             )
         else:
             roots = conversations(sampler, workload, options, with_children)
+            self.upcoming = roots.upcoming
             self._arrivals = arrivals(workload, options, roots, self._start_root, self._stop, rng)
         self._arrivals.changed = self._arrive_early
         self._stop.listen(self._wake_if_ended)
@@ -313,3 +316,8 @@ def _wake_waiting(group: Group) -> None:
 
 
 def _nothing(*_: object) -> None: ...
+
+
+def _none_known(_: int) -> list[Session]:
+    """Return nothing: lanes draw their trees as they begin them."""
+    return []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
-from typing import Literal
+from typing import Literal, TypeVar
 
 from llmirage_client.choices import SamplingStrategy
 from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Slots, Start, Stop, Users
@@ -16,23 +16,61 @@ from llmirage_client.load.options import RunOptions, Share
 from llmirage_client.load.rates import unit_gaps
 from llmirage_client.workload.session import Session, Workload
 
+_T = TypeVar("_T")
 
-def conversations(
-    sampler: Sampler, workload: Workload, options: RunOptions, with_children: bool = True
-) -> Iterator[Session]:
+
+class Roots(Iterator[Session]):
+    """Roots in order, which can be looked at before they are taken. count: of them at most."""
+
+    def __init__(self, source: Iterator[Session], peek: Callable[[int], list[Session]], count: int | None = None) -> None:
+        self._source = source
+        self._peek = peek
+        self._left = count
+
+    def __next__(self) -> Session:
+        if self._left is not None:
+            if not self._left:
+                raise StopIteration
+            self._left -= 1
+        return next(self._source)
+
+    def upcoming(self, count: int) -> list[Session]:
+        """Return up to `count` roots that come next."""
+        return self._peek(count if self._left is None else min(count, self._left))
+
+
+class Peekable(Iterator[_T]):
+    """An iterator that can be looked into."""
+
+    def __init__(self, source: Iterator[_T]) -> None:
+        self._source = source
+        self._ahead: deque[_T] = deque()
+
+    def __next__(self) -> _T:
+        return self._ahead.popleft() if self._ahead else next(self._source)
+
+    def peek(self, count: int) -> list[_T]:
+        """Return up to `count` things that come next."""
+        self._ahead.extend(itertools.islice(self._source, max(count - len(self._ahead), 0)))
+        return list(itertools.islice(self._ahead, count))
+
+
+def conversations(sampler: Sampler, workload: Workload, options: RunOptions, with_children: bool = True) -> Roots:
     """Return the roots to run, in order; without end when only a cap or a duration limits the run.
 
     Without children, roots that send nothing themselves are passed over.
     """
     if options.fixed_schedule:
-        return options.share.pick(itertools.islice(_scheduled(workload, options), options.num_conversations))
+        scheduled = itertools.islice(_scheduled(workload, options), options.num_conversations)
+        own = Peekable(options.share.pick(scheduled))
+        return Roots(own, own.peek)
     count = options.num_conversations
     if count is None and not options.open_ended:
         count = len(workload.roots) - workload.skipped
     if count is not None:
         count = options.share.part(count, options.warmup_num_conversations or 0)
     roots = sampler if with_children else (session for session in sampler if session.turns)
-    return itertools.islice(roots, count)
+    return Roots(roots, sampler.upcoming, count)
 
 
 def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
@@ -164,7 +202,7 @@ class Sampler:
         roots = [workload.sessions[root] for root in workload.roots]
         # Those a dataset offset put at the end come only when the order itself gets there.
         self._roots = roots if strategy == "sequential" else roots[: len(roots) - workload.skipped]
-        self._order = self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}"))
+        self._order = Peekable(self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}")))
         self._share = share or Share()
         self._vary = vary
         self._skipped = skip
@@ -183,8 +221,18 @@ class Sampler:
         if self._share.of > 1:
             place = self.taken - self._skipped
             self._pass_over(self._share.first(place) - place)
-        session, repeat = next(self._order)
+        drawn = next(self._order)
         self.taken += 1
+        return self._numbered(*drawn)
+
+    def upcoming(self, count: int) -> list[Session]:
+        """Return the next `count` of its own roots without taking them."""
+        share = self._share
+        place = self.taken - self._skipped
+        first = share.first(place) - place
+        return [self._numbered(*drawn) for drawn in self._order.peek(first + count * share.of)[first :: share.of]][:count]
+
+    def _numbered(self, session: Session, repeat: int) -> Session:
         return replace(session, repeat=repeat) if repeat and (self._vary or session.routed) else session
 
     def _pass_over(self, count: int) -> None:

@@ -11,6 +11,7 @@ from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Time
 from llmirage_client.load.http_sender import HttpSender, OnRecord, Planner, ProgressSink
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
+from llmirage_client.load.prompts_ahead import PromptsAhead
 from llmirage_client.load.turn_calls import CallPlanner
 from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
@@ -151,14 +152,21 @@ class Runner(AnyRunner):
         self._sender.show_progress()
 
     async def run(self) -> RunResult:
+        sender, interpreter = self._sender, AsyncioInterpreter(self._sender)
         if self._own_planner is not None:
             self._own_planner.prepare(self._workload)
-        sender, interpreter = self._sender, AsyncioInterpreter(self._sender)
-        for name, options, rng in self._phases():
-            if self._gate is not None and self._cancel_reason is None:
-                await self._gate(name)
-            start_s, start_unix_s = self._target.now(), time.time()
-            phase = self._begin(name, options, rng, interpreter)
-            await interpreter.run(phase)
+            sender.writer = PromptsAhead(self._own_planner, self._options, self._identifiers)
+        try:
+            for name, options, rng in self._phases():
+                phase = self._begin(name, options, rng, interpreter)
+                if sender.writer is not None:
+                    await sender.writer.begin(phase.upcoming)
+                if self._gate is not None and self._cancel_reason is None:
+                    await self._gate(name)
+                start_s, start_unix_s = self._target.now(), time.time()
+                await interpreter.run(phase)
+        finally:
+            if sender.writer is not None:
+                sender.writer.close()
         times = start_s, start_unix_s, self._target.now()
         return self._result(phase, times, sender.records, sender.apis, sender.inputs())

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
-from llmirage_client.load.event_loop import Heartbeat, spare_the_collector
+from llmirage_client.load.event_loop import Heartbeat, put_loop_first
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
@@ -291,7 +291,7 @@ class OneRun:
         restore_signals = self._watch.stoppable(_Shown(runner, progress))
         progress.start()
         if self._watch.owner:
-            spare_the_collector()
+            put_loop_first()
         try:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()

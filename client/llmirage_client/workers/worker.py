@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from llmirage_client.load.calls import CONTENT_ERRORS, short_prompts
-from llmirage_client.load.event_loop import Heartbeat, run_on_best_loop, spare_the_collector
+from llmirage_client.load.event_loop import Heartbeat, put_loop_first, run_on_best_loop
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.records_file import RunClock, record_line
@@ -75,7 +75,7 @@ class Worker:
         self._runner = Runner(job.workload, job.options, target, self, self._keep, self._gate)
         if self._cancel_reason is not None:
             self._stop()
-        spare_the_collector()
+        put_loop_first()
         try:
             async with Heartbeat(self._flush) as heartbeat:
                 result = await self._runner.run()
