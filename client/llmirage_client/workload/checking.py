@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -75,7 +76,9 @@ class Checker:
         number: int
         if value is ABSENT:
             return None
-        if isinstance(value, str) and from_text:
+        if type(value) is int:
+            number = value
+        elif isinstance(value, str) and from_text:
             try:
                 number = int(value)
             except ValueError:
@@ -104,6 +107,8 @@ class Checker:
         self, value: object, field: str, *, minimum: float = 0.0, maximum: float = math.inf, above_minimum: bool = False
     ) -> float | None:
         """Return a finite float in [minimum, maximum], or in (minimum, maximum] with above_minimum."""
+        if type(value) is float and minimum < value <= maximum and value < math.inf:
+            return value
         if isinstance(value, str):
             try:
                 number = float(value)
@@ -228,8 +233,10 @@ class StrayKeys:
     def __init__(self) -> None:
         self._unused: Counter[str] = Counter()
 
-    def look(self, row: Mapping[str, Any], known: Collection[str], check: Checker, prefix: str = "") -> None:
+    def look(self, row: Mapping[str, Any], known: AbstractSet[str], check: Checker, prefix: str = "") -> None:
         """Note a key that is nearly a known key which the row lacks as a problem."""
+        if row.keys() <= known:
+            return
         for key in row:
             if key in known:
                 continue

@@ -282,7 +282,7 @@ def parse(data: bytes) -> Any:
         line = data.count(b"\n", 0, error.start) + 1
         raise JsonFault(f"not UTF-8 text: byte 0x{data[error.start]:02x} at column {column}", line) from None
     try:
-        value = json.loads(text, parse_constant=_no_constants, parse_float=_finite)
+        value = _DECODER.decode(text)
         if b"\\u" in data and _half_pair(value):
             raise JsonFault(_HALF_PAIR, pattern=_SURROGATE)
     except json.JSONDecodeError as error:
@@ -323,6 +323,7 @@ def _no_constants(name: str) -> NoReturn:
     raise JsonFault(f"{name} is not a JSON number", pattern=re.compile(re.escape(name)))
 
 
+_DECODER = json.JSONDecoder(parse_constant=_no_constants, parse_float=_finite)  # to make one costs more than a line does
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,6 +127,8 @@ class BlockLists:
         return known.ids
 
     def _parsed(self, text: bytes) -> npt.NDArray[np.int64]:
+        if _INTEGERS.fullmatch(text):
+            return np.array(list(map(int, text.split(b","))), dtype=np.int64)
         check = Checker(None)
         ids = _as_array(parse(b"[%b]" % text), check, "")
         if check.problems:
@@ -133,6 +136,7 @@ class BlockLists:
         return ids
 
 
+_INTEGERS = re.compile(rb"(?:[ \n]*(?:0|[1-9][0-9]{0,17})[ \n]*,)*[ \n]*(?:0|[1-9][0-9]{0,17})[ \n]*")  # of at most 63 bits
 _RECENT_LISTS = 8  # of agents that take turns in a file
 
 

@@ -5,9 +5,11 @@ Every Format at the top level of a module of `formats/` is found; there is nothi
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,21 @@ def load(
     itself = any(option.name == DATASET_OFFSET.name for option in declared)
     values = read_options(path, name, declared if itself else (*declared, DATASET_OFFSET), options or {}, offered or {})
     offset = 0 if itself else values.pop(DATASET_OFFSET.name)
-    return skip(replace(chosen.load(file, **values), path=path), offset)
+    with _without_collector():
+        loaded = chosen.load(file, **values)
+    return skip(replace(loaded, path=path), offset)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Hold up the cycle collector, which would walk what is loaded again and again: there are no cycles in it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def find_format(path: str, name: str) -> Format:

@@ -183,13 +183,13 @@ class _Play:
         chain, before = self._continued(request)
         if chain is None:
             chain, before = self._begun(request)
-        after = [need for need in request.needs if need is not before or self._floors]
+        needs = [need for need in request.needs if need is not before or self._floors]
         since_origin_s = request.start_s - self._origin_s
         turn = replace(
             request.turn,
             delay_s=0.0 if before is None else before.delay_s,
             arrival_s=self._arrival_of(chain, since_origin_s),
-            after=tuple(After(*self._named(need.request), need.delay_s, need.event, need.join) for need in after),
+            after=tuple([self._after(need) for need in needs]),
             recorded_s=request.start_s,
         )
         self._root_request = self._root_request or request.id
@@ -203,9 +203,9 @@ class _Play:
             return since_origin_s + ((self._arrival_s or 0.0) if is_root else 0.0)
         return self._arrival_s if is_root and not chain.turns else None
 
-    def _named(self, request: str) -> tuple[str, int]:
-        chain, index = self._places[request]
-        return chain.name, index
+    def _after(self, need: Need) -> After:
+        chain, index = self._places[need.request]
+        return After(chain.name, index, need.delay_s, need.event, need.join)
 
     def _continued(self, request: RecordedRequest) -> tuple[_Chain | None, Need | None]:
         """Return the chain of the request's stream whose last reply it waits for."""

@@ -32,7 +32,7 @@ from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
 
-TURN_KEYS = (*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra")
+TURN_KEYS = frozenset((*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra"))
 _MS_PER_S = 1e3
 
 
@@ -147,7 +147,7 @@ FORMAT = Format(
 )
 
 
-_MULTI_TURN_KEYS = ("type", "session_id", "turns")
+_MULTI_TURN_KEYS = frozenset(("type", "session_id", "turns"))
 
 
 def load_multi_turn(path: str) -> Workload:

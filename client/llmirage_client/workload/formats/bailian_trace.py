@@ -18,7 +18,7 @@ from llmirage_client.workload.hash_blocks import read_prompt
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
-_KEYS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids")
+_KEYS = frozenset(("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids"))
 _NO_PARENT = -1
 BLOCK_TOKENS = 16
 

@@ -33,7 +33,7 @@ from llmirage_client.workload.session import ContextMode, Problem, Session, Synt
 Way = Literal["input_length", "text_input", "messages", "payload"]
 _WAYS: tuple[Way, ...] = ("input_length", "text_input", "messages", "payload")
 _OWN_KEYS = ("hash_ids", "output_length", "timestamp", "delay", "session_id", "message_mode")
-_KEYS = (*_WAYS, *_OWN_KEYS, "type", "tools", "extra", "group_id")
+_KEYS = frozenset((*_WAYS, *_OWN_KEYS, "type", "tools", "extra", "group_id"))
 _PROMPTS = ("delta", "full")
 _EITHER = "'input_length', 'text_input', 'messages', or 'payload'"
 BLOCK_TOKENS = 512
@@ -237,11 +237,13 @@ _VERSION = 2
 _RELATIONS = ("sequence", "spawn", "join", "replay_barrier")
 _BOTH = ("request_id", "session_id", "model", "input_length", "output_length", "output_token_ids", "hash_ids", "priority")
 _POLICY = ("strict_priority", "policy_class")
-_AGENTIC_KEYS = (*_BOTH, *_POLICY, "play_id", "source_play_ordinal", "not_before_ms", "recorded_api_time_ms", "dependencies")
-_OLD_KEYS = (
+_AGENTIC_KEYS = frozenset(
+    (*_BOTH, *_POLICY, "play_id", "source_play_ordinal", "not_before_ms", "recorded_api_time_ms", "dependencies")
+)
+_OLD_KEYS = frozenset((
     *_BOTH, *_POLICY, "timestamp", "wait_for", "delay", "delay_ms", "tool_wait_ms", "branches", "prefix_reset",
     "tool_events",
-)  # fmt: skip
+))  # fmt: skip
 _MS_PER_S = 1e3
 
 

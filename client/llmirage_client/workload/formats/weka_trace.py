@@ -25,14 +25,16 @@ from llmirage_client.workload.session import Event, Problem, Session, SyntheticU
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
 _DIGEST_REPLY, _DIGEST_RATIO = 4_000, 20
-_TRACE_KEYS = ("id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals")
-_REQUEST_KEYS = (
+_TRACE_KEYS = frozenset(
+    ("id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals")
+)
+_REQUEST_KEYS = frozenset((
     "t", "type", "model", "in", "out", "hash_ids", "input_types", "output_types", "stop", "api_time", "ttft", "think_time",
-)  # fmt: skip
-_MARKER_KEYS = (
+))  # fmt: skip
+_MARKER_KEYS = frozenset((
     "t", "type", "agent_id", "subagent_type", "duration_ms", "total_tokens", "tool_use_count", "status", "models",
     "requests", "tool_tokens", "system_tokens",
-)  # fmt: skip
+))  # fmt: skip
 _TOUCH_S = 1e-6
 
 
@@ -405,7 +407,8 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded
                     needs[parent.place, "dispatch"] = max(request.start_s - parent.start_s, 0.0)
                 else:
                     needs[parent.place, "reply"] = max(request.start_s - begun_s, 0.0)
-            for place in sorted({*joined.get(request.place, ()), *earlier.get(request.place, ())}):
+            joins = joined.get(request.place, ())
+            for place in sorted({*joins, *earlier.get(request.place, ())}):
                 needs.setdefault((place, "reply"), 0.0)
             prompt = SyntheticUser(
                 trace.tokens[request.place],
@@ -414,12 +417,9 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded
                 block_tokens=trace.block_tokens,
                 system_tokens=trace.system_tokens.get(request.place, 0),
             )
-            waits = tuple(
-                Need(str(place), delay_s, event, join=place in joined.get(request.place, ()))
-                for (place, event), delay_s in needs.items()
-            )
+            waits = [Need(str(place), delay_s, event, place in joins) for (place, event), delay_s in needs.items()]
             turn = recorded_turn(prompt, request.output_tokens)
-            yield RecordedRequest(str(request.place), stream.name, turn, request.start_s, waits, line)
+            yield RecordedRequest(str(request.place), stream.name, turn, request.start_s, tuple(waits), line)
             previous = request
 
 
