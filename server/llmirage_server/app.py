@@ -153,7 +153,7 @@ class LlmirageApp(LazyRoutes):
             in_thread=text.in_thread,
             before=(lambda handler: handler) if self.replay is None else self.replay.before,
         )
-        self.held: dict[str, Callable[[], int]] = {}  # what else holds bytes, by its name
+        self.held = responses.held
         self.batches: BatchRunner | None = None  # made with the endpoints, which answer their lines
         self.unread = ByteBudget(config.unread_mib << 20)
         super().__init__(
@@ -221,7 +221,8 @@ class LlmirageApp(LazyRoutes):
             "unread": self.unread.taken,
             "journal": self.journal.bytes_kept(),
             "rate_limits": 0 if self.face.limits is None else self.face.limits.bytes_kept(),
-            "sessions": self.driver.cluster.routers_bytes(),
+            "routers": self.driver.cluster.routers_bytes(),
+            "streams": self.service.responses.bytes_kept(),
         } | {holder: kept() for holder, kept in self.held.items()}
 
     def close(self) -> None:

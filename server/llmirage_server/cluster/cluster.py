@@ -152,7 +152,7 @@ class Cluster:
             self._retire()
 
     def routers_bytes(self) -> int:
-        """Return what the routers remember of clients' names, in bytes."""
+        """Return what the routers remember of requests, in bytes."""
         return sum([router.bytes_kept() for router in {pool.router for pool in self._pools.pool_of}])
 
     def clear_cache(self, now: float, only: int = -1) -> None:

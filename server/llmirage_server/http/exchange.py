@@ -43,7 +43,7 @@ T = TypeVar("T")
 MOST_BODY_BYTES = 32 << 20
 MOST_ANSWER_BYTES = 64 << 20  # of log probabilities in one piece, about
 _MOST_AT_ONCE_BYTES = 1 << 20  # that are written while nothing else runs
-_LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
+LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 INSTANCE = "llmirage.instance"  # key in a scope: the instance whose port of a fleet got the request
@@ -307,7 +307,7 @@ class HttpExchange:
 
         Raises ApiError (400) for too large an answer, and (503) without room for it.
         """
-        size = entries * _LOGPROB_BYTES
+        size = entries * LOGPROB_BYTES
         if size > (most := _MOST_AT_ONCE_BYTES if at_once else MOST_ANSWER_BYTES):
             raise errors.answer_too_large(most, size)
         if size > LARGE_BYTES:

@@ -33,6 +33,7 @@ def endpoints(
     """
     before = face.before
     responses, stored, models = ResponsesHandler(service, state), StoredChatHandler(state), service.models
+    service.responses.held["background"] = responses.bytes_kept
     chat = ChatHandler(service, state, fingerprint)
     return [
         HttpEndpoint("/v1/chat/completions", methods(POST=before(chat.create), GET=stored.list), line=LineExchange),

@@ -46,6 +46,7 @@ logger = logging.getLogger("llmirage")
 SLICE = 64  # choices submitted together: some milliseconds
 _AT_ONCE = 256  # tokens that are written in one piece: 64 KB of a plain stream
 _MOST_PENDING = 64 << 10  # bytes written for a connection that takes no more; what is due beyond is written when it does
+_MOST_ALL_PENDING = 64 << 20  # of all such connections, in equal parts
 WATCH_AFTER_S = 0.005  # from the headers on
 EVENT_SOURCE_AFTER_S = 5.0  # the same; its tasks cost as much CPU time as ten tokens that are each due at a time of its own
 
@@ -82,6 +83,7 @@ class ResponsesInProgress:
         shutdown: Ends streams whose client does not read.
         under_way: The generations that the metrics have not counted yet.
         open: The responses that can be ended from outside.
+        held: What else holds bytes, by its name.
         refusal: Returns the error that all new requests get; None: they are served.
     """
 
@@ -98,6 +100,7 @@ class ResponsesInProgress:
         self.shutdown = Shutdown()
         self.under_way: set[Generation] = set()
         self.open: set[OpenResponse] = set()
+        self.held: dict[str, Callable[[], int]] = {}
         self.refusal: Callable[[], ApiError] | None = None
 
     def busy(self) -> bool:
@@ -124,6 +127,10 @@ class ResponsesInProgress:
         """Raise ApiError while all new requests are refused."""
         if self.refusal is not None:
             raise self.refusal()
+
+    def bytes_kept(self) -> int:
+        """Return the bytes that streams have written and their clients have not read."""
+        return sum([stream.bytes_kept() for stream in self.open if isinstance(stream, TokenStream)])
 
     def requests(self) -> list[Request]:
         """Return the requests that the metrics have not counted yet."""
@@ -329,7 +336,15 @@ class TokenStream(EventStream):
     @property
     def takes_more(self) -> bool:
         """False while a client does not read what was written. The cluster's time goes on."""
-        return self._direct or self._pending_bytes < _MOST_PENDING
+        if self._direct:
+            return True
+        part = _MOST_ALL_PENDING // max(len(self._generation.responses.open), 1)
+        return self._pending_bytes < min(part, _MOST_PENDING)
+
+    def bytes_kept(self) -> int:
+        """Return what was written and not sent, by the connection or before it."""
+        transport = None if self._wake_up is None else self.transport
+        return self._pending_bytes + (0 if transport is None else int(transport.get_write_buffer_size()))
 
     def owe(self, choice: _ChoiceStream, request: Request) -> None:
         """Let a choice write its tokens when the connection takes more."""

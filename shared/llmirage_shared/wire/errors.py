@@ -290,6 +290,14 @@ def too_many_unread_bytes(limit_bytes: int) -> ApiError:
     )
 
 
+def too_much_in_background(limit_bytes: int) -> ApiError:
+    return _unavailable(
+        f"The events of unfinished responses in the background may have {limit_bytes} bytes, and are about to.",
+        "server_busy",
+        ((b"retry-after", b"1"),),
+    )
+
+
 def _unavailable(message: str, code: str = "service_unavailable", headers: Sequence[tuple[bytes, bytes]] = ()) -> ApiError:
     return ApiError(message, status=503, type="server_error", code=code, headers=headers)
 

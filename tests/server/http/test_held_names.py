@@ -1,16 +1,24 @@
-"""Stores by names that clients give, such as sessions and keys, stay small for any name."""
+"""What a server keeps beyond requests is counted and bounded: names that clients give, streams, prompts that were sent."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raw_asgi import MODEL, Connection, fixed_app
 
+from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.config import ClusterConfig
 from llmirage_server.http.access import RateLimits, short_name
+from llmirage_server.openai.responses import endpoint
+from llmirage_server.service import generation
+from llmirage_shared import virtual_time
 
 
 def held(api: Any) -> dict[str, float]:
@@ -42,7 +50,7 @@ def test_long_names_of_sessions_are_not_kept(make_api: Any) -> None:
     finally:
         tracemalloc.stop()
     assert kept < 1_000_000  # the names have 8,000,000
-    assert held(api)["sessions"] == 21 * 384
+    assert held(api)["routers"] == 21 * 384
     assert held(api)["journal"] == 0
 
 
@@ -51,7 +59,7 @@ def test_a_session_stays_together_by_a_long_name(make_api: Any) -> None:
     for _ in range(5):
         for name in ("a" * 1000, "a" * 1001):
             api.chat(user=name, max_tokens=1)
-    assert held(api)["sessions"] == 2 * 384
+    assert held(api)["routers"] == 2 * 384
 
 
 def test_long_keys_are_not_kept(make_api: Any) -> None:
@@ -64,3 +72,93 @@ def test_long_keys_are_not_kept(make_api: Any) -> None:
     assert isinstance(limits, RateLimits)
     assert max(map(len, limits._accounts)) <= 128
     assert held(api)["rate_limits"] == 10 * 1024
+
+
+@pytest.mark.parametrize("most", [64 << 20, 20_000])
+def test_streams_that_nobody_reads_share_their_room(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(generation, "_MOST_ALL_PENDING", most)
+    app = fixed_app()
+    streams, asked = 10, {"max_tokens": 600, "ignore_eos": True}
+
+    async def main() -> tuple[int, int, list[bool]]:
+        connections = [Connection(app, **asked) for _ in range(streams)]
+        tasks = [asyncio.create_task(connection.run()) for connection in connections]
+        await asyncio.sleep(0.25)
+        for connection in connections:
+            connection.writable.clear()
+        await asyncio.sleep(60)
+        held = app.held_bytes()["streams"]
+        for connection in connections:
+            connection.writable.set()
+        await asyncio.gather(*tasks)
+        return held, app.held_bytes()["streams"], [connection.complete for connection in connections]
+
+    held_before, after, complete = virtual_time.run(main())
+    one_event = 400
+    assert streams * 1000 < held_before <= min(most, streams * (64 << 10)) + streams * one_event
+    assert after == 0
+    assert all(complete)
+
+
+def background(app: LlmirageApp, **fields: Any) -> Connection:
+    return Connection(app, "/v1/responses", **{"input": "Hello", "background": True, "stream": False, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"instructions": "Be brief. " * 1000},
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
+        {"input": "\U0001f600 \x01" * 300, "metadata": {"echo": "yes"}},
+    ],
+)
+@pytest.mark.parametrize("replies", ["prose", "echo"])
+def test_events_in_the_background_count_and_stay_within_what_they_took(
+    monkeypatch: pytest.MonkeyPatch, replies: str, fields: dict[str, Any]
+) -> None:
+    app = create_app(ClusterConfig(ttft_ms=200, itl_ms=10, exact_length=True, replies=replies))
+    kept: list[tuple[int, int]] = []
+    end = endpoint.BackgroundRun._end
+
+    def watched(run: Any, *last: Any) -> None:
+        end(run, *last)
+        kept.append((run.bytes_kept(), run.expected_bytes))
+
+    monkeypatch.setattr(endpoint.BackgroundRun, "_end", watched)
+
+    async def main() -> tuple[int, int]:
+        await background(app, max_output_tokens=100, **fields).run()
+        await asyncio.sleep(0.5)
+        under_way = app.held_bytes()["background"]
+        await asyncio.sleep(60)
+        return under_way, app.held_bytes()["background"]
+
+    under_way, after = virtual_time.run(main())
+    [(size, expected)] = kept
+    assert 0 < under_way < size <= expected < 8 * size
+    assert after == 0
+
+
+def test_responses_in_the_background_without_room_for_their_events_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_MOST_BACKGROUND_BYTES", 200_000)
+    app = create_app(ClusterConfig(ttft_ms=200, itl_ms=10, exact_length=True))
+
+    async def main() -> list[int]:
+        connections = [background(app, max_output_tokens=100, model=MODEL) for _ in range(8)]
+        for connection in connections[:7]:
+            await connection.run()
+        await asyncio.sleep(60)
+        await connections[7].run()
+        return [connection.messages[0][1]["status"] for connection in connections]
+
+    statuses = virtual_time.run(main())
+    assert statuses[0] == statuses[7] == 200
+    assert 503 in statuses
+
+
+def test_prompts_that_a_router_has_sent_count(make_api: Any) -> None:
+    api = make_api(router="prefix", instances=2)
+    before = held(api)["routers"]
+    api.chat("word " * 5000, max_tokens=1)
+    assert held(api)["routers"] - before > 4 * 5000

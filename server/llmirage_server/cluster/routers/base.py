@@ -43,7 +43,7 @@ class Router(ABC):
         """Forget what was sent to an instance that has lost its KV."""
 
     def bytes_kept(self) -> int:
-        """Return what the router remembers of clients' names, in bytes."""
+        """Return what the router remembers of requests that are over, in bytes."""
         return 0
 
 

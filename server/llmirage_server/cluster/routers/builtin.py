@@ -13,8 +13,8 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads, out_of_balance, position_of
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
-_REMEMBERED_SESSIONS = 100_000
-_SESSION_BYTES = 384  # of memory, with a key of 128 characters
+REMEMBERED_SESSIONS = 100_000
+SESSION_BYTES = 384  # of memory, with a key of 128 characters
 
 
 class RoundRobin(Router):
@@ -89,13 +89,13 @@ class SessionAffinity(LeastLoaded):
         if position == len(instances) or instances[position].index != index:
             position = super().choose(request, instances)
             self._placed[key] = instances[position].index
-            if len(self._placed) > _REMEMBERED_SESSIONS:
+            if len(self._placed) > REMEMBERED_SESSIONS:
                 self._placed.popitem(last=False)
         self._placed.move_to_end(key)
         return position
 
     def bytes_kept(self) -> int:
-        return len(self._placed) * _SESSION_BYTES
+        return len(self._placed) * SESSION_BYTES
 
 
 # SGLang's cache_threshold (sgl-project/sglang, sgl-model-gateway; default of its command line).
@@ -142,6 +142,9 @@ class Prefix(Router):
 
     def forget(self, index: int) -> None:
         self._sent.forget(index)
+
+    def bytes_kept(self) -> int:
+        return self._sent.bytes_kept()
 
 
 class KVAware(Router):

@@ -2,7 +2,7 @@
 
 One radix tree for all instances, as in SGLang's router: a node names the instances that have been sent everything up to its
 end, so one walk finds the best match among any number of them. For each instance at most as many tokens are kept as its KV
-memory holds; the least recently sent is forgotten first, ends before beginnings.
+memory holds, and of keys some ten thousands; the least recently sent is forgotten first, ends before beginnings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from heapq import heapify, heappop, heappush
 from llmirage_server.cluster.kv.radix_tree import MERGED_BYTES, TOKEN_BYTES, common_bytes
 
 _SLACK = 1024
+_MOST_ENDS = 65_536  # of keys that are remembered for one instance, however short they are; some more until it is tidied
+_NODE_BYTES = 480  # of memory beside its tokens, with its places in the orders of eviction
 
 
 class _Node:
@@ -84,6 +86,10 @@ class PrefixIndex:
         """Number of tokens remembered, by instance."""
         return {instance: sent.tokens for instance, sent in self._sent.items()}
 
+    def bytes_kept(self) -> int:
+        """Return an upper bound of the memory in bytes: what several instances have in common counts for each."""
+        return self._nodes * _NODE_BYTES + TOKEN_BYTES * sum(self.tokens.values())
+
     def longest(self, key: bytes, instances: Container[int], end: int | None = None) -> tuple[int, list[int]]:
         """Return the bytes of the longest prefix of `key[:end]` sent to any of these instances, and to which ones."""
         if key[:TOKEN_BYTES] not in self._root.children:  # like nothing before it, as most are in a plain load test
@@ -129,9 +135,12 @@ class PrefixIndex:
         sent = self._sent[instance]
         sent.fresh.append((clock, end))
         sent.orderly -= 1
+        sent.tokens += fresh // TOKEN_BYTES
         if not sent.orderly:
             sent.tidy(instance)
-        sent.tokens += fresh // TOKEN_BYTES
+            while len(sent.fresh) + len(sent.again) > _MOST_ENDS:
+                self._shrink(instance, sent, sent.tokens * 3 // 4)
+                sent.tidy(instance)
         if sent.tokens > capacity_tokens:
             self._shrink(instance, sent, capacity_tokens)
 

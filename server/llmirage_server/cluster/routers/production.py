@@ -15,11 +15,12 @@ from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import BALANCE_REQUESTS, Rotation, Router, key_of, loads
-from llmirage_server.cluster.routers.builtin import PendingPrefills, Prefix
+from llmirage_server.cluster.routers.builtin import REMEMBERED_SESSIONS, SESSION_BYTES, PendingPrefills, Prefix
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 _BLOCK_TOKENS = 16  # of vLLM; engines with smaller blocks are counted in these
-_ENDLESS = 2**62  # tokens
+_BLOCK_BYTES = 144  # of memory, of a block that a router remembers
+_MOST_TOKENS = 1 << 24  # of prompts that were sent to one instance: 64 MiB
 
 
 def _blocks(request: Request, block_tokens: int, most: int | None = None) -> list[int]:
@@ -109,7 +110,7 @@ class ProductionStackPrefix(Router):
     """A random one of the instances that were sent the longest prefix; any if none was sent as much as 128 characters.
 
     vLLM production-stack's `prefixaware` (vllm-project/production-stack, routing_logic.py): a trie of 128 characters a
-    step, without eviction and blind for load.
+    step, blind for load. Its own grows without end; here the least recently sent goes after 16 million tokens an instance.
     """
 
     reads_kv = False
@@ -128,11 +129,14 @@ class ProductionStackPrefix(Router):
             found = list(positions)
         index = found[int(self._rng.integers(len(found)))]
         if prompt:
-            self._sent.insert(prompt, index, _ENDLESS)
+            self._sent.insert(prompt, index, _MOST_TOKENS)
         return positions[index]
 
     def forget(self, index: int) -> None:
         """Keep what was sent: the stack does not know that it is lost."""
+
+    def bytes_kept(self) -> int:
+        return self._sent.bytes_kept()
 
 
 Scorer = Callable[["LlmD", Request, Sequence[InstanceBase]], list[float]]
@@ -151,7 +155,7 @@ class LlmD(Router):
         self._rng = np.random.default_rng(seed)
         self._weights = weights or tuple(_LLM_D_DEFAULT.items())
         self._sent: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)  # by instance, latest last
-        self._sessions: dict[str, int] = {}
+        self._sessions: OrderedDict[str, int] = OrderedDict()  # least recently used first
         self._blocks: list[int] = []  # of the request that is being placed
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
@@ -173,10 +177,16 @@ class LlmD(Router):
             sent.popitem(last=False)
         if request.session_key is not None:
             self._sessions[request.session_key] = chosen.index
+            self._sessions.move_to_end(request.session_key)
+            if len(self._sessions) > REMEMBERED_SESSIONS:
+                self._sessions.popitem(last=False)
         return position
 
     def forget(self, index: int) -> None:
         self._sent.pop(index, None)
+
+    def bytes_kept(self) -> int:
+        return _BLOCK_BYTES * sum(map(len, self._sent.values())) + SESSION_BYTES * len(self._sessions)
 
     def _queue(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
         return _evenly([instance.waiting for instance in instances])

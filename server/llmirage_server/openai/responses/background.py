@@ -10,7 +10,7 @@ from typing import Any
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.http.event_stream import STREAM_HEADERS, EventStream, Shutdown
-from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.exchange import LARGE_BYTES, LOGPROB_BYTES, HttpExchange
 from llmirage_server.openai.responses.hosted import STAGES
 from llmirage_server.openai.responses.writer import ResponseWriter
 from llmirage_server.service.generation import Generation, chunks_due
@@ -26,11 +26,16 @@ _INTERRUPTED = {"code": "server_error", "message": "The server stopped before th
 _LAST_EVENTS = {"cancelled": "incomplete"}  # the API has no event for a response that was cancelled
 _HOSTED = (*STAGES, "mcp_list_tools", "mcp_call")  # items of the API's own tools whose progress has events
 _WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}  # the field that the model writes, by type
+_DELTA_BYTES = 320  # of a token's event, beside its text
+_TIMES_SAID = 12  # six times, and escaped: in its deltas, at the end of its text, part and item, and of the response
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
 class BackgroundRun:
-    """One response in progress, with its events for any number of followers. When it has ended, the state keeps them."""
+    """One response in progress, with its events for any number of followers. When it has ended, the state keeps them.
+
+    expected_bytes: an upper bound of the bytes of its events.
+    """
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class BackgroundRun:
     ) -> None:
         """finished: completes and stores the response; store: stores it as it is. Both may raise ApiError."""
         self.events: list[bytes] = []
+        self.expected_bytes = 0
         self.over = False
         self.ended: Callable[[], Any] = lambda: None
         self._generation = generation
@@ -51,14 +57,23 @@ class BackgroundRun:
         self._state = state
         self._sent = 0
         self._more = asyncio.Event()
+        self._add(writer.opening())
 
     @property
     def response(self) -> Item:
         return self._writer.response
 
+    def bytes_kept(self) -> int:
+        return sum(map(len, self.events))
+
+    def bytes_expected(self, logprobs: int) -> int:
+        """Return an upper bound of the bytes of all events. logprobs: of the reply. Call it before `start`."""
+        [choice] = self._generation.choices
+        said = _TIMES_SAID * sum([len(piece.encode()) for piece in choice.reply.pieces])
+        return 2 * self.bytes_kept() + said + _DELTA_BYTES * len(choice.reply.ids) + _TIMES_SAID * logprobs * LOGPROB_BYTES
+
     def start(self) -> None:
         """Begin. Raises ApiError if no instance takes it; the response has failed then."""
-        self._add(self._writer.opening())
         [choice] = self._generation.choices
         choice.request.tag = self
         self.response["status"] = "in_progress"
@@ -148,11 +163,17 @@ def follow(run: BackgroundRun, exchange: HttpExchange, first: int, shutdown: Shu
 
 
 def replayed(state: State, response: Item, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
-    """Stream the events of a stored response: as they were sent, if it ran in the background, else made again."""
+    """Stream the events of a stored response: as they were sent, if it ran in the background, else made again.
+
+    Raises ApiError (503) without room for them.
+    """
     kept = state.get("events", response["id"])
-    sent = (
+    sent: list[bytes] = (
         _events_of(response, exchange.dialect.obfuscation) if kept is None else [event.encode() for event in kept["events"]]
     )
+
+    if (size := sum(map(len, sent))) > LARGE_BYTES and exchange.held is not None:
+        exchange.held.take(size)  # however slowly the client reads
 
     async def events() -> AsyncIterator[bytes]:
         for event in sent[max(0, first) :]:

@@ -45,6 +45,7 @@ from llmirage_shared.wire.refusals import refuse_response, refuse_short_reply
 from llmirage_shared.wire.sampling import Sampling
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
+_MOST_BACKGROUND_BYTES = 256 << 20  # of the events of unfinished responses, which are kept for those who follow them
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -95,10 +96,12 @@ class ResponsesHandler(ServiceHandler):
 
         if request.background:
             created = {**response}
+            run = BackgroundRun(generation, writer, finished, store, self._state)
+            self._take_room(run, 0 if logprobs is None else len(choice.reply.ids) * (1 + (request.top_logprobs or 0)))
             with self._state.together():
                 store()
                 self._state.put("running", response_id, {})
-            run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, self._state)
+            self._running[response_id] = run
             run.ended = lambda: self._running.pop(response_id, None)
             run.start()
             return follow(run, exchange, 0, service.responses.shutdown) if request.stream else exchange.json(created)
@@ -186,6 +189,16 @@ class ResponsesHandler(ServiceHandler):
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
         return await exchange.large_json({**body, "output": [*kept, summary], "usage": usage})
+
+    def bytes_kept(self) -> int:
+        """Return the bytes of the events of unfinished responses in the background."""
+        return sum([run.bytes_kept() for run in self._running.values()])
+
+    def _take_room(self, run: BackgroundRun, logprobs: int) -> None:
+        """Let the events of a new run count, as many as they may become. Raises ApiError (503) without room for them."""
+        run.expected_bytes = run.bytes_expected(logprobs)
+        if run.expected_bytes + sum([other.expected_bytes for other in self._running.values()]) > _MOST_BACKGROUND_BYTES:
+            raise errors.too_much_in_background(_MOST_BACKGROUND_BYTES)
 
     async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
         """Return the checked body. Raises ApiError."""

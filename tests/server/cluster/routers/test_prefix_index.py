@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import token_bytes
+from llmirage_server.cluster.routers import prefix_index
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 Tokens = tuple[int, ...]
@@ -177,3 +179,18 @@ def test_it_remembers_what_a_model_of_single_tokens_remembers(
             expected = [i for i in range(4) if by_instance[i] == best] if best else []
             assert longest(index, probe, 0, 1, 2, 3) == (best, expected)
             assert longest(index, probe, 2)[0] == by_instance[2]
+
+
+def test_short_keys_without_end_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_index, "_MOST_ENDS", 1000)
+    index = PrefixIndex()
+    sizes = []
+    for number in range(20_000):
+        index.insert(key(number, 1), number % 2, 1 << 40)
+        sizes.append(index.bytes_kept())
+    assert max(sizes) < 3 * (1000 + 1024) * 500 < 20_000 * 488
+    assert longest(index, (19_999, 1), 0, 1) == (2, [1])
+    assert longest(index, (1, 1), 0, 1) == (0, [])
+    index.forget(0)
+    index.forget(1)
+    assert index.bytes_kept() == 0

@@ -79,7 +79,7 @@ def test_sessions_stay_where_they_began_however_loaded() -> None:
 
 
 def test_sessions_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_REMEMBERED_SESSIONS", 2)
+    monkeypatch.setattr(session_module, "REMEMBERED_SESSIONS", 2)
     routed = Routed("session", 2)
     assert routed.put(key="a").instance == 0
     routed.put(key="b")

@@ -10,7 +10,7 @@ import pytest
 
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers import ROUTERS, make_router, router_problem
+from llmirage_server.cluster.routers import ROUTERS, make_router, production, router_problem
 from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD
 
 
@@ -150,3 +150,16 @@ def test_names_that_are_not(name: str, said: str) -> None:
     assert said in (router_problem(name) or "")
     with pytest.raises(ValueError, match=r"llm-d|dynamo"):
         make_router(name)
+
+
+def test_memory_of_sent_prompts_and_of_sessions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(production, "_MOST_TOKENS", 640)
+    monkeypatch.setattr(production, "REMEMBERED_SESSIONS", 3)
+    pods: Any = [Pod(0)]
+    for name in ("production-stack:prefixaware", "llm-d:session-affinity=1"):
+        router = make_router(name)
+        for number in range(20):
+            router.choose(ask(320, first=1000 * number, session=str(number)), pods)
+            if number == 6:
+                early = router.bytes_kept()
+        assert 0 < router.bytes_kept() <= early
