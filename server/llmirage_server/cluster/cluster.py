@@ -475,6 +475,7 @@ class Cluster:
             role=pool.role,
             model=pool.model,
             state=self._lifecycle.state(index, self._busy(index)),
+            changes=self._lifecycle.changes[index],
             sending=len(self._transfers.sent_by(index)),
             receiving=len(self._transfers.sent_to(index)),
         )

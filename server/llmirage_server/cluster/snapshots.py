@@ -52,6 +52,7 @@ class InstanceSnapshot:
     role: Role = "both"
     model: str | None = None
     state: str = "up"  # starting, up, draining or down
+    changes: int = 0  # counter: its starts, stops and crashes
     sending: int = 0  # KV transfers under way from here
     receiving: int = 0  # and to here
 

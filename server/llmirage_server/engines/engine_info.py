@@ -37,8 +37,9 @@ class EngineHandler(ServiceHandler):
         The status is 503 if every instance is down and none will start.
         """
         gone = ("down",) if exchange.instance < 0 else ("down", "starting")  # nothing answers for one that is not there
-        asleep = exchange.instance in self._service.responses.metrics.sleep_levels
-        if not asleep and all(state.state in gone for state in self._service.driver.snapshot(exchange.instance)):
+        if self._sleep_level(exchange) is None and all(
+            state.state in gone for state in self._service.driver.snapshot(exchange.instance)
+        ):
             return exchange.error(errors.no_instance())
         if exchange.dialect.bare_health:
             return exchange.content(b"", _TEXT)
@@ -85,16 +86,18 @@ class EngineHandler(ServiceHandler):
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
         service, instance = self._service, exchange.instance
-        service.responses.metrics.sleep_levels[instance] = int(level)
         if instance >= 0:
             service.driver.act("crash", instance)
+            service.responses.metrics.sleep(int(level), *service.driver.snapshot(instance))
         else:
+            service.responses.metrics.sleep(int(level))
             service.responses.pause(errors.asleep)
             service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
     async def wake_up(self, exchange: HttpExchange) -> Response:
-        if self._service.responses.metrics.sleep_levels.pop(exchange.instance, None) is not None:
+        if self._sleep_level(exchange) is not None:
+            self._service.responses.metrics.wake(exchange.instance)
             if exchange.instance >= 0:
                 self._service.driver.act("start", exchange.instance)
             else:
@@ -102,7 +105,12 @@ class EngineHandler(ServiceHandler):
         return exchange.content(b"", _TEXT)
 
     async def is_sleeping(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"is_sleeping": exchange.instance in self._service.responses.metrics.sleep_levels})
+        return exchange.json({"is_sleeping": self._sleep_level(exchange) is not None})
+
+    def _sleep_level(self, exchange: HttpExchange) -> int | None:
+        """Return the level at which the instance of the request's port sleeps, or the server; None: it is awake."""
+        instances = self._service.driver.snapshot(exchange.instance) if exchange.instance >= 0 else ()
+        return self._service.responses.metrics.sleep_level(*instances)
 
     # --- SGLang ---
 

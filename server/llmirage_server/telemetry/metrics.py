@@ -42,8 +42,26 @@ class PrometheusMetrics:
         self._caches = caches or {}
         self._work = work or {}
         self._media: OrderedDict[int, None] = OrderedDict()  # digests, least recently used first
-        self.sleep_levels: dict[int, int] = {}  # of instances that sleep; -1: all
+        self._sleep: dict[int, tuple[int, int]] = {}  # the level, and the changes of the instance by then; -1: all sleep
         self.errors = 0  # of the server's own code
+
+    def sleep(self, level: int, instance: InstanceSnapshot | None = None) -> None:
+        """Note that an instance has been put to sleep, or all of them together."""
+        index, changes = (-1, 0) if instance is None else (instance.index, instance.changes)
+        self._sleep[index] = level, changes
+
+    def wake(self, index: int = -1) -> None:
+        """Note that an instance wakes up, or all of them together."""
+        self._sleep.pop(index, None)
+
+    def sleep_level(self, instance: InstanceSnapshot | None = None) -> int | None:
+        """Return the level at which an instance sleeps, or all of them together; None: it is awake.
+
+        Whoever starts, stops or crashes an instance that sleeps ends its sleep.
+        """
+        index, changes = (-1, 0) if instance is None else (instance.index, instance.changes)
+        level, then = self._sleep.get(index, (None, 0))
+        return level if changes == then else None
 
     def count_error(self) -> None:
         """Count a request that failed inside the server."""
@@ -120,7 +138,9 @@ class PrometheusMetrics:
     def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:
         if state is None:
             return Standing([ended], begun)
-        level = self.sleep_levels.get(state.index, self.sleep_levels.get(-1))
+        level = self.sleep_level(state)
+        if level is None:
+            level = self.sleep_level()
         return Standing([ended], begun, [state], self._work.get(state.pool), level)
 
     def _lines(self, standings: Mapping[Engine, Standing]) -> Iterator[str]:

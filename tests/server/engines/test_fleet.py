@@ -202,6 +202,25 @@ def test_a_router_may_name_the_rank(fleet: Callable[..., Fleet]) -> None:
         assert one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": ignored}).status_code == 200
 
 
+@pytest.mark.parametrize("actions", [["start"], ["crash"], ["start", "crash"], ["stop", "start"]])
+def test_who_starts_or_crashes_a_sleeping_engine_ends_its_sleep(fleet: Callable[..., Fleet], actions: list[str]) -> None:
+    two = fleet(2)
+    two.ask(1, "/sleep", "POST")
+    for action in actions:
+        assert two.act(instance=1, action=action).status_code == 200
+    up = actions[-1] == "start"
+    assert not two.ask(1, "/is_sleeping").json()["is_sleeping"]
+    assert two.ask(1, "/health").status_code == (200 if up else 503)
+    awake = f'vllm:engine_sleep_state{{sleep_state="awake",engine="0",model_name="{MODEL}"}} 1.0'
+    assert awake in two.ask(1, "/metrics").text
+    two.ask(1, "/wake_up", "POST")  # has nothing to wake
+    assert two.complete(1).status_code == (200 if up else 503)
+    two.ask(1, "/sleep", "POST")
+    assert two.ask(1, "/is_sleeping").json()["is_sleeping"]
+    two.ask(1, "/wake_up", "POST")
+    assert two.complete(1).status_code == 200
+
+
 def test_one_engine_sleeps_and_the_others_serve(fleet: Callable[..., Fleet]) -> None:
     two = fleet(2)
     two.complete(1, "word " * 200)

@@ -66,6 +66,7 @@ class Lifecycle:
         self._paid_since_s = [0.0 if state == "up" else math.nan for state in self._states]
         self._paid_s = [0.0] * instances
         self.draining: set[int] = set()  # and not yet gone
+        self.changes = [0] * instances  # starts, stops and crashes
 
     @property
     def next_s(self) -> float:
@@ -96,6 +97,7 @@ class Lifecycle:
         """Process the next event and return it."""
         time_s, _, event = heappop(self._coming)
         index = event.instance
+        self.changes[index] += 1
         if event.action == "start":
             self._states[index] = "up"
             self._booting.discard(index)
