@@ -186,7 +186,7 @@ class EngineHandler(ServiceHandler):
         found = []
         for instance in self._service.driver.snapshot(exchange.instance):
             known = dataclasses.asdict(dataclasses.replace(instance, steps=None))
-            del known["steps"]
+            del known["steps"], known["changes"]
             if instance.steps is not None and instance.steps.drafts:
                 known["avg_spec_accept_length"] = instance.steps.acceptance_length
             found.append(known)
