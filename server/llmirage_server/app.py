@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from llmirage_server.batches.runner import BatchRunner
     from llmirage_server.faults.rule import FaultRule
     from llmirage_server.service.scripts import LoadedScripts
+    from llmirage_server.telemetry.traces.tracing import Tracing
 
 # What few servers have takes 60 ms to import.
 fail_interrupted = at_call("llmirage_server.openai.responses.background:fail_interrupted")
@@ -66,6 +67,7 @@ make_live_cluster = at_call("llmirage_server.telemetry.page.state:LiveCluster")
 make_replay = at_call("llmirage_server.proxy.replay:make_replay")
 make_state_file: Callable[..., State] = at_call("llmirage_server.state.sqlite:SqliteState")
 make_scripts: Callable[..., LoadedScripts] = at_call("llmirage_server.service.scripts:LoadedScripts")
+make_tracing: Callable[..., Tracing] = at_call("llmirage_server.telemetry.traces.tracing:Tracing")
 make_upstream = at_call("llmirage_server.proxy.upstream:HttpUpstream")
 read_faults_file: Callable[[str], Iterable[FaultRule]] = at_call("llmirage_server.faults.rule:read_faults_file")
 
@@ -122,6 +124,10 @@ class LlmirageApp(LazyRoutes):
         )
         documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
         self.service = Service(self.driver, text, models, self.files, responses, documented_only)
+        self.tracing: Tracing | None = None
+        if (config.trace_out, config.record_workload) != (None, None):
+            self.tracing = make_tracing(config, self.limits.page_size, lambda: self.driver.now_s)
+            self.service.recorder = self.tracing.recorder
         self.journal = Journal()
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)
@@ -238,8 +244,14 @@ class LlmirageApp(LazyRoutes):
         """Close what has nothing to do any more once the responses have ended."""
         if self.replay is not None:
             self.replay.close()
+        self.close_files()
         if self.upstream is not None:
             await self.upstream.close()
+
+    def close_files(self) -> None:
+        """End what is written of served requests. Another call does nothing."""
+        if self.tracing is not None:
+            self.tracing.close()
 
     @property
     def deployment(self) -> Deployment:

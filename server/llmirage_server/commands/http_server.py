@@ -252,6 +252,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         return 1
     with bound, contextlib.ExitStack() as opened:
         app = create_app(config, page=not listening.no_ui)
+        opened.callback(app.close_files)  # Ctrl-C ends the server without the end of its life cycle
         try:
             fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(app.driver.snapshot()))]
         except PortInUseError as error:

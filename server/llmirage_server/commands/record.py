@@ -23,6 +23,12 @@ class RecordSettings:
         None, OPTIONS, "Server to record, such as https://api.openai.com/v1.", metavar="URL", check=url_problem
     )
     out: str | None = setting(None, OPTIONS, "Folder for the recordings, one file for each exchange.", metavar="DIR")
+    record_workload: str | None = setting(
+        None,
+        OPTIONS,
+        "New file for the requests as a workload that `run` and `simulate` replay; --out may then be left out.",
+        metavar="FILE",
+    )
     host: str = setting("127.0.0.1", OPTIONS, "Address to listen on.")
     port: int = setting(8001, OPTIONS, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
     json: bool = switch(OPTIONS, "Print JSON lines: the address, then each recording.")

@@ -34,6 +34,7 @@ from llmirage_server.replies.recordings.foreign import (
 )
 from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter
+from llmirage_server.telemetry.traces.workload import WorkloadWriter
 from llmirage_shared.wire import errors
 from llmirage_shared.yaml_lines import check_aliases
 
@@ -76,15 +77,22 @@ async def _life(app: RecordingProxy) -> AsyncIterator[None]:
     await app.close()
 
 
-def record(upstream: str | None, out: str | None, host: str, port: int, json: bool, upstream_key: str | None) -> None:
+def record(
+    upstream: str | None,
+    out: str | None,
+    record_workload: str | None,
+    host: str,
+    port: int,
+    json: bool,
+    upstream_key: str | None,
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError."""
-    if upstream is None or out is None:
-        raise ConfigError(
-            [f"{name} is missing" for name, value in (("--upstream", upstream), ("--out", out)) if value is None]
-        )
+    wanted = (("--upstream", upstream), ("--out", out or record_workload))
+    if upstream is None or not (out or record_workload):
+        raise ConfigError([f"{name} is missing" for name, value in wanted if value is None])
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        writer = RecordingWriter(Path(out))
+        writer = None if out is None else RecordingWriter(Path(out))
     except OSError as error:
         raise ConfigError([f"--out {out}: {error.strerror or error}"]) from None
     try:
@@ -93,10 +101,12 @@ def record(upstream: str | None, out: str | None, host: str, port: int, json: bo
         click.echo(f"llmirage record: {error}", err=True)
         sys.exit(1)
     with bound:
-        recorder = ExchangeRecorder(writer, () if upstream_key is None else (upstream_key,), _tell_json if json else _tell)
+        workload = None if record_workload is None else WorkloadWriter(Path(record_workload))
+        secrets = () if upstream_key is None else (upstream_key,)
+        recorder = ExchangeRecorder(writer, secrets, _tell_json if json else _tell, workload)
         proxy = RecordingProxy(HttpUpstream(upstream, upstream_key), recorder)
-        folder = str(writer.folder)
-        told = f"llmirage records {upstream} in {folder}\n\n  {base_url(bound)}/v1\n\nCtrl-C ends it."
+        folder = None if writer is None else str(writer.folder)
+        told = f"llmirage records {upstream} in {folder or record_workload}\n\n  {base_url(bound)}/v1\n\nCtrl-C ends it."
         if json:
             told = dumps({"url": f"{base_url(bound)}/v1", "upstream": upstream, "folder": folder})
         server = LiveServer(proxy, proxy.stop, lambda: click.echo(told), limits=connection_limits(None, unread=proxy.unread))

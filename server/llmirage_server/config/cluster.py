@@ -22,6 +22,7 @@ UnknownFields = Literal["refuse", "ignore"]
 DialectChoice = Literal["openai", "vllm", "sglang", "trtllm"]
 ReplayTiming = Literal["recorded", "cluster", "none"]
 OnMiss = Literal["error", "generated", "record"]
+TraceFormat = Literal["dynamo.request.trace.v1", "agentic_mooncake", "weka", "otel", "perfetto"]
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
@@ -298,6 +299,27 @@ class ClusterConfig(InstanceSettings):
         unset="the request's",
         check=lambda key: _key_problem((key,)),
     )
+    trace_out: str | None = _recordings(
+        None,
+        "Write the requests that were served to this new file, or folder, for replays and viewers (docs/traces.md).",
+        metavar="FILE|DIR",
+        unset="none",
+        flag="serve",
+    )
+    trace_format: TraceFormat | None = _recordings(
+        None,
+        "Format of --trace-out.",
+        unset="by its ending: .mooncake.jsonl, .otlp.jsonl, .json (Perfetto), other .jsonl (Dynamo); weka for a folder",
+    )
+    trace_block_size: int | None = _recordings(
+        None, "Tokens of a hash in --trace-out.", unset="those of a block of the KV cache, at least 16", least=1, most=65536
+    )
+    record_workload: str | None = _recordings(
+        None,
+        "Write the requests that were served to this new file, as a workload of messages that run and simulate replay.",
+        metavar="FILE",
+        unset="none",
+    )
     api_key: tuple[str, ...] = _access(
         (),
         "Refuse requests without this key (401); may be repeated.",
@@ -319,7 +341,6 @@ class ClusterConfig(InstanceSettings):
         metavar="ORIGIN",
         unset="those of this machine",
         check=_origin_problem,
-        flag="serve",
     )
     max_body_mib: int = _access(
         32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1
@@ -367,6 +388,9 @@ class ClusterConfig(InstanceSettings):
         yield from super()._problems()
         yield from self._pool_problems()
         yield from self._event_problems()
+        if self.trace_out is None:
+            given = [name for name in ("trace_format", "trace_block_size") if getattr(self, name) is not None]
+            yield from (f"{name} needs --trace-out" for name in given)
         if self.on_miss == "record" and (self.replay is None or self.upstream is None):
             yield "on_miss record needs --replay, the folder for new recordings, and --upstream, which answers"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +16,12 @@ from llmirage_server.replies.recordings.recording import Chunk, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.sse import EventSplitter
 from llmirage_server.replies.recordings.store import RecordingWriter
+from llmirage_server.telemetry.traces.served import SESSION_HEADERS
+from llmirage_server.telemetry.traces.workload import RecordedCall, WorkloadWriter, recorded_call
 from llmirage_shared.virtual_time import precise_clock
 
 logger = logging.getLogger("llmirage")
+_OUTPUT_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')  # of any API's usage; streams may count up
 
 _ENDINGS: Mapping[Ending, str | None] = {
     "complete": None,
@@ -31,10 +35,19 @@ class ExchangeRecorder:
     """Writes exchanges to a folder, one after the other, in a thread of its own."""
 
     def __init__(
-        self, writer: RecordingWriter, secrets: Sequence[str] = (), written: Callable[[Recording], None] = lambda _: None
+        self,
+        writer: RecordingWriter | None,
+        secrets: Sequence[str] = (),
+        written: Callable[[Recording], None] = lambda _: None,
+        workload: WorkloadWriter | None = None,
     ) -> None:
-        """secrets: keys that no file may have, beside those of requests. written: called in that thread for each file."""
+        """secrets: keys that no file may have, beside those of requests. written: called in that thread for each file.
+
+        writer: of recordings, workload: of a file that `run` replays; None: there is none.
+        """
         self._writer = writer
+        self._workload = workload
+        self._failing = False
         self._secrets = tuple(secrets)
         self._written = written
         self._thread = ThreadPoolExecutor(1, "recorder")
@@ -56,26 +69,42 @@ class ExchangeRecorder:
         """Wait until all files are written."""
         self._thread.shutdown()
 
-    def _save(self, request: ForwardedRequest, recording: Recording) -> None:
-        self._thread.submit(self._write, request, recording)
+    def _save(self, request: ForwardedRequest, recording: Recording, at_s: float) -> None:
+        self._thread.submit(self._write, request, recording, at_s)
 
-    def _write(self, request: ForwardedRequest, raw: Recording) -> None:
+    def _write(self, request: ForwardedRequest, raw: Recording, at_s: float) -> None:
         try:
             recording = redacted(raw, self.redactor(request))
-            self._writer.write(recording)
-            self._written(recording)
+            if self._writer is not None:
+                self._writer.write(recording)
+                self._written(recording)
+            if self._workload is not None and (call := _call_of(request, recording, at_s)) is not None:
+                self._add(self._workload, call)
         except OSError as error:
+            assert self._writer is not None
             logger.error("A recording could not be written to %s: %s", self._writer.folder, error.strerror or error)
         except RecursionError:
             logger.error("An exchange was not recorded: its JSON is nested too deep")
         except Exception:
             logger.exception("An exchange could not be recorded; please report this")
 
+    def _add(self, workload: WorkloadWriter, call: RecordedCall) -> None:
+        """Add a request to the workload. A disk that is full is one line of the log, until there is room again."""
+        try:
+            workload.add([call])
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.error("The workload cannot be written: %s: what cannot be written is left out", error)
+            self._failing = True
+
 
 class RecordingTap:
     """Collects the response to one request."""
 
-    def __init__(self, request: ForwardedRequest, body: Any, save: Callable[[ForwardedRequest, Recording], None]) -> None:
+    def __init__(
+        self, request: ForwardedRequest, body: Any, save: Callable[[ForwardedRequest, Recording, float], None]
+    ) -> None:
         self._clock = precise_clock()
         self._start_s = self._clock()
         self._request = request
@@ -114,10 +143,21 @@ class RecordingTap:
         if rest or not recording.stream:
             recording.chunks.append(Chunk(self._at_ms(), rest))
         recording.ended = _ENDINGS[ending]
-        self._save(self._request, recording)
+        self._save(self._request, recording, self._start_s)
 
     def _at_ms(self) -> float:
         return round((self._clock() - self._start_s) * 1000, 1)
+
+
+def _call_of(request: ForwardedRequest, recording: Recording, at_s: float) -> RecordedCall | None:
+    """Return the request, sent at that time, for a workload; None if it was not answered to its end, or asks for vectors."""
+    if recording.ended is not None or recording.status != 200 or "/embeddings" in recording.path:
+        return None
+    end_s = at_s + (recording.chunks[-1].at_ms / 1000 if recording.chunks else 0.0)
+    headers = {name.lower(): value for name, value in request.headers}
+    session = next((headers[name].decode("latin-1") for name in SESSION_HEADERS if headers.get(name)), None)
+    tokens = [int(found) for chunk in recording.chunks for found in _OUTPUT_TOKENS.findall(chunk.data)]
+    return recorded_call(recording.path, recording.body, at_s, end_s, max(tokens, default=None), session)
 
 
 def redactor_of(request: ForwardedRequest, secrets: Sequence[str] = ()) -> Redactor:

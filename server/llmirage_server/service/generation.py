@@ -35,6 +35,7 @@ from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.pace import SentTimes
+from llmirage_server.telemetry.traces.served import RequestTrace
 from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire import errors
@@ -182,6 +183,7 @@ class Generation:
     usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
     audio_tokens: int = 0  # of the prompts
     cached: Callable[[int], int] = int  # of a prompt's cached tokens, those that the dialect reports
+    trace: RequestTrace | None = None
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -227,7 +229,10 @@ class Generation:
                 self.responses.metrics.ended(choice.request, choice.reply.finish_reason)
             for first in range(0, len(self.choices), self.n):
                 self.responses.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
-            self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
+            requests = [choice.request for choice in self.choices]
+            self.entry.generated(requests, self.n, self.choices[0].reply)
+            if self.trace is not None:
+                self.trace.ended(requests, [choice.reply for choice in self.choices])
         for choice in self.choices:
             choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
 

@@ -36,6 +36,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 if TYPE_CHECKING:
     from llmirage_server.service.scripts import LoadedScripts
+    from llmirage_server.telemetry.traces.served import ServedRecorder
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
@@ -62,6 +63,7 @@ class Service:
         responses: The responses in progress.
         documented_only: Fields that neither the API nor any engine documents are refused.
         scripts: Scripted replies, which come before generated ones; None without any.
+        recorder: The recorder of served requests; None: they are not traced.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Service:
         self.responses = responses
         self.documented_only = documented_only
         self.scripts: LoadedScripts | None = None
+        self.recorder: ServedRecorder | None = None
         self._request_ids = itertools.count()
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
@@ -209,6 +212,11 @@ class Service:
             sounds,
             cached=exchange.dialect.cached,
         )
+        if self.recorder is not None:
+            texts = [prompt.user_text for prompt in prompts]
+            generation.trace = self.recorder.begun(
+                exchange.entry, exchange.body, texts, sampling, history, constraints.tools
+            )
         if exchange.fault is not None:
             exchange.fault.generation = generation
         if exchange.held is not None:

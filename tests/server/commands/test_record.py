@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -60,9 +61,9 @@ class SlowUpstream(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def recording(upstream: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def recording(upstream: str, folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The proxy's process, and its URL with /v1."""
-    command = [*RECORD, "--upstream", upstream, "--out", str(folder), "--port", "0"]
+    command = [*RECORD, "--upstream", upstream, "--out", str(folder), "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -78,7 +79,9 @@ def recording(upstream: str, folder: Path) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_events_pass_as_they_come(tmp_path: Path) -> None:
-    with SlowUpstream.serving() as upstream, recording(upstream, tmp_path) as (process, url):
+    work = tmp_path / "work.jsonl"
+    flags = "--record-workload", str(work)
+    with SlowUpstream.serving() as upstream, recording(upstream, tmp_path, *flags) as (process, url):
         with httpx.stream("POST", f"{url}/chat/completions", json=BODY, timeout=10) as response:
             parts = response.iter_raw()
             assert next(parts) == FIRST  # the second is still to come
@@ -89,6 +92,7 @@ def test_events_pass_as_they_come(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "")
     [kept] = recordings_in(tmp_path)
     assert (kept.data, kept.ended, kept.body) == (FIRST + SECOND, None, BODY)
+    assert json.loads(work.read_text()) == {"session_id": "session-1", "timestamp": 0.0, "messages": BODY["messages"]}
     assert f"200 /v1/chat/completions {kept.chunks[-1].at_ms / 1000:.2f} s: {kept.name}.yaml" in out
 
 

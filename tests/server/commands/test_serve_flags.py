@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ DRAFT = ["--set", "speculative_method=draft_model", "--draft-model", "Qwen/Qwen3
 EMPTY = str(Path(__file__).parent)  # a folder without recordings
 KEYS = str(Path(__file__).parents[3] / "LICENSE")  # a file of lines
 SCALED = ["--set", "scale_on_rate=2"]
+TRACES = tempfile.mkdtemp()
 
 
 # What is said of the port and of its connections; tests of commands/ have them over sockets.
@@ -55,6 +57,14 @@ def decode_s(app: LlmirageApp) -> float:
 
 def prefill_s(app: LlmirageApp) -> float:
     return app.pools[0].step_model.step_s([(1000, 0)], [])
+
+
+def tracing(app: LlmirageApp) -> Any:
+    """The writers of served requests: their types and blocks."""
+    if app.tracing is None:
+        return None
+    app.tracing.close()
+    return [(type(writer), getattr(writer, "_block_tokens", 0)) for writer in app.tracing._thread._writers]
 
 
 def gpus(app: LlmirageApp) -> int:
@@ -241,10 +251,22 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "on_miss": (["--replay", EMPTY], ["--set", "on_miss=generated"], lambda app: app.replay._on_miss),
     "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.upstream is None),
     "upstream_key": (["--upstream", "http://x.test"], ["--set", "upstream_key=k"], lambda app: app.upstream.key),
+    "trace_out": ((), ["--trace-out", f"{TRACES}/out.jsonl"], tracing),
+    "trace_format": (
+        ["--trace-out", f"{TRACES}/plain.jsonl"],
+        ["--trace-out", f"{TRACES}/otel.jsonl", "--set", "trace_format=otel"],
+        tracing,
+    ),
+    "trace_block_size": (
+        ["--trace-out", f"{TRACES}/a.jsonl"],
+        ["--trace-out", f"{TRACES}/b.jsonl", "--set", "trace_block_size=64"],
+        tracing,
+    ),
+    "record_workload": ((), ["--set", f"record_workload={TRACES}/work.jsonl"], tracing),
     "api_key": ((), ["--api-key", "secret"], guard),
     "api_key_file": ((), ["--set", f"api_key_file={KEYS}"], guard),
     "open_admin": ((), ["--set", "open_admin=true"], lambda app: app.face.open_admin),
-    "cors": ((), ["--cors", "https://app.example"], lambda app: app.user_middleware[0].args[0]),
+    "cors": ((), ["--set", "cors=https://app.example"], lambda app: app.user_middleware[0].args[0]),
     "unread_mib": ((), ["--set", "unread_mib=2"], lambda app: app.unread.most),
     "max_body_mib": ((), ["--set", "max_body_mib=2"], lambda app: app.face.most_bytes),
     "websocket_limit_s": ((), ["--set", "websocket_limit_s=9"], lambda app: app.config.websocket_limit_s),

@@ -1,0 +1,131 @@
+"""Traces of lengths and block hashes, a line a request: dynamo.request.trace.v1 and agentic_mooncake."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from llmirage_server.telemetry.traces.served import TracedRequest
+from llmirage_server.telemetry.traces.sessions import Earlier, PlacedRequest, Sessions
+from llmirage_server.telemetry.traces.trace_file import opened
+
+SETTING = "trace_out"
+
+
+def json_line(value: Any) -> bytes:
+    """Return a line of compact JSON. Half of a surrogate pair becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def milliseconds(seconds: float) -> float:
+    """Return milliseconds to the microsecond."""
+    return round(seconds * 1000, 3)
+
+
+class DynamoWriter:
+    """Schema dynamo.request.trace.v1: a request_end a request. All have a session, of one request where nothing tells."""
+
+    def __init__(self, path: Path, block_tokens: int) -> None:
+        """Create the file. Raises ConfigError if it cannot be made."""
+        self._file = opened(path, SETTING)
+        self._block_tokens = block_tokens
+        self._sessions = Sessions()
+
+    def write(self, requests: Iterable[TracedRequest]) -> None:
+        self._file.add(b"".join([json_line(self._row(self._sessions.place(served))) for served in requests]))
+
+    def close(self) -> None:
+        """Do nothing: the file is complete."""
+
+    def _row(self, placed: PlacedRequest) -> dict[str, Any]:
+        served, session = placed.served, placed.session
+        context = {"session_id": session.name}
+        if session.parent is not None:
+            context["parent_session_id"] = session.parent.name
+        calls = [
+            {"choice_index": 0, "tool_call_index": number, "id": call, "name": name}
+            for number, (call, name, _) in enumerate(served.calls)
+        ]
+        request: dict[str, Any] = {"request_id": served.id}
+        if served.caller_id:
+            request["x_request_id"] = served.caller_id
+        request |= {
+            "model": served.model,
+            "input_tokens": served.prompt_tokens,
+            "output_tokens": served.output_tokens,
+            "cached_tokens": served.cached_tokens,
+            "kv_hit_rate": round(served.cached_tokens / served.prompt_tokens, 6),
+            "request_received_ms": milliseconds(served.arrival_s),
+            "total_time_ms": milliseconds(served.end_s - served.arrival_s),
+        }
+        if not math.isnan(served.first_token_s):
+            request["ttft_ms"] = milliseconds(served.first_token_s - served.arrival_s)
+        request["finish_reason_metadata"] = {"finish_reason": served.finish, "tool_calls": calls}
+        request["replay"] = {
+            "trace_block_size": self._block_tokens,
+            "input_length": served.prompt_tokens,
+            "input_sequence_hashes": placed.blocks(self._block_tokens),
+        }
+        return {
+            "schema": "dynamo.request.trace.v1",
+            "event_type": "request_end",
+            "event_time_unix_ms": round(served.end_s * 1000),
+            "event_source": "llmirage",
+            "agent_context": context,
+            "request": request,
+        }
+
+
+class MooncakeWriter:
+    """Schema dynamo.agentic_mooncake, version 2: a header, and a request with the events it waits for a line.
+
+    Hashes mean the same in all plays, as the prompts of sessions may begin alike.
+    """
+
+    def __init__(self, path: Path, block_tokens: int) -> None:
+        """Create the file. Raises ConfigError if it cannot be made."""
+        header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": block_tokens, "hash_id_scope": "global"}
+        self._file = opened(path, SETTING, json_line(header | {"source": {"format": "llmirage"}}))
+        self._block_tokens = block_tokens
+        self._sessions = Sessions()
+        self._origin_s: float | None = None
+        self._plays: dict[str, int] = {}
+
+    def write(self, requests: Iterable[TracedRequest]) -> None:
+        self._file.add(b"".join([json_line(self._row(self._sessions.place(served))) for served in requests]))
+
+    def close(self) -> None:
+        """Do nothing: the file is complete."""
+
+    def _row(self, placed: PlacedRequest) -> dict[str, Any]:
+        served, root = placed.served, placed.session.root.name
+        self._origin_s = self._origin_s or served.arrival_s
+        dependencies = [
+            {"request_id": one.id, "trigger": "completion", "delay_ms": _after(served, one), "relation": relation}
+            for one, relation in (
+                (placed.previous, "sequence"),
+                (placed.spawned_by, "spawn"),
+                *((last, "join") for _, last in placed.joins),
+            )
+            if one is not None
+        ]
+        return {
+            "request_id": served.id,
+            "play_id": root,
+            "source_play_ordinal": self._plays.setdefault(root, len(self._plays)),
+            "session_id": placed.session.name,
+            "model": served.model,
+            "input_length": served.prompt_tokens,
+            "output_length": served.output_tokens,
+            "hash_ids": placed.blocks(self._block_tokens, cut=True),
+            "not_before_ms": max(milliseconds(served.arrival_s - self._origin_s), 0.0),
+            "recorded_api_time_ms": milliseconds(served.end_s - served.arrival_s),
+            "dependencies": dependencies,
+        }
+
+
+def _after(served: TracedRequest, other: Earlier) -> float:
+    return max(milliseconds(served.arrival_s - other.end_s), 0.0)

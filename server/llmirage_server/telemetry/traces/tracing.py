@@ -1,0 +1,70 @@
+"""The traces of a server: which files its settings ask for, and in which formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from llmirage_server.config.cluster import ClusterConfig, TraceFormat
+from llmirage_server.telemetry.traces.block_traces import SETTING, DynamoWriter, MooncakeWriter
+from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
+from llmirage_server.telemetry.traces.served import ServedRecorder
+from llmirage_server.telemetry.traces.spans import OtelWriter
+from llmirage_server.telemetry.traces.trace_file import TraceThread, TraceWriter
+from llmirage_server.telemetry.traces.weka import WekaWriter
+from llmirage_server.telemetry.traces.workload import WorkloadWriter
+from llmirage_shared.settings import ConfigError
+
+_BY_ENDING: tuple[tuple[str, TraceFormat], ...] = (
+    (".mooncake.jsonl", "agentic_mooncake"),
+    (".otlp.jsonl", "otel"),
+    (".otel.jsonl", "otel"),
+    (".jsonl", "dynamo.request.trace.v1"),
+    (".json", "perfetto"),
+)
+_LEAST_BLOCK = 16  # tokens: blocks of one or a few would make more hashes than text
+
+
+class Tracing:
+    """The recorder of served requests, and the thread that writes them."""
+
+    def __init__(self, config: ClusterConfig, page_tokens: int, now: Callable[[], float]) -> None:
+        """page_tokens: of a block of the KV cache. now: the cluster's time in seconds. Raises ConfigError."""
+        writers: list[TraceWriter] = []
+        if config.trace_out is not None:
+            block_tokens = config.trace_block_size or page_tokens * -(-_LEAST_BLOCK // page_tokens)
+            writers.append(_writer(config.trace_out, config.trace_format, block_tokens))
+        if config.record_workload is not None:
+            writers.append(WorkloadWriter(Path(config.record_workload)))
+        self._thread = TraceThread(writers)
+        self.recorder = ServedRecorder(self._thread.take, now, config.speed)
+
+    def close(self) -> None:
+        """Write what is waiting, and end. Another call does nothing."""
+        self._thread.close()
+
+
+def _writer(out: str, form: TraceFormat | None, block_tokens: int) -> TraceWriter:
+    """Return the writer of a file or folder. Raises ConfigError."""
+    path = Path(out)
+    folder = path.is_dir() or out.endswith(("/", "\\"))
+    if form is None:
+        form = "weka" if folder else next((form for ending, form in _BY_ENDING if path.name.endswith(ending)), None)
+    if form is None:
+        endings = ", ".join(ending for ending, _ in _BY_ENDING)
+        raise ConfigError([f"{SETTING}: {out}: give trace_format, or a name that ends with one of {endings}, or with / "])
+    if form == "weka" and path.is_file():
+        raise ConfigError([f"{SETTING}: {out}: is a file, but weka is a folder with a file for each tree of sessions"])
+    if folder and form != "weka":
+        raise ConfigError([f"{SETTING}: {out}: is a folder, but {form} is one file"])
+    match form:
+        case "weka":
+            return WekaWriter(path, block_tokens)
+        case "agentic_mooncake":
+            return MooncakeWriter(path, block_tokens)
+        case "otel":
+            return OtelWriter(path)
+        case "perfetto":
+            return PerfettoWriter(path)
+        case _:
+            return DynamoWriter(path, block_tokens)

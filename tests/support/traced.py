@@ -1,0 +1,50 @@
+"""Served requests as the recorder of traces makes them, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from llmirage_server.replies.reply import Reply
+from llmirage_server.telemetry.traces.served import TracedRequest
+from llmirage_shared.wire.sampling import Sampling
+
+
+def traced(
+    id: str, arrival_s: float, end_s: float, prompt: Sequence[int], output_tokens: int = 8, **other: Any
+) -> TracedRequest:
+    """A request with a prompt of these token ids. other: further fields of a TracedRequest."""
+    fields: dict[str, Any] = {
+        "caller_id": "",
+        "path": "/v1/chat/completions",
+        "model": "toy/model",
+        "asked_model": "toy",
+        "instance": 0,
+        "admitted_s": arrival_s,
+        "first_token_s": (arrival_s + end_s) / 2,
+        "cached_tokens": 0,
+        "finish": "stop",
+        "session": None,
+        "parent": None,
+        "affinity": None,
+        "traceparent": None,
+        "sampling": Sampling(stream=True),
+        "max_tokens": None,
+        "body": {},
+        "text": "",
+        "messages": ({"role": "user", "content": f"question {id}"},),
+        "tools": (),
+        "reply": Reply(np.zeros(output_tokens, np.int32), [f"{id} "] * output_tokens, "stop"),
+    }
+    key = np.array(prompt, np.int32).tobytes()
+    return TracedRequest(
+        id=id,
+        arrival_s=arrival_s,
+        end_s=end_s,
+        prompt=key,
+        prompt_tokens=len(prompt),
+        output_tokens=output_tokens,
+        **(fields | other),
+    )
