@@ -37,11 +37,13 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path, beginning: bytes = b"", ending: bytes = b"") -> None:
-        """Create the file. Raises OSError, FileExistsError for one that is there."""
+        """Create the file. Raises OSError, FileExistsError for one that has something in it."""
         self.path = path
         self._size = 0
         self._ending = b""
-        path.open("xb").close()
+        if path.exists() and path.stat().st_size:
+            raise FileExistsError(path)
+        path.open("wb").close()
         self.add(beginning, ending)
 
     def add(self, part: bytes, ending: bytes | None = None) -> None:
