@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,3 +46,45 @@ def _value(value: Any) -> dict[str, Any]:
             return {"arrayValue": {"values": [_value(each) for each in value]}}
         case _:
             return {"stringValue": str(value)}
+
+
+def span_id(name: str, size: int = 8) -> str:
+    """Return an id that follows from a name, in hexadecimal: of a span, or of a trace with a size of 16 bytes."""
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=size).hexdigest()
+
+
+def as_text(value: Any) -> str:
+    """Return JSON, as attributes with messages have it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def said_before(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the attributes of the messages of a request, which are in chat's form."""
+    system = [message for message in messages if message.get("role") in ("system", "developer")]
+    others = [
+        {"role": message.get("role"), "parts": message_parts(message)} for message in messages if message not in system
+    ]
+    found = {"gen_ai.input.messages": as_text(others)}
+    if system:
+        found["gen_ai.system_instructions"] = as_text([part for message in system for part in message_parts(message)])
+    return found
+
+
+def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a message of chat."""
+    content = message.get("content")
+    texts = content if isinstance(content, list) else [] if content in (None, "") else [content]
+    said = [part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None for part in texts]
+    if message.get("role") == "tool":
+        text = "".join([text for text in said if isinstance(text, str)])
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text}]
+    parts: list[dict[str, Any]] = []
+    if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str):
+        parts.append({"type": "reasoning", "content": thought})
+    parts += [{"type": "text", "content": text} for text in said if isinstance(text, str)]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            told = {"name": function.get("name"), "arguments": function.get("arguments")}
+            parts.append({"type": "tool_call", "id": call.get("id"), **told})
+    return parts

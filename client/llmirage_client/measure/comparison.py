@@ -431,6 +431,7 @@ _NO_MATTER = {
         "slo",
         "junit",
         "slice_duration",
+        "otel",
         "file",
     )
 }

@@ -17,11 +17,13 @@ from llmirage_client.measure.breakdowns import Level, RequestGroup
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, Slice, compute, compute_columns, time_slices
-from llmirage_client.measure.record import Record, RunResult
+from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
+from llmirage_client.report.mlperf_events import event_lines
+from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE, metric_lines, span_lines
 from llmirage_client.report.records_file import (
     EVENTS_FILE,
     RECORDS_FILE,
@@ -247,6 +249,10 @@ def write_artifacts(
     if result.inputs and result.submission is not None and result.submission.performance is not None and each_request:
         paths.append(folder / EVENTS_FILE)
         write_whole(paths[-1], lambda file: file.writelines(event_lines(result)))
+    if result.options.get("otel") and result.records and each_request:
+        paths += [folder / SPANS_FILE, folder / METRICS_FILE]
+        write_whole(paths[-2], lambda file: file.writelines(span_lines(result)))
+        write_whole(paths[-1], lambda file: file.writelines(metric_lines(result)))
     if result.inputs and each_request:
         paths.append(folder / INPUTS_JSON)
         write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
@@ -309,57 +315,3 @@ def write_junit(place: str, name: str, verdicts: Sequence[tuple[str, Verdict]]) 
                 f'{case}><failure type="missed" message="{measured}">{html.escape(str(verdict))}</failure></testcase>'
             )
     write_text(Path(place), "\n".join([*lines, "</testsuite>", "</testsuites>"]) + "\n")
-
-
-def event_lines(result: RunResult) -> Iterator[bytes]:
-    """Yield the lines of the file, by time."""
-    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
-    records = [record for record in result.records if record.phase == "profiling"]
-    first_s = min((record.exchange.start_s for record in records), default=result.start_s)
-    events: list[tuple[float, dict[str, Any]]] = [
-        (result.start_s, {"event_type": "session.started"}),
-        (first_s, {"event_type": "session.start_performance_tracking"}),
-    ]
-    if result.window is not None and result.window.end_s is not None:
-        events.append((result.window.end_s, {"event_type": "session.stop_performance_tracking"}))
-    for record, name, payload in _with_bodies(records, result.inputs):
-        events += _of_request(record, name, payload)
-    events.append((max(result.end_s, *(time_s for time_s, _ in events)), {"event_type": "session.ended"}))
-    for time_s, event in sorted(events, key=lambda timed: timed[0]):
-        yield json_bytes({"timestamp_ns": clock.unix_ns(time_s), **event}) + b"\n"
-
-
-def _with_bodies(
-    records: Sequence[Record], inputs: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Record, str, Mapping[str, Any]]]:
-    """Yield each record with the name of its conversation and its body, both in the order in which they went out."""
-    by_number: dict[int, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record.exchange.start_s, record.session_num)):
-        by_number.setdefault(record.session_num, []).append(record)
-    for own, sent in zip(by_number.values(), inputs, strict=False):
-        name = own[0].conversation_id
-        repeat = sent["session_id"][len(name) + 1 :]  # NAME#2 is its second play
-        for record, body in zip(own, sent["payloads"], strict=False):
-            yield record, f"{name}__repeat_{repeat}" if repeat else name, body
-
-
-def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-    exchange = record.exchange
-    messages = body.get("messages", [])
-    about = {"sample_uuid": record.request_id, "conversation_id": name, "turn": _row_of(messages), "worker_id": "llmirage"}
-    asked = {"messages": messages, "tools": body.get("tools")}
-    yield exchange.start_s, {"event_type": "sample.issued", **about, "data": asked}
-    if exchange.token_s:
-        yield exchange.token_s[0], {"event_type": "sample.recv_first", **about}
-    end_s = exchange.start_s if exchange.end_s is None else exchange.end_s
-    if exchange.error is not None:
-        yield end_s, {"event_type": "error.generic", **about, "data": {"error": exchange.error.message}}
-        return
-    said = {"text": exchange.text, "reasoning": exchange.reasoning, "tool_calls": (exchange.message or {}).get("tool_calls")}
-    yield end_s, {"event_type": "sample.complete", **about, "data": said, "finish_reason": exchange.finish_reason}
-
-
-def _row_of(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the row whose messages are the last of these."""
-    roles = [message["role"] for message in messages if message["role"] != "system"]
-    return sum(role != "tool" or before != "tool" for before, role in zip(["", *roles], roles, strict=False))

@@ -63,6 +63,8 @@ _LEFT_BEHIND = (
     "benchmark_summary.json",
     "benchmark_percentile.json",
     "inputs.json",
+    "otel_spans.jsonl",
+    "otel_metrics.jsonl",
     EVENTS_FILE,
     CLUSTER_FILE,
 )

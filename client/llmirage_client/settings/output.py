@@ -117,6 +117,9 @@ class ReportSettings:
         check=at_call("llmirage_client.measure.request_metrics:goodput_problem"),
         carried=True,
     )
+    otel: bool = switch(
+        REPORT, "Write client spans and metrics by OpenTelemetry's gen_ai conventions, too (docs/artifacts.md)."
+    )
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0, carried=True
     )

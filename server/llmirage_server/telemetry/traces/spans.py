@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from llmirage_server.telemetry.traces.block_traces import SETTING, json_line
 from llmirage_server.telemetry.traces.served import TracedRequest
 from llmirage_server.telemetry.traces.sessions import PlacedRequest, Sessions
 from llmirage_server.telemetry.traces.trace_file import opened
-from llmirage_shared.otlp import attributes, exported_spans, nanoseconds
+from llmirage_shared.otlp import as_text, attributes, exported_spans, message_parts, nanoseconds, said_before, span_id
 
 _SERVER, _OK, _ERROR = 2, 1, 2  # of SpanKind and Status
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
@@ -42,13 +40,13 @@ def _span(placed: PlacedRequest) -> dict[str, Any]:
     given = _TRACEPARENT.fullmatch(served.traceparent or "")
     operation = "chat" if served.messages else "text_completion"
     span: dict[str, Any] = {
-        "traceId": given[1] if given else _hex(placed.session.root.name, 16),
-        "spanId": _hex(served.id, 8),
+        "traceId": given[1] if given else span_id(placed.session.root.name, 16),
+        "spanId": span_id(served.id),
     }
     if given:
         span["parentSpanId"] = given[2]
     elif (earlier := placed.previous or placed.spawned_by) is not None:
-        span["links"] = [{"traceId": span["traceId"], "spanId": _hex(earlier.id, 8)}]
+        span["links"] = [{"traceId": span["traceId"], "spanId": span_id(earlier.id)}]
     span |= {
         "name": f"{operation} {served.asked_model}",
         "kind": _SERVER,
@@ -84,63 +82,23 @@ def _attributes(placed: PlacedRequest, operation: str) -> Mapping[str, Any]:
     if sampling.stream and not math.isnan(served.first_token_s):
         found["gen_ai.response.time_to_first_chunk"] = round(served.first_token_s - served.arrival_s, 9)
     messages = served.messages or [{"role": "user", "content": served.text}]
-    system = [message for message in messages if message.get("role") in ("system", "developer")]
-    if system:
-        found["gen_ai.system_instructions"] = _json([part for message in system for part in _parts(message)])
-    found["gen_ai.input.messages"] = _json(
-        [{"role": message.get("role"), "parts": _parts(message)} for message in messages if message not in system]
-    )
-    found["gen_ai.output.messages"] = _json([_output(served)])
+    found |= said_before(messages)
+    found["gen_ai.output.messages"] = as_text([_output(served)])
     tools = [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
         for tool in served.tools
         if tool.kind == "function"
     ]
     if tools:
-        found["gen_ai.tool.definitions"] = _json(tools)
+        found["gen_ai.tool.definitions"] = as_text(tools)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of a message of chat."""
-    content = message.get("content")
-    texts = content if isinstance(content, list) else [] if content in (None, "") else [content]
-    said = [part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None for part in texts]
-    if message.get("role") == "tool":
-        text = "".join([text for text in said if isinstance(text, str)])
-        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text}]
-    parts: list[dict[str, Any]] = []
-    if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str):
-        parts.append({"type": "reasoning", "content": thought})
-    parts += [{"type": "text", "content": text} for text in said if isinstance(text, str)]
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            parts.append(_call(call.get("id"), function.get("name"), function.get("arguments")))
-    return parts
-
-
 def _output(served: TracedRequest) -> dict[str, Any]:
-    parts: list[dict[str, Any]] = []
-    if served.thought:
-        parts.append({"type": "reasoning", "content": served.thought})
-    if served.said:
-        parts.append({"type": "text", "content": served.said})
-    parts += [_call(*call) for call in served.calls]
-    return {"role": "assistant", "parts": parts, "finish_reason": served.finish}
-
-
-def _call(name: Any, function: Any, arguments: Any) -> dict[str, Any]:
-    return {"type": "tool_call", "id": name, "name": function, "arguments": arguments}
+    calls = [{"id": call, "function": {"name": name, "arguments": text}} for call, name, text in served.calls]
+    said = {"role": "assistant", "content": served.said, "reasoning_content": served.thought or None, "tool_calls": calls}
+    return {"role": "assistant", "parts": message_parts(said), "finish_reason": served.finish}
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _json(value: Sequence[Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _hex(name: str, size: int) -> str:
-    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=size).hexdigest()

@@ -1,0 +1,77 @@
+"""events.jsonl: a run of MLPerf's agentic rules in the event types and fields of mlcommons/endpoints, for its scorer.
+
+A sample is a request. `turn` is the number of its row in the file, which counts the rows of the assistant and takes the
+results of one row of tools as one; `conversation_id` is the name that went out, with the number of the repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmirage_client.measure.record import Record, RunResult
+from llmirage_client.report.atomic_files import json_bytes
+from llmirage_client.report.records_file import RunClock
+
+
+def event_lines(result: RunResult) -> Iterator[bytes]:
+    """Yield the lines of the file, by time."""
+    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
+    records = [record for record in result.records if record.phase == "profiling"]
+    first_s = min((record.exchange.start_s for record in records), default=result.start_s)
+    events: list[tuple[float, dict[str, Any]]] = [
+        (result.start_s, {"event_type": "session.started"}),
+        (first_s, {"event_type": "session.start_performance_tracking"}),
+    ]
+    if result.window is not None and result.window.end_s is not None:
+        events.append((result.window.end_s, {"event_type": "session.stop_performance_tracking"}))
+    for record, name, payload in with_bodies(records, result.inputs):
+        events += _of_request(record, name, payload)
+    events.append((max(result.end_s, *(time_s for time_s, _ in events)), {"event_type": "session.ended"}))
+    for time_s, event in sorted(events, key=lambda timed: timed[0]):
+        yield json_bytes({"timestamp_ns": clock.unix_ns(time_s), **event}) + b"\n"
+
+
+def with_bodies(
+    records: Sequence[Record], inputs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Record, str, Mapping[str, Any]]]:
+    """Yield each record with the name of its conversation and its body, both in the order in which they went out."""
+    by_number: dict[int, list[Record]] = {}
+    for record in sorted(records, key=lambda record: (record.exchange.start_s, record.session_num)):
+        by_number.setdefault(record.session_num, []).append(record)
+    for own, sent in zip(by_number.values(), inputs, strict=False):
+        name = own[0].conversation_id
+        repeat = sent["session_id"][len(name) + 1 :]  # NAME#2 is its second play
+        for record, body in zip(own, sent["payloads"], strict=False):
+            yield record, f"{name}__repeat_{repeat}" if repeat else name, body
+
+
+def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    exchange = record.exchange
+    messages = body.get("messages", [])
+    about = {
+        "sample_uuid": record.request_id,
+        "conversation_id": name,
+        "turn": _row_of(messages),
+        "worker_id": "llmirage",
+    }
+    asked = {"messages": messages, "tools": body.get("tools")}
+    yield exchange.start_s, {"event_type": "sample.issued", **about, "data": asked}
+    if exchange.token_s:
+        yield exchange.token_s[0], {"event_type": "sample.recv_first", **about}
+    end_s = exchange.start_s if exchange.end_s is None else exchange.end_s
+    if exchange.error is not None:
+        yield end_s, {"event_type": "error.generic", **about, "data": {"error": exchange.error.message}}
+        return
+    said = {
+        "text": exchange.text,
+        "reasoning": exchange.reasoning,
+        "tool_calls": (exchange.message or {}).get("tool_calls"),
+    }
+    yield end_s, {"event_type": "sample.complete", **about, "data": said, "finish_reason": exchange.finish_reason}
+
+
+def _row_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of the row whose messages are the last of these."""
+    roles = [message["role"] for message in messages if message["role"] != "system"]
+    return sum(role != "tool" or before != "tool" for before, role in zip(["", *roles], roles, strict=False))
