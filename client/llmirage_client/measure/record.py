@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from llmirage_client.measure.cache_verdict import CacheVerdict
 from llmirage_client.measure.distortion import Distortion
 from llmirage_client.measure.submission import PerformanceWindow, ReplayCounts, Submission
 
@@ -276,6 +277,7 @@ class RunResult:
     repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
     mismatches: differences between what was asked of the endpoint and what came; its notes are among `notes`, too.
     distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
+    cache: the verdict on the endpoint's prefix cache, where it was asked for; its notes are among `notes`, too.
     replay: of a scenario's run, counts that the records do not have. submission: the verdict of its rules.
     window: how long all slots had work.
     workers: who sent it, when that was more than one process.
@@ -307,6 +309,7 @@ class RunResult:
     repeats: Repeats | None = None
     mismatches: Mismatches | None = None
     distortion: Distortion | None = None
+    cache: CacheVerdict | None = None
     replay: ReplayCounts | None = None
     window: PerformanceWindow | None = None
     submission: Submission | None = None

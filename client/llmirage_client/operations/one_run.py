@@ -15,6 +15,7 @@ from llmirage_client.load.event_loop import Heartbeat, put_loop_first
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
+from llmirage_client.measure.cache_canary import cache_verdict
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
@@ -26,10 +27,11 @@ from llmirage_client.operations.preflight import preflight
 from llmirage_client.operations.run_description import expected_requests, model_shown
 from llmirage_client.operations.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.mlperf_events import with_bodies
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.address import probe
-from llmirage_client.targets.endpoint import EndpointSettings, ServerPace, read_pace
+from llmirage_client.targets.endpoint import EndpointSettings, ServerPace, read_cache_hits, read_pace
 from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
@@ -118,7 +120,8 @@ def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list
 class OneRun:
     """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards.
 
-    So are simulated, see Preflight, and pace: what these servers tell of their own pace during the load.
+    So are simulated, see Preflight, pace: what these servers tell of their own pace during the load, and cache_hits: the
+    prompt tokens that its caches had, where they are verified.
 
     folder: where the files go, once the options are complete. shown: the settings as the user knows them.
     spread: over which workers; None: this process sends it.
@@ -138,6 +141,7 @@ class OneRun:
         self.records: RecordWriter | None = None
         self.roots_taken = 0
         self.pace: ServerPace | None = None
+        self.cache_hits: int | None = None
         self.simulated = endpoint.simulated
         self._workload = workload
         self._endpoint = endpoint
@@ -167,9 +171,13 @@ class OneRun:
             self._check_prompts()
             self._open_records(target)
             before = await read_pace(self._endpoint, self.simulated)
+            verifies = bool(self._shown.get("verify_cache"))
+            hits = await read_cache_hits(self._endpoint) if verifies else None
             result = await (self._send(target) if self._spread is None else self._send_spread(self._spread))
             if before is not None and (after := await read_pace(self._endpoint, self.simulated)) is not None:
                 self.pace = after.since(before)
+            if hits is not None and (now := await read_cache_hits(self._endpoint)) is not None and now >= hits:
+                self.cache_hits = now - hits
             return dataclasses.replace(
                 result,
                 url=self._endpoint.url,
@@ -195,8 +203,13 @@ class OneRun:
             values = request_columns(columns, result.speed)
             result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
         result.mismatches = mismatches_of(records)
+        if self._shown.get("verify_cache"):
+            profiled = [record for record in records if record.phase == "profiling"]
+            sent = [(record, body) for record, _, body in with_bodies(profiled, result.inputs)]
+            result.cache = cache_verdict(sent, self.cache_hits)
         judge_scenario(result, self.options, metrics, columns)
-        found = [one for one in (result.mismatches, result.repeats, result.distortion) if one is not None]
+        judged = (result.cache, result.mismatches, result.repeats, result.distortion)
+        found = [one for one in judged if one is not None]
         result.notes[:0] = [note for one in found for note in one.notes]
         files = _written(result, metrics, self.records)
         return Outcome(result, metrics, self.options, files, self.roots_taken, self.simulated)

@@ -139,4 +139,5 @@ def run_json(outcome: Outcome) -> dict[str, Any]:
     slo = {"slo": verdicts_json(outcome.verdicts)} if outcome.verdicts else {}
     submission = outcome.result.submission
     scenario = {} if submission is None else {"metadata": submission.metadata()}
-    return slo | figures_of_run(outcome.metrics) | scenario | {"notes": list(outcome.result.notes)}
+    cache = {} if outcome.result.cache is None else {"cache": outcome.result.cache.as_dict()}
+    return slo | figures_of_run(outcome.metrics) | scenario | cache | {"notes": list(outcome.result.notes)}

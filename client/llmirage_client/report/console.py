@@ -273,7 +273,7 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
 
 
 def _first_notes(result: RunResult) -> list[str]:
-    found = (result.mismatches, result.repeats, result.distortion)
+    found = (result.cache, result.mismatches, result.repeats, result.distortion)
     return [note for one in found if one is not None for note in one.notes]
 
 

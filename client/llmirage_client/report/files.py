@@ -115,6 +115,7 @@ def summary_json(
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         **({"repeats": result.repeats.as_dict()} if result.repeats else {}),
+        **({"cache": result.cache.as_dict()} if result.cache else {}),
         **({"distortion": result.distortion.as_dict()} if result.distortion else {}),
         **({"replay": asdict(result.replay)} if result.replay else {}),
         **({"mismatches": result.mismatches.as_dict()} if result.mismatches else {}),

@@ -172,6 +172,11 @@ class ConnectionSettings:
         "Exit with status 3 if replies are not what was asked: other lengths, another model (docs/load.md).",
         flag=True,
     )
+    verify_cache: bool = switch(
+        ENDPOINT,
+        "Compare the prefix hits that this run's prompts allow with those that the endpoint had, and say what is wrong "
+        "(docs/load.md).",
+    )
     retries: int = _endpoint(
         0,
         "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,3 +171,28 @@ async def read_pace(endpoint: EndpointSettings, urls: Sequence[str]) -> ServerPa
         finally:
             await target.close()
     return ServerPace(tuple(speeds), times) if speeds else None
+
+
+_HITS = re.compile(  # of vLLM, SGLang and TensorRT-LLM
+    r"^(?:vllm:prefix_cache_hits_total|sglang:cached_tokens_total|trtllm_prompt_cached_tokens_total)(?:\{[^}\n]*\})? (\S+)",
+    re.MULTILINE,
+)
+
+
+async def read_cache_hits(endpoint: EndpointSettings) -> int | None:
+    """Return the prompt tokens that the prefix caches have had so far, by /metrics; None if one server does not tell."""
+    total = 0.0
+    for url in endpoint.urls:
+        target = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False).target()
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                status, body = await target.get("/metrics", from_root=True)
+            found = _HITS.findall(body.decode("utf-8", "replace")) if status == 200 else []
+            if not found:
+                return None
+            total += sum(map(float, found))
+        except (TimeoutError, Fault, ValueError):
+            return None
+        finally:
+            await target.close()
+    return int(total)
