@@ -125,9 +125,9 @@ class LlmirageApp(LazyRoutes):
         documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
         self.service = Service(self.driver, text, models, self.files, responses, documented_only)
         self.tracing: Tracing | None = None
-        if (config.trace_out, config.record_workload) != (None, None):
+        if (config.trace_out, config.record_workload, config.sent_stamps) != (None, None, None):
             self.tracing = make_tracing(config, self.limits.page_size, lambda: self.driver.now_s)
-            self.service.recorder = self.tracing.recorder
+            self.service.recorder, responses.stamps = self.tracing.recorder, self.tracing.stamps
         self.journal = Journal()
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)

@@ -1,4 +1,4 @@
-"""`llmirage report`, `compare` and `verdict`: pages, differences and judgements of what has been run."""
+"""`llmirage report`, `compare`, `verdict` and `verify-client`: pages, differences and judgements of what has been run."""
 
 from __future__ import annotations
 
@@ -81,4 +81,23 @@ verdict = command(
     docs/verdict.md has the rules. Exit status: 0 if none is broken, 1 if the server cannot be asked, 3 if one is broken.
     """,
     examples=("llmirage verdict http://localhost:8000", "llmirage verdict http://localhost:8000 --since 100 --json"),
+)
+
+
+class VerifySettings:
+    """Settings of `llmirage verify-client`."""
+
+    json: bool = switch(OPTIONS, "Print a JSON object instead of a table.")
+
+
+verify_client = command(
+    "verify-client",
+    "llmirage_client.commands.actions.verify_client:verify_client",
+    [argument("run"), argument("stamps"), *options(VerifySettings)],
+    """Say how far the TTFT and ITL of a load client are off.
+
+    RUN is a run of `llmirage run` or AIPerf against `llmirage serve --set sent_stamps=STAMPS`: its folder or its
+    profile_export.jsonl. The server's stamps say when each token was sent. Exit status: 2 if there is nothing to compare.
+    """,
+    examples=("llmirage verify-client artifacts/latest stamps.jsonl",),
 )

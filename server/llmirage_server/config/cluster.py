@@ -320,6 +320,12 @@ class ClusterConfig(InstanceSettings):
         metavar="FILE",
         unset="none",
     )
+    sent_stamps: str | None = _recordings(
+        None,
+        "Write to this new file when each token of a stream was sent, for `llmirage verify-client` (docs/traces.md).",
+        metavar="FILE",
+        unset="none",
+    )
     api_key: tuple[str, ...] = _access(
         (),
         "Refuse requests without this key (401); may be repeated.",

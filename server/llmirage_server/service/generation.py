@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -35,12 +35,15 @@ from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.pace import SentTimes
-from llmirage_server.telemetry.traces.served import RequestTrace
 from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import event, usage
+
+if TYPE_CHECKING:
+    from llmirage_server.telemetry.traces.served import RequestTrace
+    from llmirage_server.telemetry.traces.stamps import SentStamps, StampedStream
 
 logger = logging.getLogger("llmirage")
 
@@ -86,6 +89,7 @@ class ResponsesInProgress:
         open: The responses that can be ended from outside.
         held: What else holds bytes, by its name.
         refusal: Returns the error that all new requests get; None: they are served.
+        stamps: The times at which tokens are sent; None: they are not written.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class ResponsesInProgress:
         self.open: set[OpenResponse] = set()
         self.held: dict[str, Callable[[], int]] = {}
         self.refusal: Callable[[], ApiError] | None = None
+        self.stamps: SentStamps | None = None
 
     def busy(self) -> bool:
         """Refuse new responses, and tell whether any is in progress."""
@@ -317,6 +322,9 @@ class TokenStream(EventStream):
         self._times = SentTimes(generation.responses.driver)
         self._time = asyncio.get_running_loop().time
         self._wake_up: asyncio.Future[None] | None = None  # while it is sent
+        self.stamps: StampedStream | None = None
+        if generation.responses.stamps is not None and len(generation.choices) == 1:
+            self.stamps = generation.responses.stamps.begun(exchange.request_id, exchange.arrived_s)
 
     def start(self) -> Self:
         """Start the generation. Raises ApiError if that fails: nothing has been sent yet."""
@@ -442,6 +450,8 @@ class TokenStream(EventStream):
             generation, exchange = self._generation, self._exchange
             generation.responses.open.discard(self)
             generation.stop()
+            if self.stamps is not None:
+                self.stamps.ended(self._complete)
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.responses.served)
 
@@ -561,6 +571,8 @@ class _ChoiceStream:
                 data += self._writer.ending() + stream.end_of_choice()
             if data:
                 stream.write(data)
+                if stream.stamps is not None:
+                    stream.stamps.sent(self._sent, self._shows)
             if sent <= self._shows < self._sent:
                 stream.first_shows(request, self._shows)
             if self._sent == sent:  # the rest waits for the end of an interval

@@ -263,6 +263,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
         tracing,
     ),
     "record_workload": ((), ["--set", f"record_workload={TRACES}/work.jsonl"], tracing),
+    "sent_stamps": ((), ["--set", f"sent_stamps={TRACES}/stamps.jsonl"], lambda app: app.service.responses.stamps),
     "api_key": ((), ["--api-key", "secret"], guard),
     "api_key_file": ((), ["--set", f"api_key_file={KEYS}"], guard),
     "open_admin": ((), ["--set", "open_admin=true"], lambda app: app.face.open_admin),

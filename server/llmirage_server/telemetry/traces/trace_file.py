@@ -7,9 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from llmirage_server.telemetry.traces.served import TracedRequest
 from llmirage_shared.settings import ConfigError
 
 logger = logging.getLogger("llmirage")
@@ -18,10 +17,21 @@ MOST_WAITING_BYTES = 128 << 20  # of requests that are not written yet; what com
 _CLOSING_S = 10.0
 
 
-class TraceWriter(Protocol):
+class _Sized(Protocol):
+    """What waits to be written. size_bytes: of memory, about."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Sized)
+T_contra = TypeVar("T_contra", bound=_Sized, contravariant=True)
+
+
+class TraceWriter(Protocol[T_contra]):
     """Writes served requests in one format."""
 
-    def write(self, requests: Iterable[TracedRequest]) -> None:
+    def write(self, requests: Iterable[T_contra]) -> None:
         """Write them. Raises OSError; what was written before is whole, and the next call goes on."""
         ...
 
@@ -68,12 +78,12 @@ class GrowingFile:
                 file.truncate(self._size + written)
 
 
-class TraceThread:
+class TraceThread(Generic[T]):
     """Gives served requests to writers in a thread of its own."""
 
-    def __init__(self, writers: Iterable[TraceWriter]) -> None:
+    def __init__(self, writers: Iterable[TraceWriter[T]]) -> None:
         self._writers = list(writers)
-        self._waiting: deque[TracedRequest] = deque()
+        self._waiting: deque[T] = deque()
         self._waiting_bytes = 0
         self._lock = threading.Condition()
         self._closed = False
@@ -82,7 +92,7 @@ class TraceThread:
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
-    def take(self, served: TracedRequest) -> None:
+    def take(self, served: T) -> None:
         """Have it written. Never waits: without room it is left out, and the log says so once."""
         with self._lock:
             if self._closed:
@@ -123,7 +133,7 @@ class TraceThread:
             if closed:
                 return
 
-    def _guarded(self, writer: TraceWriter, some: Iterable[TracedRequest] | None) -> None:
+    def _guarded(self, writer: TraceWriter[T], some: Iterable[T] | None) -> None:
         """Write, or close for None. What goes wrong is one line of the log, and no request's business."""
         try:
             if some is None:

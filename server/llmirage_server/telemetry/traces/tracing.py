@@ -8,8 +8,9 @@ from pathlib import Path
 from llmirage_server.config.cluster import ClusterConfig, TraceFormat
 from llmirage_server.telemetry.traces.block_traces import SETTING, DynamoWriter, MooncakeWriter
 from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
-from llmirage_server.telemetry.traces.served import ServedRecorder
+from llmirage_server.telemetry.traces.served import ServedRecorder, TracedRequest
 from llmirage_server.telemetry.traces.spans import OtelWriter
+from llmirage_server.telemetry.traces.stamps import SentStamps
 from llmirage_server.telemetry.traces.trace_file import TraceThread, TraceWriter
 from llmirage_server.telemetry.traces.weka import WekaWriter
 from llmirage_server.telemetry.traces.workload import WorkloadWriter
@@ -26,25 +27,31 @@ _LEAST_BLOCK = 16  # tokens: blocks of one or a few would make more hashes than 
 
 
 class Tracing:
-    """The recorder of served requests, and the thread that writes them."""
+    """The recorder of served requests, and the thread that writes them; the stamps of what was sent.
+
+    recorder, stamps: None where nothing is written of that kind.
+    """
 
     def __init__(self, config: ClusterConfig, page_tokens: int, now: Callable[[], float]) -> None:
         """page_tokens: of a block of the KV cache. now: the cluster's time in seconds. Raises ConfigError."""
-        writers: list[TraceWriter] = []
+        writers: list[TraceWriter[TracedRequest]] = []
         if config.trace_out is not None:
             block_tokens = config.trace_block_size or page_tokens * -(-_LEAST_BLOCK // page_tokens)
             writers.append(_writer(config.trace_out, config.trace_format, block_tokens))
         if config.record_workload is not None:
             writers.append(WorkloadWriter(Path(config.record_workload)))
+        self.stamps = None if config.sent_stamps is None else SentStamps(config.sent_stamps)
         self._thread = TraceThread(writers)
-        self.recorder = ServedRecorder(self._thread.take, now, config.speed)
+        self.recorder = ServedRecorder(self._thread.take, now, config.speed) if writers else None
 
     def close(self) -> None:
         """Write what is waiting, and end. Another call does nothing."""
         self._thread.close()
+        if self.stamps is not None:
+            self.stamps.thread.close()
 
 
-def _writer(out: str, form: TraceFormat | None, block_tokens: int) -> TraceWriter:
+def _writer(out: str, form: TraceFormat | None, block_tokens: int) -> TraceWriter[TracedRequest]:
     """Return the writer of a file or folder. Raises ConfigError."""
     path = Path(out)
     folder = path.is_dir() or out.endswith(("/", "\\"))
