@@ -11,10 +11,9 @@ from typing import Literal
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv.cache import KVCache
-from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.kv.handoffs import Handoffs
+from llmirage_server.cluster.kv.transfer import KVLink, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
 from llmirage_server.cluster.lifecycle.pools import Front, InstancePool, ModelPools, Pools, accepting_front
 from llmirage_server.cluster.lifecycle.scaling import Scaling
@@ -61,7 +60,8 @@ class Cluster:
 
     A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model: to an
     instance that is chosen when the prefill ends, as soon as there is room for it; until it arrives, the prefill instance
-    keeps it. Requests that no instance accepts wait here, in order; one that no instance ever will accept fails.
+    keeps it. Requests that no instance accepts wait here, in order; one that no instance ever will accept fails. Outside
+    routers send a request to each of the two instances (`Request.keeps_kv`, `Request.kv_from`).
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class Cluster:
         if kv_link is None and any(pool.role == "prefill" for pool in pools):
             raise ValueError("prefill and decode pools need a KV link between them")
         self.max_request_tokens = min(serving.max_request_tokens for serving in self._pools.by_model.values())
-        self._transfers = KVTransfers(kv_link or KVLink(math.inf))
-        self._admission = KVAdmission(self._instances)
         self._lifecycle = Lifecycle(len(self._instances), events, {index for pool in pools for index in pool.absent})
         self._scaling = Scaling(self._lifecycle, pools)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
-        self._decodes = [pool.role == "decode" for pool in self._pools.pool_of]
         self._waiting: dict[Request, None] = {}  # for any instance that accepts them
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
         self._agenda = Agenda(len(self._instances) + 2)  # behind the instances: the next arrival of KV, of a lifecycle event
+        self._handoffs = Handoffs(self._instances, self._pools.pool_of, kv_link or KVLink(math.inf), self._agenda.note)
+        self._receives = self._handoffs.receives
         for index in range(len(self._instances)):
             self._schedule_instance(index)
         self._schedule_lifecycle()
         agenda, instances = self._agenda, self._instances
-        self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining  # never other objects
+        # Never other objects:
+        self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining, self._receives
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
@@ -127,7 +127,7 @@ class Cluster:
         if self._scaling.scaled:
             self._scaling.arrived(request.model)
         if not self._place(request, serving):
-            self._held.append(StepEnd(self._now, -1, [request]))
+            self._held.append(StepEnd(self._now, -1, self._failed([request])))
 
     def cancel(self, request: Request, now: float) -> None:
         """Stop a request and free its KV and batch slot at once, on all instances; the step in flight keeps its end time.
@@ -142,14 +142,25 @@ class Cluster:
             request.cancelled = True
         elif request.instance >= 0:
             request.cancelled = True
-            self._transfers.drop(request)
-            self._schedule_arrival()
-            self._undelivered.pop(request, None)
-            self._admission.drop(request)
-            self._instances[request.instance].cancel(request, self._now)
-            self._schedule_instance(request.instance)
-            self._send_all()
+            if not self._handoffs.stop(request, self._now):
+                self._handoffs.drop(request)
+                self._undelivered.pop(request, None)
+                self._instances[request.instance].cancel(request, self._now)
+                self._schedule_instance(request.instance)
+            self._handoffs.send_all(self._now)
             self._retire()
+        if request.keeps_kv and (lost := self._failed([request])[1:]):
+            self._held.append(StepEnd(self._now, -1, lost))
+
+    def release(self, request: Request, now: float) -> None:
+        """Free the KV that a request keeps (`keeps_kv`) and nobody takes; who waits for one that never came fails."""
+        self._go_to(now)
+        if self._handoffs.keeps(request):
+            self._handoffs.release(request, self._now)
+            self._handoffs.send_all(self._now)
+            self._retire()
+        elif math.isnan(request.arrival_s) and (lost := self._failed([request])[1:]):
+            self._held.append(StepEnd(self._now, -1, lost))
 
     def routers_bytes(self) -> int:
         """Return what the routers remember of requests, in bytes."""
@@ -221,7 +232,7 @@ class Cluster:
     def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
         """Advance without the held events. one_instant: stop after the first instant that brings an event."""
         ends: list[StepEnd] = []
-        heap, times, instances, after_instances, draining = self._at_hand
+        heap, times, instances, after_instances, draining, receives = self._at_hand
         reached = self._now
         while heap:
             now, index = heap[0]
@@ -246,7 +257,7 @@ class Cluster:
                 if end is not None:
                     if end.emitted:
                         ends.append(end)
-                    if end.handed_over or self._decodes[index]:
+                    if end.handed_over or receives[index]:
                         ends += self._handle_disaggregated(end)
             else:
                 if index > after_instances and to == _NEVER and self._idle():
@@ -256,7 +267,7 @@ class Cluster:
                 if now > self._now:
                     self._now = now
                 if index == after_instances:
-                    self._receive()
+                    self._handoffs.receive(self._now)
                 else:
                     ends += self._process_lifecycle_event()
             if draining:
@@ -273,15 +284,16 @@ class Cluster:
         return ends
 
     def _handle_disaggregated(self, end: StepEnd) -> list[StepEnd]:
-        """Handle the end of a step of an instance that only prefills or decodes; return what fails."""
-        if self._decodes[end.instance]:
-            self._send(end.instance)
-            return []
-        failed = [request for request in end.handed_over if not self._deliver(request)]
+        """Handle the end of a step of an instance that hands over or receives KV; return what fails."""
+        if self._receives[end.instance]:
+            self._handoffs.send(end.instance, self._now)
+        failed = []
+        for request in end.handed_over:
+            if request.keeps_kv:
+                self._handoffs.keep(request, self._now)
+            elif not self._deliver(request):
+                failed.append(request)
         return [StepEnd(self._now, end.instance, failed)] if failed else []
-
-    def _schedule_arrival(self) -> None:
-        self._agenda.note(len(self._instances), self._transfers.next_s)
 
     def _schedule_lifecycle(self) -> None:
         self._agenda.note(len(self._instances) + 1, min(self._lifecycle.next_s, self._scaling.next_s))
@@ -290,18 +302,22 @@ class Cluster:
         """Send a request to an instance, or queue it; return False if it fails because no instance will ever accept it."""
         now = self._now
         if (index := request.only_instance) >= 0:
-            if not self._lifecycle.accepts(index) or self._decodes[index]:
+            if not self._lifecycle.accepts(index):
                 request.failed = True
                 return False
             instance = self._instances[index]
         else:
-            front = serving.only_entry or accepting_front(serving.entry)
+            fronts = serving.entry if request.kv_from is None or not serving.decode else serving.decode
+            front = fronts[0] if len(fronts) == 1 else accepting_front(fronts)
             if front is None or not front.accepting:
-                return self._wait(request, serving.entry, self._waiting)
+                return self._wait(request, fronts, self._waiting)
             if front.router.reads_kv:
                 self._sync()
             instance = front.choose(request)
             index = instance.index
+        if request.kv_from is not None:
+            request.failed = not self._handoffs.take(request, index, now)
+            return not request.failed
         request.instance = index
         request.placed_s = now
         instance.submit(request, now)
@@ -322,27 +338,8 @@ class Cluster:
         except RouterError as error:
             self.router_errors.append(str(error))
             return self._abandon(request)
-        self._admission.wait(request, target.index)
-        self._send(target.index)
+        self._handoffs.wait(request, target.index, self._now)
         return True
-
-    def _send(self, target: int) -> None:
-        """Start the KV transfers for which an instance has room now."""
-        while request := self._admission.admit(target, self._now):
-            tokens = travelling_tokens(request)
-            if self._transfers.link.skip_cached:
-                tokens -= self._instances[target].match(request.key[: TOKEN_BYTES * tokens])
-            began_s, sender = max(request.admitted_s, request.placed_s), self._pools.pool_of[request.instance]
-            bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
-            seen_s = self._instances[target].front_end_free_s(self._now)
-            self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now, seen_s)
-            self._schedule_arrival()
-
-    def _send_all(self) -> None:
-        """Start transfers to all decode instances, after a change that may have freed room on any of them."""
-        for target, decodes in enumerate(self._decodes):
-            if decodes:
-                self._send(target)
 
     def _abandon(self, request: Request) -> bool:
         """Fail a request that was handed over, and free its KV."""
@@ -368,18 +365,6 @@ class Cluster:
         request.failed = True
         return False
 
-    def _receive(self) -> None:
-        """Complete the next KV transfer: the prefill instance may free it, and the decode instance continues."""
-        transfer = self._transfers.take()
-        self._schedule_arrival()
-        request = transfer.request
-        self._instances[transfer.source].release_transferred(request, self._now)
-        self._schedule_instance(transfer.source)
-        self._admission.arrive(request, transfer.target)
-        request.instance, request.placed_s = transfer.target, self._now
-        self._instances[transfer.target].receive(request, self._now)
-        self._schedule_instance(transfer.target)
-
     def _process_lifecycle_event(self) -> list[StepEnd]:
         """Process the next lifecycle event or autoscaling decision; return what it made fail."""
         if self._scaling.next_s < self._lifecycle.next_s:
@@ -398,7 +383,7 @@ class Cluster:
             undelivered, self._undelivered, waiting, self._waiting = self._undelivered, {}, self._waiting, {}
             failed = [request for request in undelivered if not self._deliver(request)]
             failed += [request for request in waiting if not self._place_again(request)]
-            return [StepEnd(self._now, -1, failed)] if failed else []
+            return [StepEnd(self._now, -1, self._failed(failed))] if failed else []
         return []
 
     def _scale(self) -> None:
@@ -416,27 +401,40 @@ class Cluster:
     def _crash(self, index: int) -> list[StepEnd]:
         lost = self._lose(index)
         for request in lost:
-            self._transfers.drop(request)
+            self._handoffs.drop(request)
             self._undelivered.pop(request, None)
-            self._admission.drop(request)
             request.instance = -1
-        again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
-        for request in again:  # the prefill side still has the KV
-            self._transfers.drop(request)
-        self._schedule_arrival()
-        failed = [request for request in again if not self._deliver(request)]
-        self._send_all()
+        again = self._handoffs.lose_target(index)  # the prefill side still has the KV
+        failed = [
+            request
+            for request in again
+            if not (self._deliver(request) if request.kv_from is None else self._place_again(request))
+        ]
+        self._handoffs.send_all(self._now)
         for request in lost:
+            if self._handoffs.keeps(request):
+                failed += self._failed([request])[1:]
+                continue
             request.failed = self._on_crash == "fail"
             if request.failed or not self._place_again(request):
-                failed.append(request)
+                failed += self._failed([request])
         return [StepEnd(self._now, index, failed)] if failed else []
+
+    def _failed(self, requests: Sequence[Request]) -> list[Request]:
+        """Return requests that are lost, and behind each the one that was to take its KV, which fails, too."""
+        failed = []
+        for request in requests:
+            failed.append(request)
+            if request.keeps_kv and (taker := self._handoffs.lose(request)) is not None:
+                taker.failed = True
+                failed.append(taker)
+        return failed
 
     def _lose(self, index: int) -> list[Request]:
         self._instances[index].sync_to(self._now)
         lost = self._instances[index].evacuate(self._now)
         self._pools.pool_of[index].router.forget(index)
-        self._transfers.lose(index)
+        self._handoffs.lose_source(index)
         self._schedule_instance(index)
         return lost
 
@@ -459,7 +457,7 @@ class Cluster:
 
     @property
     def transfers(self) -> TransferSnapshot:
-        return self._transfers.snapshot()
+        return self._handoffs.snapshot
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """Return the state of every instance, as of the time reached."""
@@ -476,8 +474,8 @@ class Cluster:
             model=pool.model,
             state=self._lifecycle.state(index, self._busy(index)),
             changes=self._lifecycle.changes[index],
-            sending=len(self._transfers.sent_by(index)),
-            receiving=len(self._transfers.sent_to(index)),
+            sending=self._handoffs.sending(index),
+            receiving=self._handoffs.receiving(index),
         )
 
     def readings(self) -> list[Reading]:
@@ -519,14 +517,12 @@ class Cluster:
         self._agenda.note(index, self._instances[index].next_event_s)
 
     def _busy(self, index: int) -> bool:
-        """Return whether an instance has any request, or KV to send or to receive."""
-        instance, transfers = self._instances[index], self._transfers
+        """Return whether an instance has any request, or KV to send, to receive or to keep."""
+        instance = self._instances[index]
         return bool(
             instance.running
             or instance.waiting
-            or transfers.sent_by(index)
-            or transfers.sent_to(index)
-            or self._admission.waits(index)
+            or self._handoffs.busy(index)
             or any(request.instance == index for request in self._undelivered)
         )
 

@@ -44,6 +44,8 @@ class Request:
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
+    keeps_kv: bool  # once it has finished, its instance keeps its KV for a request with this one as `kv_from`, until then
+    kv_from: Request | None  # whose KV it takes, until it has; an `instance` below -1: of another process
     tag: Any  # the driver's own; never read by the cluster
     age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
@@ -78,7 +80,9 @@ class Request:
         "id",
         "instance",
         "joined_s",
+        "keeps_kv",
         "key",
+        "kv_from",
         "max_tokens",
         "model",
         "only_instance",
@@ -129,6 +133,8 @@ class Request:
         self.only_instance = only_instance
         self.rank = rank
         self.age_s = 0.0
+        self.keeps_kv = False
+        self.kv_from = None
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.handed_s = self.joined_s = _NOT_YET

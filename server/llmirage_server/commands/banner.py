@@ -215,7 +215,6 @@ def _pace(app: LlmirageApp, cost: MachineCost) -> str:
 
 def _transfer(app: LlmirageApp) -> str:
     link = app.kv_link
-    assert link is not None
     kv = next(pool.deployment.kv_bytes_per_token for pool in app.pools if pool.config.role == "prefill")
     ms = (EXAMPLE_PROMPT_TOKENS * kv / link.bytes_per_s + link.latency_s) * 1000
     overlap = ", mostly during the prefill" if link.layers > 1 else ""

@@ -117,27 +117,26 @@ def front_end_of(engine: Engine, limits: EngineLimits) -> FrontEnd:
     return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, 0.0, output_us * 1e-6)
 
 
-def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:
-    """Return the link from prefill to decode pools; None where there are none. Raises ConfigError.
+def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink:
+    """Return the link from prefill to decode pools; without roles, that between instances. Raises ConfigError.
 
     A transfer takes the network's latency and, before the decode instance can admit the request, the engine's hand-off. The
     rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools the
     slowest pair counts for all.
     """
-    ends = [pool for pool in pools if pool.config.role != "both"]
-    if not ends:
-        return None
+    roles = ("prefill", "decode") if any(pool.config.role != "both" for pool in pools) else ("both", "both")
+    ends = [pool for pool in pools if pool.config.role in roles]
     transfer = config.kv_transfer or KvTransferConfig()
     network = transfer.link == "network"
     if not network:
-        _check_one_domain(ends)
+        _check_one_domain(ends, roles)
     rates, latencies = [], []
     for pool in ends:
         gpu = pool.deployment.gpu
         rates.append(pool.deployment.gpus * (gpu.node_link_bytes_per_s if network else gpu.link_bytes_per_s))
         latencies.append(gpu.node_link_latency_s if network else 0.0)
     given = transfer.bandwidth_gb_per_s
-    prefill, decode = (next(pool for pool in ends if pool.config.role == role) for role in ("prefill", "decode"))
+    prefill, decode = (next(pool for pool in ends if pool.config.role == role) for role in roles)
     latency_s = max(latencies) if transfer.latency_us is None else transfer.latency_us / 1e6
     handoff_ms = decode.deployment.engine.handoff_ms if transfer.handoff_ms is None else transfer.handoff_ms
     overlap = transfer.overlap or prefill.deployment.engine.kv_overlap
@@ -146,17 +145,18 @@ def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None
         latency_s + handoff_ms * 1e-3,
         layers=min(pool.deployment.model.layers for pool in ends) if overlap == "layers" else 1,
         chunk_tokens=prefill.limits.max_num_batched_tokens if overlap == "chunks" else 0,
+        handoff_s=handoff_ms * 1e-3,
     )
 
 
-def _check_one_domain(ends: Sequence[ServedPool]) -> None:
+def _check_one_domain(ends: Sequence[ServedPool], roles: Sequence[str]) -> None:
     """Refuse a link between GPUs that no such link joins."""
     gpus = {pool.deployment.gpu.key: pool.deployment.gpu for pool in ends}
     if len(gpus) > 1:
         names = " and ".join(gpu.name for gpu in gpus.values())
         raise ConfigError([f"kv_transfer: a gpu_link joins equal GPUs of one node, not {names}; use link network"])
     [gpu] = gpus.values()
-    together = sum(max(pool.deployment.gpus for pool in ends if pool.config.role == role) for role in ("prefill", "decode"))
+    together = sum(max(pool.deployment.gpus for pool in ends if pool.config.role == role) for role in roles)
     if together > gpu.link_gpus:
         raise ConfigError(
             [

@@ -133,6 +133,15 @@ class KvTransferConfig:
         None, "Time from prefill to decode beside the transfer.", unset="the engine's", least=0
     )
     first_token: Literal["decode", "prefill"] = _transfer("decode", "Which instance shows the first token.")
+    timeout_s: float | None = _transfer(
+        None, "How long KV is kept for a request of an outside router, and waited for.", unset="the engine's", above=0
+    )
+    load_failure: Literal["fail", "recompute"] = _transfer(
+        "fail", "What becomes of a request of an outside router whose KV is not there."
+    )
+    mode: Literal["prefill", "decode", "both"] | None = _transfer(
+        None, "The role of a server without pools that is one engine of several processes.", unset="none"
+    )
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -410,9 +419,14 @@ class ClusterConfig(InstanceSettings):
             for pool in self.pools:
                 if pool.role == role and pool.model not in there:
                     yield f"pool {pool.name!r} has role {role}, but no pool of role {other} serves {pool.model}"
-        if self.kv_transfer is not None and not any(pool.role == "prefill" for pool in self.pools):
-            yield "kv_transfer is between pools of role prefill and decode, and there are none"
-        link = self.kv_transfer
+        link, roles = self.kv_transfer, any(pool.role == "prefill" for pool in self.pools)
+        if link is not None and not roles and link.mode is None:
+            yield (
+                "kv_transfer is between pools of role prefill and decode, and there are none; in a process that is one of "
+                "several engines give its mode"
+            )
+        if link is not None and roles and link.mode is not None:
+            yield "kv_transfer.mode has no effect here: the pools have roles"
         if link is not None and link.link == "gpu_link" and None not in (link.bandwidth_gb_per_s, link.latency_us):
             yield "kv_transfer.link has no effect here: bandwidth_gb_per_s and latency_us say all that it stands for"
 

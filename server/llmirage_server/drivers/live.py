@@ -84,6 +84,11 @@ class Driver(abc.ABC):
             self.cluster.cancel(request, now)
         self._schedule_next_event()
 
+    def release(self, request: Request) -> None:
+        """Free the KV that a finished request keeps, see Cluster.release."""
+        self.cluster.release(request, self._sync())
+        self._schedule_next_event()
+
     def clear_cache(self, only: int = -1) -> None:
         """Evict the KV that no request uses. only: on this instance."""
         if self._loop is not None:

@@ -96,14 +96,14 @@ def test_the_link_between_pools_is_that_of_the_gpus_of_the_smaller_instance(tmp_
     app = create_app(make_config(write(tmp_path, DISAGGREGATED), {}))
     gpu = app.deployment.gpu
     handoff_s = app.deployment.engine.handoff_ms * 1e-3
-    network = KVLink(gpu.node_link_bytes_per_s, gpu.node_link_latency_s + handoff_s)
+    network = KVLink(gpu.node_link_bytes_per_s, gpu.node_link_latency_s + handoff_s, handoff_s=handoff_s)
     assert app.kv_link == network
     layers = app.deployment.model.layers
     for words, link in (
         ("link: rdma, overlap: true", replace(network, layers=layers)),
         ("link: rdma, overlap: chunks", replace(network, chunk_tokens=app.limits.max_num_batched_tokens)),
-        ("link: nvlink, overlap: false", KVLink(gpu.link_bytes_per_s, handoff_s)),
-        ("bandwidth_gb_per_s: 3, latency_us: 10, handoff_ms: 2", KVLink(3e9, 1e-5 + 2e-3)),
+        ("link: nvlink, overlap: false", KVLink(gpu.link_bytes_per_s, handoff_s, handoff_s=handoff_s)),
+        ("bandwidth_gb_per_s: 3, latency_us: 10, handoff_ms: 2", KVLink(3e9, 1e-5 + 2e-3, handoff_s=2e-3)),
     ):
         text = f"{DISAGGREGATED}kv_transfer: {{{words}}}\n"
         assert create_app(make_config(write(tmp_path, text), {})).kv_link == link
@@ -231,6 +231,10 @@ def pool(name: str, **settings: object) -> PoolConfig:
         ({"pools": (pool("a"), pool("a"))}, "pools: two of them are called 'a'"),
         ({"pools": (pool("a", role="prefill"),)}, "pool 'a' has role prefill, but no pool of role decode serves Qwen"),
         ({"kv_transfer": KvTransferConfig()}, "kv_transfer is between pools of role prefill and decode"),
+        (
+            {"pools": (pool("a", role="prefill"), pool("b", role="decode")), "kv_transfer": KvTransferConfig(mode="both")},
+            "kv_transfer.mode has no effect here: the pools have roles",
+        ),
         ({"events": (EventConfig(at_s=1, action="crash"),)}, "events: each needs the instance or the pool"),
         (
             {"events": (EventConfig(at_s=1, action="crash", instance=2),)},

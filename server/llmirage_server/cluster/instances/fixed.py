@@ -71,6 +71,10 @@ class FixedInstance(InstanceBase):
     def receive(self, request: Request, now: float) -> None:
         sequence = self._sequences[request] = Sequence(request)
         self.kv.acquire(sequence)
+        if not request.produced and math.isnan(request.admitted_s):  # another request was the prefill
+            request.admitted_s = now
+            request.cached_tokens = sequence.tokens - 1
+            request.external_tokens = request.cached_tokens - sequence.computed
         self._remember(sequence, sequence.tokens - 1)
         self._plan(request, now + self._itl_s, now)
 
@@ -114,8 +118,12 @@ class FixedInstance(InstanceBase):
                 if not before:
                     request.first_token_s = now
             request.produced += 1
-            if request.produced == request.output_tokens:
+            if request.produced == request.output_tokens and not request.keeps_kv:
                 self._finish(request, now)
+            elif request.produced == request.output_tokens:
+                request.finished_s = now
+                del plans[request]
+                handed_over.append(request)
             elif self.role == "prefill":
                 del plans[request]
                 handed_over.append(request)

@@ -59,7 +59,9 @@ class Ranks:
 
     def first_tokens(self, steps: Iterable[Step]) -> list[Request]:
         """Return the requests whose first tokens are reported as these steps begin, if single tokens are reported."""
-        return [sequence.request for step in steps for sequence in step.joined] if self._shows_first else []
+        if not self._shows_first:
+            return []
+        return [sequence.request for step in steps for sequence in step.joined if sequence.request.produced]
 
     def match(self, key: bytes) -> int:
         """Return the leading tokens of `key` whose KV is here, on the best rank."""

@@ -21,6 +21,8 @@ class KVLink:
     Transfers that share a link are sequential, in the order in which their prefills end: each occupies it for bytes /
     `bytes_per_s`, and arrives `latency_s` later.
 
+    handoff_s: the part of `latency_s` that is no network: routers, messages between processes. An outside router's own time
+        passes in it.
     scope: what shares a link: all transfers of one sender ("sender": a network card each), or all transfers ("cluster").
     layers: number of equal parts in which the KV is sent while the prefill still computes, as layer by layer transfers do.
         The last part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the
@@ -38,6 +40,7 @@ class KVLink:
     layers: int = 1
     chunk_tokens: int = 0
     skip_cached: bool = True
+    handoff_s: float = 0.0
 
     def __post_init__(self) -> None:
         problems = []
@@ -105,10 +108,12 @@ class KVTransfers:
         began_s: float,
         now: float,
         seen_s: float = -math.inf,
+        spent_s: float = 0.0,
     ) -> None:
         """Send the KV of a request whose prefill ran from `began_s` to `now`.
 
         seen_s: when the front end of the target, told by the router too, gets to it behind the tokens that go out.
+        spent_s: how much of the link's latency has passed already.
         """
         link = source if self.link.scope == "sender" else 0
         total_s = bytes_ / self.link.bytes_per_s
@@ -118,7 +123,7 @@ class KVTransfers:
         parts = max(1, -(-tokens // chunk_tokens)) if chunk_tokens else self.link.layers
         last_part_s = max(free_s, now) + total_s / parts
         self._free_s[link] = max(streamed_s, last_part_s)
-        arrival_s = max(self._free_s[link] + self.link.latency_s, seen_s)
+        arrival_s = max(self._free_s[link] + (self.link.latency_s - spent_s), seen_s)
         transfer = Transfer(request, source, target, tokens, bytes_, arrival_s)
         self._under_way[request] = transfer
         heappush(self._arrivals, (transfer.arrival_s, next(self._order), transfer))

@@ -63,7 +63,6 @@ class ModelPools:
 
     def __init__(self, pools: Sequence[InstancePool]) -> None:
         self.entry = _fronts([pool for pool in pools if pool.role != "decode"])  # where its requests begin
-        self.only_entry = self.entry[0] if len(self.entry) == 1 else None
         self.decode = _fronts([pool for pool in pools if pool.role == "decode"])
         # Of prompt and output together: a request must fit wherever it may come.
         self.max_request_tokens = min(instance.max_request_tokens for pool in pools for instance in pool.instances)

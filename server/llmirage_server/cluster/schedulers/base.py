@@ -104,7 +104,7 @@ class Scheduler(ABC):
     def receive(self, sequence: Sequence) -> None:
         """Queue a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
         self._received.add(sequence)
-        if self._shows_first:
+        if self._shows_first and sequence.tokens + 1 < sequence.max_tokens:
             sequence.tokens += 1  # the prefill's, which was not shown
         self.add(sequence)
 
@@ -193,9 +193,11 @@ class Scheduler(ABC):
         for sequence in done:
             sequence.admission = 0
             request = sequence.request
-            if sequence.tokens < sequence.max_tokens:
+            if sequence.tokens < sequence.max_tokens or request.keeps_kv:
                 self._handed_over.add(sequence)
                 handed_over.append(request)
+                if request.keeps_kv:
+                    request.finished_s = now
             else:
                 finished.append(request)
                 request.finished_s = now
@@ -206,8 +208,8 @@ class Scheduler(ABC):
         """Take back the tokens of sequences that are handed over: the decode instance reports them."""
         recomputed = self.limits.first_token == "decode"
         for sequence in done:
-            if recomputed or sequence.tokens < sequence.max_tokens:
-                request = sequence.request
+            request = sequence.request
+            if not request.keeps_kv and (recomputed or sequence.tokens < sequence.max_tokens):
                 sequence.tokens -= 1
                 request.produced -= 1
                 if not request.produced:
@@ -329,11 +331,17 @@ class Scheduler(ABC):
 
     def _join(self, step: Step, sequence: Sequence, now: float) -> None:
         """Admit an acquired sequence whose KV was computed elsewhere, to decode."""
-        sequence.request.joined_s = now
-        if self.limits.first_token != "prefill":
+        request = sequence.request
+        request.joined_s = now
+        if not request.produced and request.admitted_s != request.admitted_s:  # NaN: another request was the prefill
+            request.admitted_s = now
+            request.cached_tokens = min(sequence.tokens - 1, sequence.prompt_tokens)
+            request.external_tokens = request.cached_tokens - sequence.computed
+            self.prefix_query_tokens += sequence.prompt_tokens
+            self.prefix_hit_tokens += sequence.computed
+        if self.limits.first_token != "prefill" or not request.produced:
             step.joined.append(sequence)
-        if self._shows_first:
-            request = sequence.request
+        if sequence.tokens > sequence.prompt_tokens + request.produced:
             request.produced += 1
             request.note_first_token(now)
             if self._summed:

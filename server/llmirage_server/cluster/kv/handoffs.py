@@ -1,0 +1,207 @@
+"""The way of KV from prefill to decode instances: who keeps it, the memory reserved for it, the transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.request import Request
+
+
+class Handoffs:
+    """KV on its way to decode instances, of two kinds of requests.
+
+    A request that the cluster's own router hands over stays with its prefill instance until its KV has arrived. One with
+    `kv_from` was sent by an outside router, as was its holder, the request that computes the prompt and keeps its KV: it
+    waits for the end of that prefill, takes the KV once, and the holder's instance frees it.
+
+    receives: the instances that KV may be sent to.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[InstanceBase],
+        pool_of: Sequence[InstancePool],
+        link: KVLink,
+        note: Callable[[int, float], None],
+    ) -> None:
+        """note: takes the time of the next event of an instance by its number; behind them, of the next arrival of KV."""
+        self._instances = instances
+        self._pool_of = pool_of
+        self._note = note
+        self._transfers = KVTransfers(link)
+        self._admission = KVAdmission(instances)
+        self.receives = [pool.role == "decode" for pool in pool_of]
+        self._kept: dict[Request, Request | None] = {}  # holders whose KV is there, and who takes it
+        self._awaited: dict[Request, Request] = {}  # holders that compute their prompt, and who will take it
+        self._taking: dict[Request, None] = {}  # requests with a holder, until their KV has arrived
+
+    @property
+    def snapshot(self) -> TransferSnapshot:
+        return self._transfers.snapshot()
+
+    def sending(self, source: int) -> int:
+        """Return the number of transfers under way from an instance."""
+        return len(self._transfers.sent_by(source))
+
+    def receiving(self, target: int) -> int:
+        return len(self._transfers.sent_to(target))
+
+    def busy(self, index: int) -> bool:
+        """Return whether an instance has KV to send, to receive, or to keep."""
+        return bool(
+            self._transfers.sent_by(index)
+            or self._transfers.sent_to(index)
+            or self._admission.waits(index)
+            or any(request.instance == index for request in (*self._kept, *self._taking))
+        )
+
+    # --- on their way ---
+
+    def wait(self, request: Request, target: int, now: float) -> None:
+        """Send the KV of a request to an instance as soon as that has room for it."""
+        self._admission.wait(request, target)
+        self.send(target, now)
+
+    def send(self, target: int, now: float) -> None:
+        """Start the transfers for which an instance has room now."""
+        link = self._transfers.link
+        while request := self._admission.admit(target, now):
+            tokens = travelling_tokens(request)
+            if link.skip_cached:
+                tokens -= self._instances[target].match(request.key[: TOKEN_BYTES * tokens])
+            holder, began_s, spent_s = request.kv_from or request, now, 0.0
+            if holder.instance >= 0:
+                began_s = max(holder.admitted_s, holder.placed_s)
+            if holder.finished_s < request.placed_s:
+                spent_s = min(request.placed_s - holder.finished_s, link.handoff_s)
+            sender = self._pool_of[holder.instance if holder.instance >= 0 else target]
+            bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
+            seen_s = self._instances[target].front_end_free_s(now)
+            self._transfers.send(request, holder.instance, target, tokens, bytes_, began_s, now, seen_s, spent_s)
+            self._note_arrival()
+
+    def send_all(self, now: float) -> None:
+        """Start transfers to all instances, after a change that may have freed room on any of them."""
+        for target, receives in enumerate(self.receives):
+            if receives:
+                self.send(target, now)
+
+    def receive(self, now: float) -> None:
+        """Complete the next transfer: the holder's instance may free the KV, and the decode instance continues."""
+        transfer = self._transfers.take()
+        self._note_arrival()
+        request, target, source = transfer.request, transfer.target, transfer.source
+        holder = request.kv_from or request
+        if source >= 0:
+            self._instances[source].release_transferred(holder, now)
+            self._note_instance(source)
+        if request.kv_from is not None:
+            del self._taking[request]
+            self._kept.pop(holder, None)
+            holder.keeps_kv = False
+            request.kv_from = None  # computed again from now on, if need be
+        self._admission.arrive(request, target)
+        request.instance, request.placed_s = target, now
+        self._instances[target].receive(request, now)
+        self._note_instance(target)
+
+    def drop(self, request: Request) -> None:
+        """Forget the transfer of a request, and the room reserved for it."""
+        self._transfers.drop(request)
+        self._note_arrival()
+        self._admission.drop(request)
+
+    def lose_source(self, index: int) -> None:
+        """Free the link of an instance that has crashed."""
+        self._transfers.lose(index)
+
+    def lose_target(self, index: int) -> list[Request]:
+        """Drop and return the requests whose KV was to come to an instance that has crashed. Their holders keep it."""
+        again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
+        again += [request for request in self._awaited.values() if request.instance == index]
+        for request in again:
+            self.drop(request)
+            if request.kv_from is not None:
+                self._leave(request)
+        return again
+
+    # --- requests with holders ---
+
+    def take(self, request: Request, target: int, now: float) -> bool:
+        """Bring the KV of the request's holder to an instance, once it is there; return False if it is lost or taken."""
+        holder = request.kv_from
+        assert holder is not None
+        there = holder.instance < -1 or (holder in self._kept and self._kept[holder] is None)
+        over = holder.failed or holder.cancelled or not math.isnan(holder.finished_s)
+        if not there and (over or holder in self._awaited):
+            return False
+        request.instance, request.placed_s = target, now
+        self._taking[request] = None
+        self.receives[target] = True
+        if not there:
+            self._awaited[holder] = request
+            return True
+        if holder.instance >= 0:
+            self._kept[holder] = request
+        self.wait(request, target, now)
+        return True
+
+    def keep(self, holder: Request, now: float) -> None:
+        """Keep the KV of a prompt that has been computed."""
+        taker = self._kept[holder] = self._awaited.pop(holder, None)
+        if taker is not None:
+            self.wait(taker, taker.instance, now)
+
+    def stop(self, request: Request, now: float) -> bool:
+        """Cancel a request that waits for its holder's KV, which is freed; return False if it does not wait."""
+        if request not in self._taking:
+            return False
+        holder = request.kv_from
+        assert holder is not None
+        self.drop(request)
+        self._leave(request)
+        self.release(holder, now)
+        return True
+
+    def release(self, holder: Request, now: float) -> None:
+        """Free the KV that a holder keeps, if nobody takes it."""
+        if self._kept.get(holder, holder) is None:
+            del self._kept[holder]
+            holder.keeps_kv = False
+            self._instances[holder.instance].release_transferred(holder, now)
+            self._note_instance(holder.instance)
+
+    def lose(self, holder: Request) -> Request | None:
+        """Forget a holder whose KV is lost, or will not come; return the request that was to take it, dropped."""
+        taker = self._awaited.get(holder) or self._kept.get(holder)
+        if taker is not None:
+            self.drop(taker)
+            self._leave(taker)
+        self._kept.pop(holder, None)
+        holder.keeps_kv = False
+        return taker
+
+    def keeps(self, request: Request) -> bool:
+        """Return whether the request has finished, and its KV is kept."""
+        return request in self._kept
+
+    def _leave(self, request: Request) -> None:
+        holder = request.kv_from
+        assert holder is not None
+        del self._taking[request]
+        if self._awaited.get(holder) is request:
+            del self._awaited[holder]
+        elif holder in self._kept:
+            self._kept[holder] = None
+
+    def _note_arrival(self) -> None:
+        self._note(len(self._instances), self._transfers.next_s)
+
+    def _note_instance(self, index: int) -> None:
+        self._note(index, self._instances[index].next_event_s)
