@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.config import ClusterConfig, ConfigError, KvTransferConfig
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
@@ -37,6 +37,7 @@ from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.service.generation import ResponsesInProgress
+from llmirage_server.service.handoffs import HandoffEngine, KVHandoffs
 from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.service import Service
 from llmirage_server.service.text import TextLoader, TextTools, warm_up
@@ -128,6 +129,7 @@ class LlmirageApp(LazyRoutes):
         if (config.trace_out, config.record_workload, config.sent_stamps) != (None, None, None):
             self.tracing = make_tracing(config, self.limits.page_size, lambda: self.driver.now_s)
             self.service.recorder, responses.stamps = self.tracing.recorder, self.tracing.stamps
+        self.service.handoffs = _handoffs(config, self.pools, self.driver)
         self.journal = Journal()
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)
@@ -253,6 +255,10 @@ class LlmirageApp(LazyRoutes):
         if self.tracing is not None:
             self.tracing.close()
 
+    def pool_of(self, instance: int) -> ServedPool:
+        """Return the pool of an instance, by its number."""
+        return [pool for pool in self.pools for _ in range(pool.config.instances)][instance]
+
     @property
     def deployment(self) -> Deployment:
         """The deployment of the first pool's instances."""
@@ -323,6 +329,17 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
         vendor_caching=dialect.vendor_caching and not config.lenient,
         error=in_callers_form(dialect.error),
     )
+
+
+def _handoffs(config: ClusterConfig, pools: Sequence[ServedPool], driver: Driver) -> KVHandoffs:
+    given = config.kv_transfer or KvTransferConfig()
+    engines = [
+        HandoffEngine(pool.config.role, pool.deployment.parallel.tp, pool.limits.page_size)
+        for pool in pools
+        for _ in range(pool.config.instances)
+    ]
+    timeout_s = pools[0].deployment.engine.kv_timeout_s if given.timeout_s is None else given.timeout_s
+    return KVHandoffs(driver, engines, timeout_s=timeout_s, recompute=given.load_failure == "recompute", mode=given.mode)
 
 
 def _cache_settings(pool: ServedPool) -> CacheSettings:

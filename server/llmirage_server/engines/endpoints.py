@@ -52,6 +52,7 @@ def endpoints(service: Service, version: str | None, metrics: Callable[[int], st
         "/model_info": get(engine.model_info),
         "/get_server_info": get(engine.get_server_info),
         "/get_load": get(engine.get_load),
+        "/query": get(engine.kv_bootstrap),
     }
     controls: Mapping[str, Methods] = {  # they change the state of the engine
         "/reset_prefix_cache": post(engine.reset_prefix_cache),

@@ -112,6 +112,16 @@ class EngineHandler(ServiceHandler):
         instances = self._service.driver.snapshot(exchange.instance) if exchange.instance >= 0 else ()
         return self._service.responses.metrics.sleep_level(*instances)
 
+    async def kv_bootstrap(self, exchange: HttpExchange) -> Response:
+        """Answer as MooncakeConnector's bootstrap server, which routers ask for the engine ids of the ranks."""
+        handoffs, app = self._service.handoffs, exchange.scope["app"]
+        if handoffs is None:
+            raise errors.unknown_url("GET", "/query")
+        address = "{}:{}".format(*(exchange.scope.get("server") or ("localhost", 0)))
+        ranks = range(app.pool_of(max(0, exchange.instance)).deployment.parallel.dp)
+        engine = {"engine_id": handoffs.engine_id(exchange.instance), "worker_addr": {"0": {"0": address}}}
+        return exchange.json({str(rank): engine for rank in ranks})
+
     # --- SGLang ---
 
     async def model_info(self, exchange: HttpExchange) -> Response:
@@ -129,17 +139,20 @@ class EngineHandler(ServiceHandler):
         )
 
     async def get_server_info(self, exchange: HttpExchange) -> Response:
-        config = _config(exchange)
+        config, app = _config(exchange), exchange.scope["app"]
         names = self._service.models.names(exchange)
+        pool = app.pools[0] if exchange.instance < 0 else app.pool_of(exchange.instance)
+        parallel, role = pool.deployment.parallel, pool.config.role
         return exchange.json(
             {
                 **config,
                 "model_path": names[0],
                 "tokenizer_path": config["tokenizer"] or names[0],
                 "served_model_name": names[0],
-                "tp_size": config["tensor_parallel_size"],
-                "dp_size": config["data_parallel_size"],
-                "pp_size": config["pipeline_parallel_size"],
+                "tp_size": parallel.tp,
+                "dp_size": parallel.dp,
+                "pp_size": parallel.pp,
+                "disaggregation_mode": "null" if role == "both" else role,
                 "internal_states": self._instances(exchange),
                 "version": self._version(),
             }

@@ -75,7 +75,7 @@ class ChatHandler(ServiceHandler):
         if sampling.stream:
             return answer.stream(exchange)
         await finish(generation, exchange)
-        completion = answer.completion() | cached_details(generation, exchange)
+        completion = answer.completion() | cached_details(generation, exchange) | generation.handed_over
         if sampling.about_prompt:
             completion |= prompt_fields(generation.choices[0], sampling, tokenizer)
         return await exchange.large_json(completion)

@@ -58,7 +58,9 @@ class CompletionsHandler(ServiceHandler):
         choices = await exchange.apart(lambda: list(map(answer.finished, kept)))
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
             finished.more = prompt_fields(choice, sampling, tokenizer)
-        completion = text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
+        completion = (
+            text_completion(head, choices, answer.usage()) | cached_details(generation, exchange) | generation.handed_over
+        )
         if exchange.dialect.vendor.content_filters:
             completion = filtered(completion, len(prompts))
         return await exchange.large_json(completion)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -189,6 +189,7 @@ class Generation:
     audio_tokens: int = 0  # of the prompts
     cached: Callable[[int], int] = int  # of a prompt's cached tokens, those that the dialect reports
     trace: RequestTrace | None = None
+    handed_over: dict[str, Any] = field(default_factory=dict)  # keys of an answer, for the decode instance
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.

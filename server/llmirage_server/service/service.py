@@ -22,6 +22,7 @@ from llmirage_server.replies.structured.matcher import GrammarError, PatternErro
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.service.constraints import TEXT, ReplyConstraints
 from llmirage_server.service.generation import Choice, Generation, ResponsesInProgress
+from llmirage_server.service.handoffs import FIELDS, KVHandoffs
 from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt, with_files
 from llmirage_server.service.text import TextLoader, TextTools
@@ -64,6 +65,7 @@ class Service:
         documented_only: Fields that neither the API nor any engine documents are refused.
         scripts: Scripted replies, which come before generated ones; None without any.
         recorder: The recorder of served requests; None: they are not traced.
+        handoffs: KV that outside routers pass from one request to another; None: they do not.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Service:
         self.documented_only = documented_only
         self.scripts: LoadedScripts | None = None
         self.recorder: ServedRecorder | None = None
+        self.handoffs: KVHandoffs | None = None
         self._request_ids = itertools.count()
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
@@ -167,6 +170,11 @@ class Service:
         check_choices(len(prompts), sampling.n, param)
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
+        handoff = None
+        if (FIELDS[0] in exchange.body or FIELDS[1] in exchange.body) and self.handoffs is not None:
+            handoff = self.handoffs.asked(exchange, len(prompts) * sampling.n)
+            if handoff is not None and handoff.prefills:
+                sampling = replace(sampling, max_tokens=1, min_tokens=min(1, sampling.min_tokens))
         tools = await self._tools()
         limit_tokens = served.max_model_len
         prompts = _fitting(prompts, sampling, limit_tokens, tools.encoder.tokenizer, param)
@@ -217,6 +225,9 @@ class Service:
             generation.trace = self.recorder.begun(
                 exchange.entry, exchange.body, texts, sampling, history, constraints.tools
             )
+        if handoff is not None and self.handoffs is not None:
+            requests = [choice.request for choice in choices]
+            generation.handed_over = await self.handoffs.bind(handoff, requests, exchange)
         if exchange.fault is not None:
             exchange.fault.generation = generation
         if exchange.held is not None:

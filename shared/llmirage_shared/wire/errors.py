@@ -260,6 +260,15 @@ def internal_error(message: str = "The server had an error while processing your
     return ApiError(message, status=500, type="server_error")
 
 
+def no_remote_kv(name: str) -> ApiError:
+    """Return vLLM's error of a KV load that failed (kv_load_failure_policy fail)."""
+    return internal_error(f"The KV of the prompt could not be loaded: nothing is kept as {shorten(name)!r} (any more).")
+
+
+def in_use(field: str, name: str) -> ApiError:
+    return ApiError(f"Another request has the {field} {shorten(name)!r}.", status=409, param=field)
+
+
 def no_instance() -> ApiError:
     return _unavailable("No instance that serves this model is up, and none will start.")
 

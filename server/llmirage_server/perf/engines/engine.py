@@ -60,6 +60,7 @@ class Engine:
     flags: ClassVar[Mapping[str, str]]  # our name of a limit -> the engine's
     versions: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # fields up to and with a version, the oldest first
     kv_overlap: ClassVar[Overlap] = "none"  # what of a prompt's KV goes to a decode instance while the rest is computed
+    kv_timeout_s: ClassVar[float] = 480.0  # KV waits for an outside router: vLLM's VLLM_NIXL_ABORT_REQUEST_TIMEOUT
     mixed_attention: ClassVar[bool] = False  # prompt chunks and decodes share one launch of attention
     beside_tokens: ClassVar[int] = 0  # up to so many in a step the shared expert has a stream of its own
     compiles: ClassVar[bool] = False  # elementwise operations that follow each other are one kernel (torch.compile)

@@ -62,6 +62,7 @@ class Sglang(Engine):
         "block_size": "page_size",
     }
     kv_overlap: ClassVar[Overlap] = "chunks"  # sgl-project/sglang#28529
+    kv_timeout_s: ClassVar[float] = 300.0  # SGLANG_DISAGGREGATION_WAITING_TIMEOUT
 
     # The same command serves MiniMax-M2.5 on eight H100 and on eight B200: first tokens after 80 and 116 ms, 70 and 106 of
     # them launching. Kernels for Blackwell come from FlashInfer and TensorRT-LLM, whose wrappers choose among tactics.
