@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -33,14 +35,14 @@ def fleet(tmp_path: Path) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def routed(module: str, policy: str, workers: list[str], *more: str) -> Iterator[str]:
-    """The URL of a router before these workers. more: arguments of the router."""
+    """The URL of a router before these workers, if there are any. more: arguments of the router."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         port, metrics_port = (str(each.getsockname()[1]) for each in (one, other))
     ports = ("--host", "127.0.0.1", "--port", port, "--prometheus-port", metrics_port)
     command = [sys.executable, "-m", f"{module}.launch_router", "--policy", policy, *ports, *more]
-    command += ["--worker-urls", *workers]
+    command += ["--worker-urls", *workers] if workers else []
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + STARTS_S
     try:
@@ -58,12 +60,12 @@ def routed(module: str, policy: str, workers: list[str], *more: str) -> Iterator
 def served(url: str) -> int:
     """Requests that an engine has completed."""
     text = httpx.get(f"{url}/metrics").text
-    pattern = r'^vllm:request_success_total\{finished_reason="(?:stop|length)"\S* (\S+)$'
+    pattern = r'^(?:vllm:request_success_total\{finished_reason="(?:stop|length)"|sglang:num_requests_total)\S* (\S+)$'
     return int(sum(map(float, re.findall(pattern, text, re.MULTILINE))))
 
 
-def ask(url: str, text: str) -> httpx.Response:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+def ask(url: str, text: str, model: str = MODEL, **fields: Any) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8} | fields
     return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
 
 
@@ -84,6 +86,61 @@ def test_a_router_serves_a_fleet_and_survives_the_loss_of_an_engine(fleet: list[
         answers = [ask(url, f"More {number}").status_code for number in range(24)]
         assert answers.count(200) >= 20  # what is not retried fails until the router has noticed
         assert served(workers[busiest]) == by_worker[busiest]
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "mode", "more"),
+    [
+        ("vllm", "vllm_router", "--vllm-pd-disaggregation", ()),
+        ("vllm", "vllm_router", "--vllm-pd-disaggregation", ("--kv-connector", "mooncake")),
+        ("sglang", "sglang_router", "--pd-disaggregation", ()),
+    ],
+)
+def test_a_router_hands_prompts_from_prefill_to_decode_engines(
+    tmp_path: Path, engine: str, module: str, mode: str, more: tuple[str, ...]
+) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    listed, cluster = tmp_path / "urls", tmp_path / "cluster.yaml"
+    pools = "".join(f"  - {{name: {role}, role: {role}, instances: 2}}\n" for role in ("prefill", "decode"))
+    cluster.write_text(f"model: Qwen/Qwen3-8B\nengine: {engine}\npools:\n{pools}")
+    with serving("--fleet", "--cluster", str(cluster), "--speed", "20", "--set", f"fleet_file={listed}") as own:
+        workers = listed.read_text().replace("localhost", "127.0.0.1").split()
+        halves = [part for url in workers[:2] for part in ("--prefill", url, url.rpartition(":")[2])]
+        halves += [part for url in workers[2:] for part in ("--decode", url)]
+        with routed(module, "round_robin", [], mode, *halves, *more) as url, ThreadPoolExecutor(8) as threads:
+
+            def asked(number: int) -> tuple[int, int]:
+                fields = {"stream": True, "stream_options": {"include_usage": True}} if number % 2 else {}
+                answer = ask(url, f"{number} " * 500, "Qwen/Qwen3-8B", **fields)
+                return answer.status_code, int(re.findall(r'"completion_tokens":(\d+)', answer.text)[-1])
+
+            assert list(threads.map(asked, range(60))) == [(200, 8)] * 60
+        assert [served(worker) for worker in workers] == [30] * 4
+        journal = httpx.get(own.replace("/v1", "/llmirage/journal?limit=200")).json()["entries"]
+        assert [entry["output_tokens"] for entry in journal].count(1) == 60
+        taken = [entry["prompt_tokens"] - entry["cached_tokens"] for entry in journal if entry["output_tokens"] == 8]
+        assert max(taken) <= 1  # the decode engines computed no prompt
+        for worker in workers[:2]:
+            assert httpx.get(f"{worker}/load").json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "more"),
+    [("vllm", "vllm_router", ("--intra-node-data-parallel-size", "2")), ("sglang", "sglang_router", ("--dp-aware",))],
+)
+def test_a_router_reaches_the_ranks_of_an_engine(tmp_path: Path, engine: str, module: str, more: tuple[str, ...]) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    listed = tmp_path / "urls"
+    shape = {"data_parallel_size": 2, "expert_parallel_size": 2, "data_parallel_balance": "prefix", "fleet_file": listed}
+    settings = [part for name, value in shape.items() for part in ("--set", f"{name}={value}")]
+    with serving("--fleet", "--instances", "1", "--engine", engine, "--speed", "50", *settings):
+        worker = listed.read_text().replace("localhost", "127.0.0.1").strip()
+        with routed(module, "round_robin", [worker], *more) as url:
+            answers = [ask(url, "word " * 500).json()["usage"] for _ in range(4)]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in answers]
+    assert [tokens > 400 for tokens in cached] == [False, False, True, True]  # each rank has a cache of its own
 
 
 def test_a_router_follows_the_caches_by_their_events(tmp_path: Path) -> None:
