@@ -19,7 +19,7 @@ _FALL = 0.5  # of the share of prompts that come again soon: those that come lat
 
 
 @dataclass(slots=True, frozen=True)
-class _Repeat:
+class _RepeatedStart:
     """A request that begins as an earlier one. between: prompt tokens sent since that one. cached: None: not said."""
 
     tokens: int
@@ -65,12 +65,12 @@ def _verdict(share: float, soon: float | None, late: float | None) -> Verdict:
     return "evicted" if soon >= _FINE or late < _FALL * soon else "scattered"
 
 
-def _share(repeats: Sequence[_Repeat]) -> float | None:
+def _share(repeats: Sequence[_RepeatedStart]) -> float | None:
     possible = sum(one.tokens for one in repeats)
     return sum(min(one.cached or 0, one.tokens) for one in repeats) / possible if possible else None
 
 
-def _repeats(sent: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[_Repeat]:
+def _repeats(sent: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[_RepeatedStart]:
     """Yield what each successful request repeats of those whose first token had come when it went out."""
     coming: list[tuple[float, int, list[bytes], int]] = []
     known: dict[bytes, int] = {}  # a beginning, by its hash: the prompt tokens sent when it was last used
@@ -92,7 +92,7 @@ def _repeats(sent: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[_Repe
         if common:
             share = common * _PIECE / max(len(text), 1)
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            yield _Repeat(int(share * prompt_tokens), tokens_sent - known[beginnings[common - 1]], cached)
+            yield _RepeatedStart(int(share * prompt_tokens), tokens_sent - known[beginnings[common - 1]], cached)
         tokens_sent += prompt_tokens
         heapq.heappush(coming, (exchange.token_s[0], number, beginnings, tokens_sent))
 

@@ -43,7 +43,7 @@ from llmirage_shared.wire.output import event, usage
 
 if TYPE_CHECKING:
     from llmirage_server.telemetry.traces.served import RequestTrace
-    from llmirage_server.telemetry.traces.stamps import SentStamps, StampedStream
+    from llmirage_server.telemetry.traces.stamps import SentStamps, StreamStamps
 
 logger = logging.getLogger("llmirage")
 
@@ -323,7 +323,7 @@ class TokenStream(EventStream):
         self._times = SentTimes(generation.responses.driver)
         self._time = asyncio.get_running_loop().time
         self._wake_up: asyncio.Future[None] | None = None  # while it is sent
-        self.stamps: StampedStream | None = None
+        self.stamps: StreamStamps | None = None
         if generation.responses.stamps is not None and len(generation.choices) == 1:
             self.stamps = generation.responses.stamps.begun(exchange.request_id, exchange.arrived_s)
 

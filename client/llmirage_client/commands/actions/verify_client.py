@@ -6,9 +6,9 @@ from json import dumps
 
 import click
 
-from llmirage_client.commands.actions.table import print_table
 from llmirage_client.measure.client_error import client_error, read_stamps
 from llmirage_client.measure.run_folder import read_runs
+from llmirage_client.report.screen import print_table
 from llmirage_shared.settings import InputRefused
 
 _NAMES = {"ttft": "TTFT", "itl": "ITL, mean of a reply", "gap": "gap between two chunks"}

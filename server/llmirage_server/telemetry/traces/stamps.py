@@ -14,7 +14,7 @@ SETTING = "sent_stamps"
 _STAMP_BYTES = 100
 
 
-class StampedStream:
+class StreamStamps:
     """The stamps of one stream. request_id: X-Request-ID, else the one in the response. arrived_s: on precise_clock."""
 
     __slots__ = ("_arrived_s", "_clock", "_keep", "_sent", "_shows", "request_id")
@@ -57,10 +57,10 @@ class SentStamps:
         self._file = opened(Path(path), SETTING)
         self.thread = TraceThread([self])
 
-    def begun(self, request_id: bytes, arrived_s: float) -> StampedStream:
-        return StampedStream(self, request_id.decode("latin-1"), arrived_s)
+    def begun(self, request_id: bytes, arrived_s: float) -> StreamStamps:
+        return StreamStamps(self, request_id.decode("latin-1"), arrived_s)
 
-    def write(self, streams: Iterable[StampedStream]) -> None:
+    def write(self, streams: Iterable[StreamStamps]) -> None:
         self._file.add(b"".join([stream.line() for stream in streams]))
 
     def close(self) -> None:
