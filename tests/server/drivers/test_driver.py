@@ -182,7 +182,7 @@ class SlowCluster(Cluster):
 
     def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
         events = self._inner.advance(to, max_steps)
-        self._clock[0] += self._cost_s * len(events)
+        self._clock[0] += self._cost_s * sum(event.tokens for event in events)
         return events
 
 

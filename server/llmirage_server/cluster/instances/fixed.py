@@ -14,6 +14,8 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading
 
+_AT_ONCE = 32  # tokens of a request in one event where no time is between them: drivers do other work between events
+
 
 class FixedInstance(InstanceBase):
     """Fixed times, with a real prefix cache, so that `cached_tokens` is the figure an engine would report.
@@ -99,7 +101,7 @@ class FixedInstance(InstanceBase):
         self.kv.forget_idle()
 
     def advance(self) -> StepEnd | None:
-        """Emit one token of every request with one due at the next instant, in the order of submission."""
+        """Emit the tokens that are due at the next instant, in the order of submission."""
         due, plans = self._due, self._plans
         now = due[0][0]
         batch = [heappop(due)]
@@ -107,6 +109,7 @@ class FixedInstance(InstanceBase):
             batch.append(heappop(due))
         emitted: list[Request] = []
         handed_over: list[Request] = []
+        tokens = 0
         for _, order, request in batch:
             plan = plans.get(request)
             if plan is None:
@@ -117,7 +120,9 @@ class FixedInstance(InstanceBase):
                 self._remember(self._sequences[request], request.prompt_tokens + before)
                 if not before:
                     request.first_token_s = now
-            request.produced += 1
+            gained = 1 if self._itl_s or self.role == "prefill" else min(_AT_ONCE, request.output_tokens - request.produced)
+            request.produced += gained
+            tokens += gained
             if request.produced == request.output_tokens and not request.keeps_kv:
                 self._finish(request, now)
             elif request.produced == request.output_tokens:
@@ -133,7 +138,7 @@ class FixedInstance(InstanceBase):
             self.next_event_s = due[0][0]
         else:
             self._count(now)
-        return StepEnd(now, self.index, emitted, handed_over) if emitted else None
+        return StepEnd(now, self.index, emitted, handed_over, tokens) if emitted else None
 
     def reading(self) -> Reading:
         return Reading(
