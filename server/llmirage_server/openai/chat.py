@@ -91,7 +91,7 @@ def _refuse_sound(index: int, model: str, dialect: Dialect) -> None:
         raise ApiError(f"{model} is not a multimodal model")
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _ChatAnswer:
     """A chat completion in the forms that it can be sent in."""
 

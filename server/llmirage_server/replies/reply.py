@@ -23,7 +23,7 @@ class Part:
     name: str = ""
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Reply:
     """One choice of a response, finished before its first token is due.
 
@@ -131,7 +131,7 @@ AUTO = ToolChoice()
 ANY_OBJECT: dict[str, Any] = {"type": "object"}  # the `json_schema` of a request for an object of any kind
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ReplyRequest:
     """The part of a request that a reply source may know.
 

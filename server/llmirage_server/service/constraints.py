@@ -7,7 +7,7 @@ import hashlib
 import json
 import marshal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -34,14 +34,14 @@ _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form
 check_grammar: Callable[[str], None] = at_call("llmirage_server.replies.structured.grammar:check_grammar")
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ReplyConstraints:
     """Fields of ReplyRequest (those of `history`, too) under their names, and how the API writes a tool call."""
 
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
-    history: ChatHistory = NO_HISTORY
+    history: ChatHistory = field(default_factory=lambda: NO_HISTORY)
     json_schema: Any = None
     grammar: Grammar | None = None
     form_field: str = "response_format"  # that gives one of these two

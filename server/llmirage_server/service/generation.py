@@ -55,7 +55,7 @@ WATCH_AFTER_S = 0.005  # from the headers on
 EVENT_SOURCE_AFTER_S = 5.0  # the same; its tasks cost as much CPU time as ten tokens that are each due at a time of its own
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Choice:
     """One reply and its request in the cluster."""
 

@@ -19,7 +19,7 @@ MOST_CHOICES = 1_024  # prompts times choices of each, in one request
 MOST_COUNTED = 300_000  # tokens of a text that is only counted: as many take a second or two to find
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class EncodedPrompt:
     """One prompt of a request. ids: int32, shape (prompt_tokens,). user_text: what the reply answers."""
 

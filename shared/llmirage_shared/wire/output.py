@@ -42,7 +42,7 @@ def new_call_id() -> str:
     return new_id("call_")
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ResponseHead:
     """The fields that an object and every chunk of one response repeat. created: seconds since the epoch."""
 
@@ -160,7 +160,7 @@ def without_padding(event: bytes) -> bytes:
     return _OBFUSCATION.sub(rb"\1", event)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class ChunkFrame:
     """The bytes around the object of one choice in its chunks.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Sampling:
     """The settings of a generation, the same for all APIs. max_tokens: at most, exactly with ignore_eos; None: no limit.
 
