@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result, columns_of_rows, workload_of
+from llmirage._results import Progress, Result, columns_of_rows, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.calibrate.table import as_json, calibration_blocks
 from llmirage_client.choices import ArrivalPattern

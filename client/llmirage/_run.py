@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result, columns_of_rows, workload_of
+from llmirage._results import Progress, Result, columns_of_rows, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern, EndpointName
 from llmirage_client.commands.actions.output import check_unused

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result, workload_of
+from llmirage._results import Progress, Result, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern
 from llmirage_client.measure.catalogue import frame_name

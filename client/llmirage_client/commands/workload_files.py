@@ -93,7 +93,7 @@ class GenerateOutput:
 
 generate = command(
     "generate",
-    "llmirage_client.commands.actions.generate:generate",
+    "llmirage_client.commands.actions.workload_files:generate",
     [
         argument(
             "preset",

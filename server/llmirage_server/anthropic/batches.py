@@ -14,8 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from llmirage_server.anthropic.messages import MessagesExchange
 from llmirage_server.anthropic.tools import fitting
-from llmirage_server.batches.batch import MESSAGES, Batch
-from llmirage_server.batches.lines import lines_of
+from llmirage_server.batches.batch import MESSAGES, Batch, lines_of
 from llmirage_server.batches.runner import BatchRunner, LineExchange
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler

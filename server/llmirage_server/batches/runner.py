@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message, Scope
 
-from llmirage_server.batches.batch import Batch, usage_in
-from llmirage_server.batches.lines import LineChecker, lines_of
+from llmirage_server.batches.batch import Batch, LineChecker, lines_of, usage_in
 from llmirage_server.http.bodies import json_object
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.http.json_pieces import encode

@@ -12,9 +12,8 @@ from typing import Any
 from llmirage_server.http.relay import Ending, ForwardedRequest
 from llmirage_server.replies.recordings.foreign import KEPT_HEADERS, redacted
 from llmirage_server.replies.recordings.matching import endpoint_of
-from llmirage_server.replies.recordings.recording import Chunk, Recording
+from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
-from llmirage_server.replies.recordings.sse import EventSplitter
 from llmirage_server.replies.recordings.store import RecordingWriter
 from llmirage_server.telemetry.traces.served import SESSION_HEADERS
 from llmirage_server.telemetry.traces.workload import RecordedCall, WorkloadWriter, recorded_call

@@ -14,7 +14,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.record_actions import RecordingProxy
 from llmirage_server.config import ClusterConfig
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
-from llmirage_server.openai.responses.socket_outbox import EventFrames
+from llmirage_server.openai.responses.socket_frames import EventFrames
 from llmirage_server.proxy.recorder import ExchangeRecorder
 from llmirage_server.replies.recordings.recording import Chunk, Recording
 from llmirage_server.replies.recordings.store import RecordingWriter

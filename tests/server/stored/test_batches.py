@@ -13,7 +13,7 @@ from batch_lines import CHAT, MODEL, line
 from state_files import left_by_a_kill
 
 from llmirage_server.app import create_app
-from llmirage_server.batches import lines as lines_module
+from llmirage_server.batches import batch as batch_module
 from llmirage_server.batches import runner as runner_module
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
@@ -147,8 +147,8 @@ def test_a_wrong_line_fails_the_batch(batches: Any, wrong: Any, expected: tuple[
 
 
 def test_more_that_is_wrong_with_a_file(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "MOST_LINES", 2)
-    monkeypatch.setattr(lines_module, "MOST_EMBEDDING_INPUTS", 3)
+    monkeypatch.setattr(batch_module, "MOST_LINES", 2)
+    monkeypatch.setattr(batch_module, "MOST_EMBEDDING_INPUTS", 3)
     api = batches()
     assert api.errors([line("a"), line("b"), line("c")]) == [("too_many_tasks", None, None)]
     assert batches(accept_models="served").errors([line("a", model="none")]) == [("model_not_found", "body.model", 1)]
@@ -158,7 +158,7 @@ def test_more_that_is_wrong_with_a_file(batches: Any, monkeypatch: pytest.Monkey
     assert api.wait(api.create(ids, "/v1/embeddings"))
     answered = line("a", "/v1/responses", input="x", background=True)
     assert api.errors([answered], "/v1/responses") == [("invalid_request", "body.background", 1)]
-    assert len(api.errors(["{}"] + ["x"] * 500)) <= lines_module.MOST_ERRORS + 3
+    assert len(api.errors(["{}"] + ["x"] * 500)) <= batch_module.MOST_ERRORS + 3
 
 
 def test_a_file_that_is_none(batches: Any) -> None:

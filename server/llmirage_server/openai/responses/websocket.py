@@ -26,14 +26,15 @@ from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.resource import new_response, response_usage
 from llmirage_server.openai.responses.socket_frames import (
     FRAME,
+    EventFrames,
     FrameExchange,
     SocketFrame,
+    SocketOutbox,
     error_event,
     read_frame,
     refused_kind,
     steering_failed,
 )
-from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOutbox
 from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from llmirage_server.replies.recordings.recording import json_style, write_json
-from llmirage_server.replies.recordings.sse import event_parts
+from llmirage_server.replies.recordings.recording import event_parts, json_style, write_json
 
 REDACTED = "REDACTED"
 SHORTEST_KEY = 8  # characters; a shorter one would be found in innocent words ("test"): it is only left out as a header

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.replies.recordings.matching import Matcher
-from llmirage_server.replies.recordings.recording import Chunk, Recording, RecordingError, write_json
-from llmirage_server.replies.recordings.sse import EventSplitter
+from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording, RecordingError, write_json
 from llmirage_server.replies.recordings.store import RecordingLibrary, RecordingWriter, read_folder
 
 TEXTS = st.text(st.characters(codec="utf-8"))
