@@ -42,8 +42,7 @@ from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.service import Service
 from llmirage_server.service.text import TextLoader, TextTools, warm_up
 from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB, FileStore
-from llmirage_server.state.memory import MemoryState
-from llmirage_server.state.state import State
+from llmirage_server.state.state import MemoryState, State
 from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics, pacing_exposition
 from llmirage_server.telemetry.pace import LoopWatch

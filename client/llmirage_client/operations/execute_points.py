@@ -18,9 +18,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import MaxSearch, Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.measure.load_points import LOOKS, PointResult, PooledVerdict, SearchAnswer, least_requests
-from llmirage_client.measure.slo import MISSED, judge
+from llmirage_client.measure.slo import MISSED, Objective, judge
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch
-from llmirage_client.operations.points import Search
 from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Spread
 from llmirage_client.report.atomic_files import new_folder
@@ -79,6 +78,19 @@ def carried_out(steps: Steps) -> LoadsRun:
     except StopIteration as end:
         done: LoadsRun = end.value
         return done
+
+
+@dataclass(slots=True, frozen=True)
+class Search:
+    """A search as the command line asks for it; start, lower and upper are loads of the variable."""
+
+    slo: str
+    objectives: tuple[Objective, ...]
+    variable: Variable
+    start: float
+    lower: float
+    upper: float
+    precision: float
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from llmirage_server.replies.reply import Reply
 from llmirage_server.service.generation import Choice, Generation, TokenStream
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import finish, prefill
-from llmirage_server.state.memory import MemoryState
+from llmirage_server.state.state import MemoryState
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema

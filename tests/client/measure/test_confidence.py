@@ -16,8 +16,7 @@ from llmirage_client.measure.load_points import PointResult, PooledVerdict, Sear
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.operations import execute_points
-from llmirage_client.operations.execute_points import search_steps
-from llmirage_client.operations.points import Search
+from llmirage_client.operations.execute_points import Search, search_steps
 
 
 def ttfts(ms: list[float], failed: int = 0) -> Metrics:

@@ -14,9 +14,8 @@ from api_errors import assert_error
 from state_files import left_by_a_kill
 
 from llmirage_server.config import ConfigError
-from llmirage_server.state.memory import OBJECT_BYTES, MemoryState
 from llmirage_server.state.sqlite import SqliteState
-from llmirage_server.state.state import State
+from llmirage_server.state.state import OBJECT_BYTES, MemoryState, State
 from llmirage_shared.wire.errors import state_unavailable
 
 CHAT = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

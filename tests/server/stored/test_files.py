@@ -14,9 +14,8 @@ from state_files import left_by_a_kill
 
 from llmirage_server.state import files as store_module
 from llmirage_server.state.files import FileStore
-from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.sqlite import SqliteState
-from llmirage_server.state.state import State
+from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.wire.errors import ApiError, state_unavailable
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}}).encode()

@@ -22,9 +22,8 @@ from llmirage_client.workload.convert import Converted
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import WorkloadSummary, summarise
-from llmirage_client.workload.synthesis.conversations import Plan
+from llmirage_client.workload.synthesis.conversations import Plan, as_yaml, compare, gaps
 from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
-from llmirage_client.workload.synthesis.table import as_yaml, compare, gaps
 from llmirage_shared import embedded_tokenizer
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of

@@ -24,9 +24,8 @@ from llmirage_server.openai.responses.context import (
     without_oldest,
 )
 from llmirage_server.openai.responses.hosted import listed
-from llmirage_server.openai.responses.output_items import CompactionOutput
 from llmirage_server.openai.responses.resource import new_response, response_usage
-from llmirage_server.openai.responses.writer import ResponseWriter
+from llmirage_server.openai.responses.writer import CompactionOutput, ResponseWriter
 from llmirage_server.service.constraints import ReplyConstraints
 from llmirage_server.service.generation import Generation, TokenStream
 from llmirage_server.service.models import ServedModel

@@ -39,8 +39,7 @@ from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill
 from llmirage_server.state.items import Item
-from llmirage_server.state.memory import MemoryState
-from llmirage_server.state.state import State
+from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text

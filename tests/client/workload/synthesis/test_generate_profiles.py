@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from workload_files import mutate
 
 from llmirage_client.workload.session import WorkloadError
-from llmirage_client.workload.synthesis import table
+from llmirage_client.workload.synthesis import conversations
 from llmirage_client.workload.synthesis.conversations import draw_plan
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, defaults, put
 from llmirage_client.workload.synthesis.profile import presets, read_profile
@@ -25,8 +25,8 @@ def small(path: str) -> None:
     if max(profile.distributions["turns"].sample(np.random.default_rng(0), 50)) < 100:
         plan = draw_plan(profile, 0)
         assert plan.roots == 3
-        with patch.object(table, "_SAMPLES", 100):
-            assert table.compare(profile, plan)
+        with patch.object(conversations, "_SAMPLES", 100):
+            assert conversations.compare(profile, plan)
 
 
 @given(st.data())
