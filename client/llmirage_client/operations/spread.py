@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from llmirage_client.measure.record import RunResult
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter
 from llmirage_client.workers.conductor import Conductor
-from llmirage_client.workers.job import Crew, Job
+from llmirage_client.workers.job import Crew, Job, usable_cpus
 from llmirage_client.workers.merge import merged
 from llmirage_client.workers.ray_cluster import connect, nodes
 from llmirage_client.workload.session import Workload
@@ -46,7 +45,7 @@ class Spread:
             return RayCrew(ray), self.workers or nodes(ray)
         from llmirage_client.workers.processes import ProcessCrew
 
-        return ProcessCrew(), self.workers or _cpus()
+        return ProcessCrew(), self.workers or usable_cpus()
 
 
 @dataclass(slots=True, frozen=True)
@@ -108,10 +107,3 @@ def most_workers(workload: Workload, options: RunOptions) -> tuple[int, str]:
     limits += [(limit, f"a concurrency of {limit}") for limit in slots if limit is not None]
     least, why = min(limits, default=(2**31, ""))
     return max(least, 1), why
-
-
-def _cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, Protocol, TypeVar
 
 from llmirage_client.simulate.garbage import own_process
+from llmirage_client.workers.job import usable_cpus
 from llmirage_client.workers.ray_cluster import connect
 
 Item = TypeVar("Item")
@@ -42,12 +42,8 @@ def executor_named(name: ExecutorName, workers: int | None, address: str | None 
     """
     if name == "ray":
         return RayTasks(connect(address), workers)
-    count = workers or _cores()
+    count = workers or usable_cpus()
     return Processes(count) if count > 1 else Here()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Here:

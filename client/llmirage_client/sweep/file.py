@@ -19,7 +19,7 @@ LOAD_SETTINGS, or POOL.SETTING for one pool of a cluster. In `grid`, a block ins
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -188,7 +188,7 @@ class _StudyReader:
         if total > MOST_POINTS:
             self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are allowed in one study")
             raise StudyError(self._problems)
-        made = [self._point(number, base, fixed, choices) for number, choices in _combinations(points, axes)]
+        made = [self._point(number, base, fixed, choices) for number, choices in enumerate(product(points, *axes), 1)]
         if not self._problems:
             self._effect(made, base, entries)
         if self._problems:
@@ -265,7 +265,7 @@ class _StudyReader:
             near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor of a load"
             self._problem(entry, f"unknown key{near}")
 
-    def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: list[_Variant]) -> StudyPoint:
+    def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: Sequence[_Variant]) -> StudyPoint:
         chosen = [entry for choice in choices for entry in choice.entries]
         varied = {key: text for choice in choices for key, text in choice.varied.items()}
         later = {entry.key for entry in chosen}
@@ -326,11 +326,6 @@ def _line_of_key(name: str, entries: Iterable[Entry]) -> int | None:
             if (line := _line_of_key(name, block.entries or ())) is not None:
                 return line
     return None
-
-
-def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterator[tuple[int, list[_Variant]]]:
-    for number, choices in enumerate(product(points, *axes), 1):
-        yield number, list(choices)
 
 
 def _text(node: YamlNode) -> str:

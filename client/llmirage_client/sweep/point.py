@@ -104,7 +104,9 @@ def _row(task: Task) -> dict[str, Any]:
         errors = simulation.metrics.errors
         row |= {"status": "failed", "reason": errors[0].error.message if errors else "no request was answered"}
     if task.runs is not None:
-        _write_run(simulation, Path(task.runs))
+        write_artifacts(simulation.result, Path(task.runs), metrics=simulation.metrics)
+        if simulation.series is not None:
+            write_series(simulation.series, Path(task.runs))
     return row | {"series": series_of(simulation)}
 
 
@@ -216,12 +218,6 @@ def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
     """Return the options of a point's run. Raises ConfigError."""
     return with_distinct_conversations(workload, run_options(workload, load_settings(load), as_key))
-
-
-def _write_run(simulation: Simulation, folder: Path) -> None:
-    write_artifacts(simulation.result, folder, metrics=simulation.metrics)
-    if simulation.series is not None:
-        write_series(simulation.series, folder)
 
 
 def _one_line(error: BaseException) -> str:

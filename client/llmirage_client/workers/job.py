@@ -5,6 +5,7 @@ All that is said between them can be pickled.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -127,3 +128,8 @@ class Crew(Protocol):
     def close(self) -> None:
         """End workers that are still running."""
         ...
+
+
+def usable_cpus() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

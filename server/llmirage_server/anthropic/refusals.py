@@ -54,7 +54,8 @@ def refuse_messages(request: schema.messages.CountRequest, betas: frozenset[str]
     if request.tool_choice is not None and request.tool_choice.type in ("any", "tool") and not request.tools:
         raise ApiError("tool_choice: `tool_choice` may only be specified while providing `tools`.")
     _check_container(request)
-    _check_system(request)
+    if isinstance(request.system, list) and any(not block.text for block in request.system):
+        raise ApiError("system: text content blocks must be non-empty")
     last = len(request.messages) - 1
     turns = [_blocks(message) for message in request.messages]
     roles = [message.role for message in request.messages]
@@ -73,11 +74,6 @@ def _blocks(message: schema.messages.TurnMessage) -> Blocks:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return content  # type: ignore[no-any-return]
-
-
-def _check_system(request: schema.messages.CountRequest) -> None:
-    if isinstance(request.system, list) and any(not block.text for block in request.system):
-        raise ApiError("system: text content blocks must be non-empty")
 
 
 def _check_role(index: int, roles: Sequence[str], betas: frozenset[str]) -> None:

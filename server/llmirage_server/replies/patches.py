@@ -74,7 +74,8 @@ def patch_input(tool: Tool, text: str, files: ShownFiles, seed: int) -> Any:
         files.apply(change)
     if tool.kind == "client":
         return {"operation": _operation(changes[0])}
-    envelope = "\n".join([BEGIN, *[line for change in changes for line in _section(change)], END])
+    lines = [line for change in changes for line in (f"{_HEADS[change.kind]}{change.path}", *change.diff)]
+    envelope = "\n".join([BEGIN, *lines, END])
     return envelope if tool.kind == "custom" else {tool.text_argument: envelope}
 
 
@@ -127,10 +128,6 @@ def _below(folder: str, path: str) -> str:
 def _operation(change: FileChange) -> dict[str, str]:
     operation = {"type": change.kind, "path": change.path}
     return operation if change.kind == "delete_file" else {**operation, "diff": "".join([f"{x}\n" for x in change.diff])}
-
-
-def _section(change: FileChange) -> list[str]:
-    return [f"{_HEADS[change.kind]}{change.path}", *change.diff]
 
 
 # --- what to change -----------------------------------------------------------------------------------------------------

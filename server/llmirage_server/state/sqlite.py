@@ -113,7 +113,7 @@ class SqliteState:
             self._db = db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
             self._open()
             self._identity = self._identify()
-            self._forget_old()
+            self._db.execute("DELETE FROM objects WHERE stored_s < ?", (self._oldest_s(),))
             self.contents = SqliteContents(self._run)
             merging = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
@@ -239,9 +239,6 @@ class SqliteState:
 
     def _oldest_s(self) -> float:
         return self._clock() - self._ttl_s
-
-    def _forget_old(self) -> None:
-        self._db.execute("DELETE FROM objects WHERE stored_s < ?", (self._oldest_s(),))
 
     def _make_room(self, kind: Kind, key: str) -> None:
         """Delete what is too old, and the oldest objects until the rest fits; never the one just put."""

@@ -290,7 +290,7 @@ class ScriptReader:
             replies = self._replies(found["reply"].node, f"{place}.reply")
         if "fault" in found:
             fault = self._fault(found["fault"].node, f"{place}.fault")
-            replies = [_with_fault(reply, fault) for reply in replies]
+            replies = [reply if reply.fault is not None else replace(reply, fault=fault) for reply in replies]
         if len(self._problems) > before or not replies:
             return None
         calls = [each.calls for reply in replies for each in (reply, *reply.choices)]
@@ -501,10 +501,6 @@ def _coordinates(value: Any) -> tuple[float, ...]:
     if odd := [one for one in numbers if isinstance(one, bool) or not isinstance(one, int | float) or not isfinite(one)]:
         raise ValueError(f"must be a list of numbers; {odd[0]!r} is none")
     return tuple(map(float, numbers))
-
-
-def _with_fault(reply: ScriptedReply, fault: Any) -> ScriptedReply:
-    return reply if reply.fault is not None else replace(reply, fault=fault)
 
 
 def _text(value: Any, alternatives: str = "") -> str:
