@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from api_probes import BASES, NOTES, PROBES, Probe
 
-from llmirage_server.admin.openapi.document import OPERATIONS
+from llmirage_server.admin.openapi import OPERATIONS
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.http.absent import ABSENT

@@ -95,7 +95,7 @@ class OpenApiHandler(ServiceHandler):
 
 def _made(model: str, documented_only: bool) -> tuple[bytes, bytes]:
     # Here, in a thread: it needs pydantic's models of all requests and responses, which take 120 ms to import.
-    from llmirage_server.admin.openapi.document import openapi_document, reference_page
+    from llmirage_server.admin.openapi import openapi_document, reference_page
 
     document = openapi_document(model, documented_only)
     return json.dumps(document).encode(), reference_page(document)

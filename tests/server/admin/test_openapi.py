@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from starlette.routing import Mount, WebSocketRoute
 
-from llmirage_server.admin.openapi.document import EXAMPLES, OPERATIONS, openapi_document
+from llmirage_server.admin.openapi import EXAMPLES, OPERATIONS, openapi_document
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 UNLISTED = {"/sleep", "/wake_up", "/is_sleeping", "/openapi.json", "/docs", "/v1/messages{rest:path}"}  # the last is none

@@ -33,7 +33,7 @@ class ApiOperation:
     body: type[WireModel] | None = None  # in the file by its name in wire/schema
     body_required: bool = True
     form: bool = False  # the body is multipart/form-data
-    answer: str | None = None  # the name of its schema in answers.yaml
+    answer: str | None = None  # the name of its schema in openapi_answers.yaml
     style: Style = "json"
     streams: bool = False
     query: Mapping[str, Any] = field(default_factory=dict)  # JSON Schema by name
@@ -48,7 +48,7 @@ def _operation(body: str | None = None, **entry: Any) -> ApiOperation:
     return ApiOperation(**entry)
 
 
-_FILE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("operations.yaml").read_text("utf-8"))
+_FILE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("openapi_operations.yaml").read_text("utf-8"))
 OPERATIONS: tuple[ApiOperation, ...] = tuple(_operation(**entry) for entry in _FILE["operations"])
 EXAMPLES: Mapping[str, dict[str, Any]] = _FILE["examples"]  # a body for each path that takes a model, without the model
 
@@ -73,7 +73,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
     bodies = list(dict.fromkeys(operation.body for operation in OPERATIONS if operation.body is not None))
     names, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_PLACE + "{model}")
     refs = {body: names[body, "validation"] for body in bodies}
-    answers = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))["schemas"]
+    answers = yaml.safe_load(Path(__file__).with_name("openapi_answers.yaml").read_text("utf-8"))["schemas"]
     schemas = _corrected(definitions["$defs"]) | {name: _answer(name, schema) for name, schema in answers.items()}
     if documented_only:
         for body in _CLOSED:
@@ -100,7 +100,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
 
 
 def _answer(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of answers.yaml in full, with titles where pydantic writes them: not for references."""
+    """Return a schema of openapi_answers.yaml in full, with titles where pydantic writes them: not for references."""
     if "anyOf" in schema:
         return {"title": name, **schema}
     properties = {
