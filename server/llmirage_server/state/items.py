@@ -19,7 +19,7 @@ _ID_PREFIX = {
     "local_shell_call": "lsh_", "local_shell_call_output": "lsho_",
     "apply_patch_call": "ap_", "apply_patch_call_output": "apo_",
 }  # fmt: skip
-_MOST_PARTS = 40_000
+MOST_PARTS = 40_000  # of items, that one prompt is made of
 
 
 def new_item_id(kind: str) -> str:
@@ -50,8 +50,12 @@ def _listed(item: Mapping[str, Any]) -> Item:
     return kept
 
 
-def check_size(items: Sequence[Mapping[str, Any]], param: str) -> None:
-    """Raise ApiError (400) for more items and parts of them than one prompt is made of. param: what adds to them."""
-    count = sum([1 + len(content) if isinstance(content := item.get("content"), list) else 1 for item in items])
-    if count > _MOST_PARTS:
-        raise ApiError(f"The conversation has too many items: {count} with their parts, of {_MOST_PARTS}.", param=param)
+def size_of(items: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of items and of the parts of their contents."""
+    return sum([1 + len(content) if isinstance(content := item.get("content"), list) else 1 for item in items])
+
+
+def check_size(size: int, param: str, most: int) -> None:
+    """Raise ApiError (400) for more items and parts of them than that. param: what adds to them."""
+    if size > most:
+        raise ApiError(f"The conversation has too many items: {size} with their parts, of {most}.", param=param)

@@ -95,8 +95,8 @@ class MemoryContents:
         return self._bytes
 
 
-# running: a background response in progress; events: what was sent of one that has ended.
-Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events", "batch", "container"]
+# part: older items of a conversation. running: a background response in progress; events: those of one that has ended.
+Kind = Literal["response", "conversation", "part", "completion", "thread", "item", "running", "events", "batch", "container"]
 
 _to_json = at_call("pydantic_core:to_json")  # takes 25 ms to import
 
@@ -153,8 +153,13 @@ def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
     """Return an object. Raises ApiError (404) if there is none."""
     value = state.get(kind, key)
     if value is None:
-        raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
+        raise not_stored(kind, key)
     return value
+
+
+def not_stored(kind: Kind, key: str) -> ApiError:
+    """Return 404."""
+    return ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
 
 
 class EpochClock:

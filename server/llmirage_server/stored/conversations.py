@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service, ServiceHandler
-from llmirage_server.state.items import Item, check_size, listed_items
-from llmirage_server.state.state import State, stored
+from llmirage_server.state.conversation import MOST_SIZE, PageEnds, StoredConversation
+from llmirage_server.state.items import check_size, listed_items, size_of
+from llmirage_server.state.state import State, not_stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
-from llmirage_shared.wire.paging import page
+from llmirage_shared.wire.paging import MOST, USUAL, integer, page
 from llmirage_shared.wire.refusals import refuse_items
 
 
@@ -25,78 +26,83 @@ class ConversationsHandler(ServiceHandler):
     def __init__(self, service: Service, state: State) -> None:
         super().__init__(service)
         self._state = state
+        self._ends = PageEnds()
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object(empty={})
         documented_only = self._service.documented_only
         request = await exchange.apart(lambda: schema.responses.ConversationCreate.check(body, documented_only))
         await exchange.apart(lambda: self._refuse(body))
-        record: dict[str, Any] = {
-            "object": {
-                "id": new_id("conv_"),
-                "object": "conversation",
-                "created_at": int(time.time()),
-                "metadata": request.metadata or {},
-            },
-            "items": await exchange.apart(lambda: listed_items([item.plain() for item in request.items or ()])),
+        items = await exchange.apart(lambda: listed_items([item.plain() for item in request.items or ()]))
+        shown: dict[str, Any] = {
+            "id": new_id("conv_"),
+            "object": "conversation",
+            "created_at": int(time.time()),
+            "metadata": request.metadata or {},
         }
-        await exchange.apart(lambda: self._put(record))
-        return exchange.json(record["object"])
+        await exchange.apart(lambda: StoredConversation.begun(self._state, shown).append(items))
+        return exchange.json(shown)
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        return exchange.json(self._found(exchange)["object"])
+        return exchange.json(self._found(exchange).shown)
 
     async def update(self, exchange: HttpExchange) -> Response:
-        record = self._found(exchange)
+        self._found(exchange)
         request = await exchange.checked(schema.responses.ConversationUpdate.check, self._service.documented_only)
-        record["object"]["metadata"] = request.metadata
-        self._put(record)
-        return exchange.json(record["object"])
+        conversation = self._found(exchange)  # as it is by now
+        conversation.shown["metadata"] = request.metadata
+        conversation.put()
+        return exchange.json(conversation.shown)
 
     async def delete(self, exchange: HttpExchange) -> Response:
-        key = self._found(exchange)["object"]["id"]
-        self._state.delete("conversation", key)
-        return exchange.json({"id": key, "object": "conversation.deleted", "deleted": True})
+        conversation = self._found(exchange)
+        conversation.delete()
+        return exchange.json({"id": conversation.shown["id"], "object": "conversation.deleted", "deleted": True})
 
     async def add_items(self, exchange: HttpExchange) -> Response:
-        record = self._found(exchange)
+        self._found(exchange)
         body = await exchange.json_object()
         request = await exchange.apart(lambda: schema.responses.ItemsCreate.check(body, self._service.documented_only))
         await exchange.apart(lambda: self._refuse(body))
         new = await exchange.apart(lambda: listed_items([item.plain() for item in request.items]))
-        record["items"] += new
-        check_size(record["items"], "items")
-        await exchange.apart(lambda: self._put(record))
+        conversation = self._found(exchange)  # as it is by now
+        check_size(conversation.size + size_of(new), "items", MOST_SIZE)
+        await exchange.apart(lambda: conversation.append(new))
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
 
     async def list_items(self, exchange: HttpExchange) -> Response:
-        return exchange.json(page(self._found(exchange)["items"], exchange.query))
+        limit = exchange.query("limit")
+        count = integer("limit", limit) if limit else USUAL
+        newest_first = exchange.query("order") != "asc"
+        after = exchange.query("after") or None
+        items = await self._found(exchange).window(after, min(max(count, 1), MOST), newest_first, self._ends)
+        return exchange.json(page(items, exchange.query))
 
     async def retrieve_item(self, exchange: HttpExchange) -> Response:
-        return exchange.json(self._item(self._found(exchange), exchange))
+        key = exchange.path_id("item")
+        item = await self._found(exchange).item(key, self._ends)
+        if item is None:
+            raise _no_item(key)
+        return exchange.json(item)
 
     async def delete_item(self, exchange: HttpExchange) -> Response:
         """Answers with the conversation, as the OpenAI API does."""
-        record = self._found(exchange)
-        record["items"].remove(self._item(record, exchange))
-        self._put(record)
-        return exchange.json(record["object"])
+        key = exchange.path_id("item")
+        conversation = self._found(exchange)
+        if not await conversation.remove(key, self._ends):
+            raise _no_item(key)
+        return exchange.json(conversation.shown)
 
     def _refuse(self, body: Mapping[str, Any]) -> None:
         if self._service.dialect.strict:
             refuse_items(body, "items")
 
-    def _put(self, record: dict[str, Any]) -> None:
-        self._state.put("conversation", record["object"]["id"], record)
+    def _found(self, exchange: HttpExchange) -> StoredConversation:
+        found = StoredConversation.find(self._state, exchange.path_id())
+        if found is None:
+            raise not_stored("conversation", exchange.path_id())
+        return found
 
-    def _found(self, exchange: HttpExchange) -> dict[str, Any]:
-        return stored(self._state, "conversation", exchange.path_id())
 
-    @staticmethod
-    def _item(record: Mapping[str, Any], exchange: HttpExchange) -> Item:
-        key = exchange.path_id("item")
-        for item in record["items"]:
-            if item["id"] == key:
-                found: Item = item
-                return found
-        raise ApiError(f"Item with id '{key}' not found.", status=404, param="item_id")
+def _no_item(key: str) -> ApiError:
+    return ApiError(f"Item with id '{key}' not found.", status=404, param="item_id")

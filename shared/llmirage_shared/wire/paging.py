@@ -9,14 +9,14 @@ from typing import Any
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
-MOST = 100
+USUAL, MOST = 20, 100  # of a page
 
 
 def page(
     items: Sequence[dict[str, Any]],
     query: Callable[[str], str | None],
     order: str = "desc",
-    usual: int = 20,
+    usual: int = USUAL,
     most: int = MOST,
 ) -> dict[str, Any]:
     """Return a list object of items that are given oldest first. The query has `limit`, `order`, `after` and `before`.

@@ -10,7 +10,8 @@ from typing import Any
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.responses import items as item_forms
-from llmirage_server.state.items import Item, check_size, listed_items
+from llmirage_server.state.conversation import StoredConversation
+from llmirage_server.state.items import MOST_PARTS, Item, check_size, listed_items, size_of
 from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
@@ -62,12 +63,17 @@ async def read_context(
             )
         before = record["items"]
     if conversation is not None:
-        found = state.get("conversation", conversation)
+        found = StoredConversation.find(state, conversation)
         if found is None:
             raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
-        before = found["items"]
+        if request.truncation != "auto":
+            check_size(found.size, "input", MOST_PARTS)
+        before = await found.newest(MOST_PARTS)
+        if found.size > MOST_PARTS:
+            calls = {item.get("call_id") for item in before if not item["type"].endswith("_output")}
+            before = [item for item in before if not item["type"].endswith("_output") or item.get("call_id") in calls]
     exchange.is_large |= len(before) > _MANY
-    check_size(before, "input")
+    check_size(size_of(before), "input", MOST_PARTS)
     brought: Sequence[Mapping[str, Any]] = []
     if isinstance(given_input, str):
         brought = [{"type": "message", "role": "user", "content": given_input}]
@@ -115,10 +121,9 @@ def store_context(state: State, context: ResponseContext, response: Item) -> Non
         if response["store"]:
             state.put("response", response["id"], record_of(context, response))  # last: what a full store keeps for certain
         if context.conversation is not None and response["status"] in ("completed", "incomplete"):
-            conversation = state.get("conversation", context.conversation)
+            conversation = StoredConversation.find(state, context.conversation)
             if conversation is not None:  # not deleted meanwhile
-                conversation["items"] += new
-                state.put("conversation", context.conversation, conversation)
+                conversation.append(new)
     if len(places) > _AT_ONCE:
         asyncio.get_running_loop().call_soon(_store_later, state, response["id"], places[_AT_ONCE:])
 

@@ -1,0 +1,187 @@
+"""Conversations as they are stored: the newest items beside the conversation, the older ones in objects of their own.
+
+So a turn, or a page of a long conversation, costs what it adds or shows, not what there was before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from llmirage_server.state.clock import Breaks
+from llmirage_server.state.items import Item, size_of
+from llmirage_server.state.state import State
+from llmirage_shared.wire.errors import ApiError
+
+MOST_SIZE = 400_000  # of a conversation, see size_of
+_PART_ITEMS = 200  # read or written in a millisecond
+_KNOWN_ENDS = 1000
+
+
+class PageEnds:
+    """The parts of conversations in which the last items of pages are: the next pages begin there."""
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[tuple[str, str], int] = OrderedDict()  # the last noted last
+
+    def note(self, conversation: str, item: str, part: int) -> None:
+        self._parts[conversation, item] = part
+        if len(self._parts) > _KNOWN_ENDS:
+            self._parts.popitem(last=False)
+
+    def get(self, conversation: str, item: str) -> int:
+        """Return the part in which the item was; -1: unknown."""
+        return self._parts.get((conversation, item), -1)
+
+
+class StoredConversation:
+    """One conversation as it was when it was read. shown: its object in the API."""
+
+    def __init__(self, state: State, record: dict[str, Any]) -> None:
+        self._state = state
+        self._record = record
+
+    @classmethod
+    def begun(cls, state: State, shown: Item) -> StoredConversation:
+        """Return a new conversation, which `put` and `append` store."""
+        return cls(state, {"object": shown, "items": [], "parts": 0, "size": 0})
+
+    @classmethod
+    def find(cls, state: State, key: str) -> StoredConversation | None:
+        record = state.get("conversation", key)
+        return None if record is None else cls(state, {"parts": 0, "size": 0} | record)
+
+    @property
+    def shown(self) -> Item:
+        found: Item = self._record["object"]
+        return found
+
+    @property
+    def size(self) -> int:
+        return int(self._record["size"]) + size_of(self._record["items"])
+
+    def put(self) -> None:
+        self._state.put("conversation", self.shown["id"], self._record)
+
+    def append(self, items: Sequence[Item]) -> None:
+        """Add items, and store it."""
+        record = self._record
+        record["items"] += items
+        with self._state.together():
+            while len(record["items"]) >= 2 * _PART_ITEMS:
+                older, record["items"] = record["items"][:_PART_ITEMS], record["items"][_PART_ITEMS:]
+                self._put_part(record["parts"], older)
+                record["parts"] += 1
+                record["size"] += size_of(older)
+            self.put()
+
+    def delete(self) -> None:
+        key = self.shown["id"]
+        with self._state.together():
+            for part in range(self._record["parts"]):
+                self._state.delete("part", f"{key}/{part}")
+            self._state.delete("conversation", key)
+
+    async def newest(self, most_size: int) -> list[Item]:
+        """Return the newest items, in order, of at most that size."""
+        parts: list[list[Item]] = []
+        left = most_size
+        async for _, items in self._parts(range(self._record["parts"], -1, -1)):
+            left -= size_of(items)
+            parts.append(items)
+            if left <= 0:
+                break
+        found = [item for items in reversed(parts) for item in items]
+        while left < 0:
+            left += size_of(found[:1])
+            del found[0]
+        return found
+
+    async def window(self, after: str | None, count: int, newest_first: bool, ends: PageEnds) -> list[Item]:
+        """Return a run of items, in order, that has that one and as many after it among them; [] if there is no such item.
+
+        after: None: from the beginning. newest_first: the end is the beginning, and after is before.
+        """
+        last = self._record["parts"]
+        first = last if newest_first else 0
+        if after is not None:
+            if (part := await self._part_of(after, ends)) is None:
+                return []
+            first = part
+        seen: list[tuple[Item, int]] = []
+        start = 0
+        async for part, items in self._parts(range(first, -1, -1) if newest_first else range(first, last + 1)):
+            seen += [(item, part) for item in (reversed(items) if newest_first else items)]
+            if part == first and after is not None:
+                start = next(place for place, (item, _) in enumerate(seen) if item["id"] == after) + 1
+            if len(seen) > start + count:
+                end, of_end = seen[start + count - 1]
+                ends.note(self.shown["id"], end["id"], of_end)  # after which the next page comes
+                break
+        found = [item for item, _ in seen]
+        return found[::-1] if newest_first else found
+
+    async def item(self, key: str, ends: PageEnds) -> Item | None:
+        part = await self._part_of(key, ends)
+        return None if part is None else next(item for item in self._items(part) if item["id"] == key)
+
+    async def remove(self, key: str, ends: PageEnds) -> bool:
+        """Remove an item, and store that; return False if there is none."""
+        first = await self._part_of(key, ends)
+        if first is None:
+            return False
+        now = self.find(self._state, self.shown["id"])  # others may have changed it meanwhile
+        if now is None:
+            return False
+        record = self._record = now._record
+        for part in range(first, record["parts"] + 1):  # items only move to later parts
+            items = self._items(part)
+            kept = [item for item in items if item["id"] != key]
+            if len(kept) < len(items):
+                with self._state.together():
+                    if part < record["parts"]:
+                        self._put_part(part, kept)
+                        record["size"] -= size_of(items) - size_of(kept)
+                    else:
+                        record["items"] = kept
+                    self.put()
+                return True
+        return False
+
+    async def _part_of(self, key: str, ends: PageEnds) -> int | None:
+        """Return the part that has an item."""
+        known: int = min(ends.get(self.shown["id"], key), self._record["parts"])
+        if known >= 0 and any(item["id"] == key for item in self._items(known)):
+            return known
+        async for part, items in self._parts(range(self._record["parts"], -1, -1)):
+            if any(item["id"] == key for item in items):
+                return part
+        return None
+
+    async def _parts(self, parts: range) -> AsyncIterator[tuple[int, list[Item]]]:
+        """Yield the number and the items of each part; others have the event loop between two of them."""
+        breaks = Breaks()
+        for part in parts:
+            yield part, self._items(part)
+            await breaks.maybe()
+
+    def _items(self, part: int) -> list[Item]:
+        """Return the items of a part; the last one is in the record. Raises ApiError (404) if it is no longer stored."""
+        found: list[Item]
+        if part == self._record["parts"]:
+            found = self._record["items"]
+            return found
+        key = self.shown["id"]
+        kept = self._state.get("part", f"{key}/{part}")
+        if kept is None:
+            raise ApiError(
+                f"Conversation '{key}' has lost items: the store had no room for all of them (--set state_mib=N).",
+                status=404,
+                param="conversation_id",
+            )
+        found = kept["items"]
+        return found
+
+    def _put_part(self, part: int, items: Sequence[Item]) -> None:
+        self._state.put("part", f"{self.shown['id']}/{part}", {"items": items})
