@@ -164,6 +164,13 @@ def transport_of(send: Send) -> Any:
     return getattr(getattr(send, "__self__", None), "transport", None)
 
 
+def unsent_bytes(send: Send) -> int:
+    """Return the bytes that `send` was given and the client has not read, as far as this process has them."""
+    transport = transport_of(send)
+    waiting: int = getattr(getattr(send, "__self__", None), "unsent_bytes", 0)
+    return waiting + (0 if transport is None else int(transport.get_write_buffer_size()))
+
+
 def is_steppable(send: Send) -> bool:
     """Tell whether `send` may run outside a task.
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import marshal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -41,7 +41,7 @@ class ReplyConstraints:
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
-    history: ChatHistory = field(default_factory=lambda: NO_HISTORY)
+    history: ChatHistory = NO_HISTORY
     json_schema: Any = None
     grammar: Grammar | None = None
     form_field: str = "response_format"  # that gives one of these two

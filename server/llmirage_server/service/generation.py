@@ -29,6 +29,7 @@ from llmirage_server.http.event_stream import (
     is_steppable,
     server_send,
     transport_of,
+    unsent_bytes,
 )
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.replies.reply import Part, Reply
@@ -357,8 +358,7 @@ class TokenStream(EventStream):
 
     def bytes_kept(self) -> int:
         """Return what was written and not sent, by the connection or before it."""
-        transport = None if self._wake_up is None else self.transport
-        return self._pending_bytes + (0 if transport is None else int(transport.get_write_buffer_size()))
+        return self._pending_bytes + (0 if self._wake_up is None else unsent_bytes(self._send))
 
     def owe(self, choice: _ChoiceStream, request: Request) -> None:
         """Let a choice write its tokens when the connection takes more."""

@@ -9,9 +9,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from llmirage_server.state.clock import Breaks
 from llmirage_server.state.items import Item, size_of
-from llmirage_server.state.state import State
+from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire.errors import ApiError
 
 MOST_SIZE = 400_000  # of a conversation, see size_of

@@ -25,7 +25,7 @@ _HEADING = re.compile(r"[^\n:]{1,40}:\n")
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class ChatHistory:
     """The parts of the messages before a reply that it depends on.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import tracemalloc
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOutbox
 from raw_asgi import MODEL, Connection, fixed_app
 
 from llmirage_server.app import LlmirageApp, create_app
@@ -98,6 +100,33 @@ def test_streams_that_nobody_reads_share_their_room(monkeypatch: pytest.MonkeyPa
     assert streams * 1000 < held_before <= min(most, streams * (64 << 10)) + streams * one_event
     assert after == 0
     assert all(complete)
+
+
+def test_a_response_waits_for_a_websocket_that_nobody_reads() -> None:
+    app = create_app(ClusterConfig(ttft_ms=200, itl_ms=10, exact_length=True, instances=1))
+
+    async def main() -> tuple[list[int], list[str]]:
+        connection = Connection(app, "/v1/responses", input="Hello", max_output_tokens=2000)
+        outbox = SocketOutbox(connection.send)
+        writing = asyncio.create_task(outbox.run())
+        answering = asyncio.create_task(connection.run(EventFrames(outbox, None).send))
+        await asyncio.sleep(0.25)
+        connection.writable.clear()
+        held = []
+        for _ in range(2):
+            await asyncio.sleep(20)  # all tokens are due
+            held += [outbox.unsent_bytes, app.held_bytes()["streams"]]
+        connection.writable.set()
+        await answering
+        await outbox.drained()
+        writing.cancel()
+        return held, [message["text"] for _, message in connection.messages]
+
+    held, texts = virtual_time.run(main())
+    assert all(64 << 10 < size < 3 * (64 << 10) for size in held)
+    assert len(texts) > 2000
+    assert texts[-1].startswith('{"type":"response.incomplete"')
+    assert [json.loads(text)["sequence_number"] for text in texts] == list(range(len(texts)))
 
 
 def background(app: LlmirageApp, **fields: Any) -> Connection:

@@ -15,9 +15,8 @@ from llmirage_server.openai.responses import context
 from llmirage_server.state import conversation
 from llmirage_server.state.conversation import PageEnds, StoredConversation
 from llmirage_server.state.items import size_of
-from llmirage_server.state.memory import MemoryState
 from llmirage_server.state.sqlite import SqliteState
-from llmirage_server.state.state import State
+from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.paging import page
 

@@ -134,13 +134,20 @@ _TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"]*)"')
 _TOLD = (b"retry-after", b"x-ratelimit", b"x-should-retry")  # how the headers of errors begin that clients look for
 
 
+_MOST_WAITING = 64 << 10  # bytes of events; a response whose events are more waits until the client has read
+
+
 class SocketOutbox:
-    """Messages on their way to a connection: at once as far as it takes them, the others by `run`, in order."""
+    """Messages on their way to a connection: at once as far as it takes them, the others by `run`, in order.
+
+    unsent_bytes: of the texts that wait.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._steppable = is_steppable(send)
         self._waiting: deque[bytes | Message] = deque()  # texts as bytes, which may be many
+        self.unsent_bytes = 0
         self._suspended: SuspendedSend | None = None
         self._idle = asyncio.Event()  # everything was sent
         self._idle.set()
@@ -158,6 +165,7 @@ class SocketOutbox:
         """bytes: a text in UTF-8."""
         if not (self._steppable and self._idle.is_set()):
             self._waiting.append(message)
+            self.unsent_bytes += len(message) if isinstance(message, bytes) else 0
             self._idle.clear()
             self._more.set()
             return
@@ -185,9 +193,12 @@ class SocketOutbox:
                 if suspended is not None:
                     await suspended
                 while self._waiting:
-                    await self._send(_message(self._waiting.popleft()))
+                    message = self._waiting.popleft()
+                    self.unsent_bytes -= len(message) if isinstance(message, bytes) else 0
+                    await self._send(_message(message))
             except OSError:
                 self._waiting.clear()
+                self.unsent_bytes = 0
             self._idle.set()
 
 
@@ -217,7 +228,13 @@ class EventFrames:
     def transport(self) -> Any:
         return self._outbox.transport
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the connection, those of other responses too."""
+        return self._outbox.unsent_bytes + len(self._unread)
+
     async def send(self, message: Message) -> None:
+        """Send what a message of the response says. Waits while the connection takes nothing of what was sent before."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             told = [(name.lower(), value) for name, value in message["headers"] if name.lower().startswith(_TOLD)]
@@ -226,6 +243,8 @@ class EventFrames:
         body = self._unread + message.get("body", b"")
         if self.status == 200:
             self._events(body)
+            if self._outbox.unsent_bytes > _MOST_WAITING:
+                await self._outbox.drained()
             return
         self._unread = body
         if not message.get("more_body"):
