@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,7 @@ _LONG_GAP_S, _LEAST_SHARE = 3600.0, 0.5
 _NO_IDS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
-@dataclass(slots=True, frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """place: in the file. end_s: its start where the duration is not known. ids: of the prompt's blocks."""
 
     place: int
@@ -28,7 +28,7 @@ class Recorded:
     end_s: float
     model: str
     output_tokens: int
-    ids: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_IDS)
+    ids: npt.NDArray[np.int64] = _NO_IDS
 
 
 @dataclass(slots=True)

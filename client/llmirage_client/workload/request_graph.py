@@ -10,12 +10,12 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from llmirage_client.workload.session import After, Branch, ContextMode, Event, Session, Turn
 
 
-@dataclass(slots=True, frozen=True)
-class Need:
+class Need(NamedTuple):
     """Another request of the play, and how long after its event this one may go out. join: see After."""
 
     request: str
@@ -24,8 +24,7 @@ class Need:
     join: bool = False
 
 
-@dataclass(slots=True, frozen=True)
-class RecordedRequest:
+class RecordedRequest(NamedTuple):  # a trace has hundreds of thousands, and a frozen dataclass takes thrice as long to make
     """turn: what is sent; its times, waits and branches are written here. start_s: when it was sent in the recording."""
 
     id: str
