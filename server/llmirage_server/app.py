@@ -254,6 +254,11 @@ class LlmirageApp(LazyRoutes):
         if self.tracing is not None:
             self.tracing.close()
 
+    def instances_there(self) -> list[bool]:
+        """Return whether each instance has a process that answers: one that sleeps does, too."""
+        sleeping = self.service.responses.metrics.sleep_levels
+        return [phase in ("up", "draining") or index in sleeping for index, phase in enumerate(self.driver.phases())]
+
     def pool_of(self, instance: int) -> ServedPool:
         """Return the pool of an instance, by its number."""
         return [pool for pool in self.pools for _ in range(pool.config.instances)][instance]

@@ -85,6 +85,8 @@ def test_a_router_serves_a_fleet_and_survives_the_loss_of_an_engine(fleet: list[
         httpx.post(f"{own}/llmirage/instances", json={"instance": busiest, "action": "crash"})
         answers = [ask(url, f"More {number}").status_code for number in range(24)]
         assert answers.count(200) >= 20  # what is not retried fails until the router has noticed
+        httpx.post(f"{own}/llmirage/instances", json={"instance": busiest, "action": "start"})
+        time.sleep(1)  # until its port is open again
         assert served(workers[busiest]) == by_worker[busiest]
 
 

@@ -29,6 +29,7 @@ from llmirage_server.app import WEBSOCKETS, create_app
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher
 from llmirage_server.commands.banner import banner, farewell, pacing_json, served
+from llmirage_server.commands.fleet_ports import FleetPorts
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.commands.serve import ServeSettings
@@ -130,10 +131,11 @@ class LiveServer(uvicorn.Server):
         busy: Callable[[], bool] = lambda: False,
         drain_s: float = 0.0,
         tls: tuple[str, str] | None = None,
+        fleet: FleetPorts | None = None,
     ) -> None:
         """close: ends the responses that are under way. busy: refuses new ones, and says whether there are any still.
 
-        drain_s: how long these may go on after a signal. tls: files of a certificate and its key.
+        drain_s: how long these may go on after a signal. tls: files of a certificate and its key. fleet: the last ports.
         """
         self.limits = limits or connection_limits(None)
         cert, key = tls or (None, None)
@@ -153,6 +155,7 @@ class LiveServer(uvicorn.Server):
                 ssl_keyfile=key,
             )
         )
+        self._fleet = fleet
         self._busy = busy
         self._drain_s = drain_s
         self._close = close
@@ -166,10 +169,14 @@ class LiveServer(uvicorn.Server):
             self.config.ssl = None
         await super().startup(sockets)
         self._on_start()
+        if self._fleet is not None:
+            self._fleet.start(self)
         if self.limits.websockets:
             self._loading = asyncio.create_task(asyncio.to_thread(load_websockets))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._fleet is not None:
+            self._fleet.stop()
         for server in self.servers:
             server.close()
         until_s = time.monotonic() + self._drain_s
@@ -301,6 +308,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             busy=app.service.responses.busy,
             drain_s=listening.shutdown_timeout_s,
             tls=tls,
+            fleet=FleetPorts(fleet, app.instances_there) if fleet else None,
         )
         server.run(sockets=[bound, *fleet])
     summary = app.driver.pacing.summary()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.lifecycle.lifecycle import Action
+from llmirage_server.cluster.lifecycle.lifecycle import Action, State
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.alarm import Alarm, make_alarm
@@ -111,6 +111,12 @@ class Driver(abc.ABC):
         if self._loop is not None:
             self.cluster.catch_up(self._sync())
         return self.cluster.snapshot() if only < 0 else [self.cluster.snapshot_of(only)]
+
+    def phases(self) -> list[State]:
+        """Return the lifecycle phase of every instance, now."""
+        if self._loop is not None:
+            self.cluster.catch_up(self._sync())
+        return self.cluster.phases()
 
     def saturated(self) -> list[Queue]:
         """Return the queues of the models for which more requests arrive than the cluster serves."""
