@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError, KvTransferConfig
 from llmirage_server.config.assembly import build, kv_link
@@ -128,7 +129,7 @@ class LlmirageApp(LazyRoutes):
         if (config.trace_out, config.record_workload, config.sent_stamps) != (None, None, None):
             self.tracing = make_tracing(config, self.limits.page_size, lambda: self.driver.now_s)
             self.service.recorder, responses.stamps = self.tracing.recorder, self.tracing.stamps
-        self.service.handoffs = _handoffs(config, self.pools, self.driver)
+        self.service.handoffs = _handoffs(config, self.pools, self.driver, self.kv_link)
         self.journal = Journal()
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)
@@ -335,15 +336,22 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
     )
 
 
-def _handoffs(config: ClusterConfig, pools: Sequence[ServedPool], driver: Driver) -> KVHandoffs:
+def _handoffs(config: ClusterConfig, pools: Sequence[ServedPool], driver: Driver, link: KVLink) -> KVHandoffs:
     given = config.kv_transfer or KvTransferConfig()
     engines = [
         HandoffEngine(pool.config.role, pool.deployment.parallel.tp, pool.limits.page_size)
         for pool in pools
         for _ in range(pool.config.instances)
     ]
-    timeout_s = pools[0].deployment.engine.kv_timeout_s if given.timeout_s is None else given.timeout_s
-    return KVHandoffs(driver, engines, timeout_s=timeout_s, recompute=given.load_failure == "recompute", mode=given.mode)
+    first = pools[0].deployment
+    return KVHandoffs(
+        driver,
+        engines,
+        lambda tokens: link.latency_s + tokens * first.kv_bytes_per_token / link.bytes_per_s,
+        timeout_s=first.engine.kv_timeout_s if given.timeout_s is None else given.timeout_s,
+        recompute=given.load_failure == "recompute",
+        mode=given.mode,
+    )
 
 
 def _cache_settings(pool: ServedPool) -> CacheSettings:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,19 @@ class KVHandoffs:
     """The KV that finished requests keep, and the decode requests that wait for it, by name."""
 
     def __init__(
-        self, driver: Driver, engines: Sequence[HandoffEngine], *, timeout_s: float, recompute: bool, mode: str | None
+        self,
+        driver: Driver,
+        engines: Sequence[HandoffEngine],
+        sent_s: Callable[[int], float],
+        *,
+        timeout_s: float,
+        recompute: bool,
+        mode: str | None,
     ) -> None:
         """Start without any.
 
         engines: by instance.
+        sent_s: returns how long the KV of as many tokens travels.
         timeout_s: of the cluster's time, for which KV is kept and waited for.
         recompute: whose KV is not there computes its prompt; else it fails.
         mode: the role of engines without one for requests with a bootstrap_room.
@@ -62,6 +70,9 @@ class KVHandoffs:
         self._driver = driver
         self._engines = engines
         self._timeout_s = timeout_s
+        # Nobody here takes the KV of a single engine, and nobody tells it: it frees it when it might have arrived.
+        self._sent_s = sent_s if len(engines) == 1 else lambda tokens: math.inf
+        self._sweep_s = 0.02 if len(engines) == 1 else min(max(self._timeout_here_s / 100, 0.05), 5.0)
         self._recompute = recompute
         self._mode = mode
         self._has_prefill = any(engine.role == "prefill" for engine in engines)
@@ -170,17 +181,16 @@ class KVHandoffs:
         """The timeout in seconds of the loop; at any speed (max) the cluster's seconds."""
         return self._timeout_s if math.isinf(self._driver.speed) else self._timeout_s / self._driver.speed
 
-    @property
-    def _sweep_s(self) -> float:
-        return min(max(self._timeout_here_s / 100, 0.05), 5.0)
-
     def _sweep(self) -> None:
         """Free KV that was kept too long, and forget what is free."""
         loop, paced = asyncio.get_running_loop(), not math.isinf(self._driver.speed)
         for request, (name, came_s) in list(self._kept.items()):
             over, finished_s = loop.time() - came_s > self._timeout_here_s, request.finished_s
             if request.keeps_kv and paced and not math.isnan(finished_s):
-                over = self._driver.now_s - finished_s > self._timeout_s
+                kept_s = min(self._timeout_s, self._sent_s(request.prompt_tokens))
+                over = self._driver.now_s - finished_s > kept_s
+            elif request.keeps_kv and not math.isnan(finished_s):
+                over |= not math.isinf(self._sent_s(0))
             if request.keeps_kv and over:
                 self._driver.release(request)
             if not request.keeps_kv or request.failed or request.cancelled:

@@ -173,8 +173,12 @@ def test_engines_in_processes_of_their_own_hand_over_by_their_own_link() -> None
     async def outside() -> tuple[float, float, httpx.Response]:
         params = (await ask(one, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
         start_s = now()
+        assert used(one)[0] > 2000
         answer = await ask(other, kv_transfer_params=params, max_tokens=1)
-        return start_s, now() - start_s, answer
+        took_s = now() - start_s
+        await asyncio.sleep(1)
+        assert used(one) == [0]  # nobody tells it that the KV has arrived
+        return start_s, took_s, answer
 
     one, other = made(), made(handoff_ms=1000, mode="both")
     start_s, took_s, answer = virtual_time.run(outside())
