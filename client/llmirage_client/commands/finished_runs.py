@@ -99,5 +99,8 @@ verify_client = command(
     RUN is a run of `llmirage run` or AIPerf against `llmirage serve --set sent_stamps=STAMPS`: its folder or its
     profile_export.jsonl. The server's stamps say when each token was sent. Exit status: 2 if there is nothing to compare.
     """,
-    examples=("llmirage verify-client artifacts/latest stamps.jsonl",),
+    examples=(
+        "llmirage verify-client artifacts/latest stamps.jsonl",
+        "llmirage verify-client aiperf/profile_export.jsonl stamps.jsonl --json",
+    ),
 )
