@@ -181,6 +181,15 @@ def test_recorded_calls_become_sessions(tmp_path: Path) -> None:
     assert sessions[3].turns[0].payload == {"model": "m", "input": "Hello"}
 
 
+def test_prompts_of_token_ids_are_recorded_as_they_are(tmp_path: Path) -> None:
+    writer = WorkloadWriter(tmp_path / "work.jsonl")
+    writer.write(
+        [traced("a", 0.0, 1.0, [5, 6], path="/v1/completions", messages=(), body={"model": "m", "prompt": [[5, 6], [7]]})]
+    )
+    [session] = load(str(tmp_path / "work.jsonl")).sessions.values()
+    assert session.turns[0].payload == {"model": "m", "prompt": [5, 6], "n": 1}
+
+
 def test_every_line_of_a_trace_is_json_of_its_own(tmp_path: Path) -> None:
     asyncio.run(traffic(trace_out=f"{tmp_path}/a.jsonl", record_workload=f"{tmp_path}/b.jsonl"))
     for name in ("a.jsonl", "b.jsonl"):

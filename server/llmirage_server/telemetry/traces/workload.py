@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llmirage_server.telemetry.traces.block_traces import json_line, milliseconds
 from llmirage_server.telemetry.traces.served import TracedRequest
 from llmirage_server.telemetry.traces.sessions import MOST_SESSIONS
@@ -135,6 +137,9 @@ def _call_of(served: TracedRequest) -> RecordedCall:
     call = recorded_call(served.path, served.body, *times)
     if call.payload is None:
         return replace(call, extra={**call.extra, **exact})
+    if not served.messages and not served.text:  # a prompt of token ids
+        ids = np.frombuffer(served.prompt, np.int32).tolist()
+        return RecordedCall(*times, payload={**served.body, "prompt": ids, "n": 1})
     if not served.messages:
         return RecordedCall(*times, text=served.text, extra=exact)
     tools = [
