@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -96,6 +96,7 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, TracedSession] = OrderedDict()
         self._continued: OrderedDict[int, tuple[int, str]] = OrderedDict()  # by hash of a prompt: its length, its session
+        self._lengths: Counter[int] = Counter()  # of these prompts
 
     def place(self, served: TracedRequest) -> PlacedRequest:
         hashes = prefix_hashes(np.frombuffer(served.prompt, np.int32))
@@ -117,14 +118,23 @@ class Sessions:
         session.begun_s = min(session.begun_s, served.arrival_s) if session.recent else served.arrival_s
         session.recent = [*session.recent[1 - _MOST_RECENT :], Earlier(served.id, served.arrival_s, served.end_s)]
         if served.session is None:
-            self._continued[int(hashes[-1])] = len(hashes), name
-            while len(self._continued) > MOST_SESSIONS:
-                self._continued.popitem(last=False)
+            self._remember(int(hashes[-1]), len(hashes), name)
         return PlacedRequest(served, session, hashes, previous, spawned_by, tuple(joins))
+
+    def _remember(self, prompt: int, tokens: int, name: str) -> None:
+        """Note the session of a prompt, by its hash."""
+        if prompt not in self._continued:
+            self._lengths[tokens] += 1
+        self._continued[prompt] = tokens, name
+        if len(self._continued) > MOST_SESSIONS:
+            length, _ = self._continued.popitem(last=False)[1]
+            self._lengths[length] -= 1
+            if not self._lengths[length]:
+                del self._lengths[length]
 
     def _found(self, hashes: Hashes, served: TracedRequest) -> str | None:
         """Return the session whose longest prompt so far this one begins with, if that request had ended."""
-        lengths = sorted({length for length, _ in self._continued.values() if length < len(hashes)}, reverse=True)
+        lengths = sorted([length for length in self._lengths if length < len(hashes)], reverse=True)
         for known in hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ():
             if (found := self._continued.get(known)) is None:
                 continue
