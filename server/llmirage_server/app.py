@@ -162,6 +162,8 @@ class LlmirageApp(LazyRoutes):
             before=(lambda handler: handler) if self.replay is None else self.replay.before,
         )
         self.held = responses.held
+        if self.tracing is not None:
+            self.held["traces"] = self.tracing.bytes_kept
         self.batches: BatchRunner | None = None  # made with the endpoints, which answer their lines
         self.unread = ByteBudget(config.unread_mib << 20)
         super().__init__(

@@ -310,8 +310,8 @@ class ClusterConfig(InstanceSettings):
     )
     trace_out: str | None = _recordings(
         None,
-        "Write the requests that were served to this new file, or folder, for replays and viewers (docs/traces.md).",
-        metavar="FILE|DIR",
+        "Write the requests that were served to this new file or folder, or a collector of OTLP (docs/traces.md).",
+        metavar="FILE|DIR|URL",
         unset="none",
         flag="serve",
     )

@@ -148,6 +148,9 @@ def test_any_play_keeps_its_turns_waits_and_sharing(requests: list[TracedRequest
                 prompts = [tuple(memoryview(one.prompt).cast("i")) for one in requests]
                 blocks = {prompt[:end] for prompt in prompts for end in range(block, len(prompt) + 1, block)}
                 assert len(ids) == len(blocks)
+                started = {child for turn in whole for branch in turn.branches for child in branch.children}
+                named = {child.rpartition("/")[2] for child in started}
+                assert named == {one.session for one in requests if one.parent is not None}
             own = sorted((one for one in requests if one.session == "b"), key=lambda one: one.arrival_s)
             read = next((session for session in workload.sessions.values() if session.id.rpartition("/")[2] == "b"), None)
             if own and read is not None:

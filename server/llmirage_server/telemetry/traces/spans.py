@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
 
 from llmirage_server.telemetry.traces.block_traces import SETTING, json_line
 from llmirage_server.telemetry.traces.served import TracedRequest
@@ -17,6 +20,8 @@ from llmirage_shared.otlp import as_text, attributes, exported_spans, message_pa
 _SERVER, _OK, _ERROR = 2, 1, 2  # of SpanKind and Status
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _FAILED = ("cancelled", "error")
+_MOST_SPANS = 256  # of one export
+_WITHIN_S = 5.0
 
 
 class OtelWriter:
@@ -33,6 +38,29 @@ class OtelWriter:
 
     def close(self) -> None:
         """Do nothing: the file is complete."""
+
+
+class OtlpSender:
+    """The same spans to a collector, over HTTP as JSON; OTEL_EXPORTER_OTLP_HEADERS may give headers (`name=value,...`)."""
+
+    def __init__(self, url: str) -> None:
+        """url: of the collector, such as http://localhost:4318; another path than / is that of its traces."""
+        parts = urlsplit(url)
+        self._url = url if parts.path.strip("/") else f"{url.rstrip('/')}/v1/traces"
+        given = [pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if "=" in pair]
+        self._headers = {name.strip(): unquote(value.strip()) for name, _, value in given}
+        self._headers["content-type"] = "application/json"
+        self._sessions = Sessions()
+
+    def write(self, requests: Iterable[TracedRequest]) -> None:
+        spans = [_span(self._sessions.place(served)) for served in requests]
+        for start in range(0, len(spans), _MOST_SPANS):
+            body = json_line(exported_spans(spans[start : start + _MOST_SPANS], "llmirage"))
+            with urlopen(Request(self._url, body, self._headers), timeout=_WITHIN_S) as answer:
+                answer.read()
+
+    def close(self) -> None:
+        """Do nothing: each span has been sent."""
 
 
 def _span(placed: PlacedRequest) -> dict[str, Any]:

@@ -107,6 +107,10 @@ class TraceThread(Generic[T]):
             self._waiting.append(served)
             self._lock.notify()
 
+    def bytes_kept(self) -> int:
+        """Return what waits to be written, in bytes of memory."""
+        return self._waiting_bytes
+
     def close(self) -> None:
         """Write what is waiting, and end. Another call does nothing."""
         with self._lock:

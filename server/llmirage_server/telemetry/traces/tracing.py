@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from llmirage_server.config.cluster import ClusterConfig, TraceFormat
+from llmirage_server.config.cluster import ClusterConfig, TraceFormat, url_problem
 from llmirage_server.telemetry.traces.block_traces import SETTING, DynamoWriter, MooncakeWriter
 from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
 from llmirage_server.telemetry.traces.served import ServedRecorder, TracedRequest
-from llmirage_server.telemetry.traces.spans import OtelWriter
+from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender
 from llmirage_server.telemetry.traces.stamps import SentStamps
 from llmirage_server.telemetry.traces.trace_file import TraceThread, TraceWriter
 from llmirage_server.telemetry.traces.weka import WekaWriter
@@ -44,6 +44,10 @@ class Tracing:
         self._thread = TraceThread(writers)
         self.recorder = ServedRecorder(self._thread.take, now, config.speed) if writers else None
 
+    def bytes_kept(self) -> int:
+        """Return what waits to be written, in bytes of memory."""
+        return self._thread.bytes_kept() + (0 if self.stamps is None else self.stamps.thread.bytes_kept())
+
     def close(self) -> None:
         """Write what is waiting, and end. Another call does nothing."""
         self._thread.close()
@@ -52,7 +56,13 @@ class Tracing:
 
 
 def _writer(out: str, form: TraceFormat | None, block_tokens: int) -> TraceWriter[TracedRequest]:
-    """Return the writer of a file or folder. Raises ConfigError."""
+    """Return the writer of a file, a folder or a collector. Raises ConfigError."""
+    if out.startswith(("http://", "https://")):
+        if form not in (None, "otel"):
+            raise ConfigError([f"{SETTING}: {out}: a collector takes spans, trace_format otel, not {form}"])
+        if problem := url_problem(out):
+            raise ConfigError([f"{SETTING}: {problem}"])
+        return OtlpSender(out)
     path = Path(out)
     folder = path.is_dir() or out.endswith(("/", "\\"))
     if form is None:

@@ -9,8 +9,10 @@ import re
 import resource
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
 from llmirage_server.telemetry.traces.sessions import Sessions
-from llmirage_server.telemetry.traces.spans import OtelWriter
+from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender
 from llmirage_server.telemetry.traces.trace_file import GrowingFile, TraceThread
 
 # Attributes of gen_ai spans, by OpenTelemetry's conventions of generative AI.
@@ -93,6 +95,11 @@ def test_a_full_disk_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) ->
         ({"trace_out": __file__, "trace_format": "otel"}, r"is there already: name another file, or remove it"),
         ({"trace_out": __file__, "trace_format": "weka"}, r"is a file, but weka is a folder"),
         ({"trace_out": "/tmp", "trace_format": "otel"}, r"is a folder, but otel is one file"),
+        (
+            {"trace_out": "http://localhost:1", "trace_format": "weka"},
+            r"a collector takes spans, trace_format otel, not weka",
+        ),
+        ({"trace_out": "http://me:secret@localhost:1"}, r"trace_out: must be without a user and password"),
         ({"record_workload": "/no/such/file"}, r"record_workload: /no/such/file: No such file"),
         ({"trace_format": "otel", "trace_block_size": 3}, r"trace_format needs --trace-out\ntrace_block_size needs --trace"),
     ],
@@ -181,6 +188,38 @@ def test_spans_keep_to_the_conventions(tmp_path: Path) -> None:
         "text_completion toy",
     )
     assert [span["status"]["code"] for span in spans] == [1, 1, 2]
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps what is exported to it."""
+
+    got: ClassVar[list[tuple[str, str | None, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.got.append((self.path, self.headers["x-tenant"], body))
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b,other=1")
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        OtlpSender(f"http://127.0.0.1:{server.server_port}").write([traced("a", 1.0, 2.0, [1]), traced("b", 1.0, 2.0, [1])])
+    finally:
+        server.shutdown()
+        server.server_close()
+    [(path, tenant, body)] = Collector.got
+    assert (path, tenant) == ("/v1/traces", "a b")
+    assert len(body["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 2
+    with pytest.raises(OSError, match="refused"):
+        OtlpSender(f"http://127.0.0.1:{server.server_port}").write([traced("a", 1.0, 2.0, [1])])
 
 
 def test_sessions_without_a_name_continue_the_longest_prompt() -> None:
