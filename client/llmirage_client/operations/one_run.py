@@ -204,8 +204,7 @@ class OneRun:
             result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
         result.mismatches = mismatches_of(records)
         if self._shown.get("verify_cache"):
-            profiled = [record for record in records if record.phase == "profiling"]
-            sent = [(record, body) for record, _, body in with_bodies(profiled, result.inputs)]
+            sent = [(record, body) for record, _, body in with_bodies(records, result.inputs)]
             result.cache = cache_verdict(sent, self.cache_hits)
         judge_scenario(result, self.options, metrics, columns)
         judged = (result.cache, result.mismatches, result.repeats, result.distortion)

@@ -6,7 +6,8 @@ results of one row of tools as one; `conversation_id` is the name that went out,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmirage_client.measure.record import Record, RunResult
@@ -25,7 +26,7 @@ def event_lines(result: RunResult) -> Iterator[bytes]:
     ]
     if result.window is not None and result.window.end_s is not None:
         events.append((result.window.end_s, {"event_type": "session.stop_performance_tracking"}))
-    for record, name, payload in with_bodies(records, result.inputs):
+    for record, name, payload in with_bodies(result.records, result.inputs):
         events += _of_request(record, name, payload)
     events.append((max(result.end_s, *(time_s for time_s, _ in events)), {"event_type": "session.ended"}))
     for time_s, event in sorted(events, key=lambda timed: timed[0]):
@@ -33,17 +34,28 @@ def event_lines(result: RunResult) -> Iterator[bytes]:
 
 
 def with_bodies(
-    records: Sequence[Record], inputs: Sequence[Mapping[str, Any]]
+    records: Iterable[Record], inputs: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Record, str, Mapping[str, Any]]]:
-    """Yield each record with the name of its conversation and its body, both in the order in which they went out."""
+    """Yield each record of the load with the name of its conversation and its body.
+
+    Conversations of one name and their requests are in both in the order in which they went out.
+    """
+    profiled = [record for record in records if record.phase == "profiling"]
     by_number: dict[int, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record.exchange.start_s, record.session_num)):
+    for record in sorted(profiled, key=lambda record: (record.exchange.start_s, record.session_num)):
         by_number.setdefault(record.session_num, []).append(record)
-    for own, sent in zip(by_number.values(), inputs, strict=False):
+    names = {own[0].conversation_id for own in by_number.values()}
+    sent: dict[str, deque[tuple[str, Sequence[Mapping[str, Any]]]]] = {}
+    for entry in inputs:
+        given = entry["session_id"]  # NAME#2 is its second play
+        name, _, repeat = (given, "", "") if given in names else given.rpartition("#")
+        sent.setdefault(name, deque()).append((repeat, entry["payloads"]))
+    for own in by_number.values():
         name = own[0].conversation_id
-        repeat = sent["session_id"][len(name) + 1 :]  # NAME#2 is its second play
-        for record, body in zip(own, sent["payloads"], strict=False):
-            yield record, f"{name}__repeat_{repeat}" if repeat else name, body
+        if plays := sent.get(name):
+            repeat, bodies = plays.popleft()
+            for record, body in zip(own, bodies, strict=False):
+                yield record, f"{name}__repeat_{repeat}" if repeat else name, body
 
 
 def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from made_runs import record, run
 
 from llmirage_client.measure.record import RequestError, RunResult
 from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.mlperf_events import with_bodies
 from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE
 from llmirage_client.workload.registry import load
 
@@ -70,6 +71,20 @@ def test_spans_with_bodies_are_a_workload(tmp_path: Path) -> None:
     written(run([record()], options={"otel": True}, inputs=inputs), tmp_path)
     [session] = load(str(tmp_path / SPANS_FILE)).sessions.values()
     assert (list(session.turns[0].messages), session.turns[0].max_tokens) == (messages, 11)
+
+
+def test_bodies_belong_to_their_requests(tmp_path: Path) -> None:
+    """Of several workers, whose conversations overlap, and without the warm-up, of which no bodies are kept."""
+    records = [record("a", start_s=3.0), record("b", start_s=1.0), record("a", start_s=4.0), record("b", start_s=0.0)]
+    for number, one in enumerate(records):
+        one.session_num, one.request_id = number, str(number)
+    records[3].phase = "warmup"
+    says = {"a": "first", "a#2": "second", "b": "other"}
+    inputs = [
+        {"session_id": name, "payloads": [{"messages": [{"role": "user", "content": text}]}]} for name, text in says.items()
+    ]
+    paired = {one.request_id: (name, body["messages"][0]["content"]) for one, name, body in with_bodies(records, inputs)}
+    assert paired == {"0": ("a", "first"), "1": ("b", "other"), "2": ("a__repeat_2", "second")}
 
 
 def test_without_the_setting_there_are_no_such_files(tmp_path: Path) -> None:
