@@ -22,6 +22,7 @@ def traced(
         "model": "toy/model",
         "asked_model": "toy",
         "instance": 0,
+        "choice": 0,
         "admitted_s": arrival_s,
         "first_token_s": (arrival_s + end_s) / 2,
         "cached_tokens": 0,

@@ -46,7 +46,7 @@ class DynamoWriter:
         if session.parent is not None:
             context["parent_session_id"] = session.parent.name
         calls = [
-            {"choice_index": 0, "tool_call_index": number, "id": call, "name": name}
+            {"choice_index": served.choice, "tool_call_index": number, "id": call, "name": name}
             for number, (call, name, _) in enumerate(served.calls)
         ]
         request: dict[str, Any] = {"request_id": served.id}

@@ -32,7 +32,7 @@ class TracedRequest:
 
     Times pass as the cluster's do: with --speed 10 ten seconds in one.
 
-    id: unique among all servers. caller_id: X-Request-ID. prompt: int32 ids as bytes.
+    id: unique among all servers. caller_id: X-Request-ID. prompt: int32 ids as bytes, the same object for all choices.
     session, parent: as the request's headers name them. affinity: X-Session-Affinity.
     finish: cancelled where the client left, error where the instance was lost.
     body: the JSON object of the request. messages: in chat's form; without any the prompt is a text, which is `text`.
@@ -49,6 +49,7 @@ class TracedRequest:
     admitted_s: float
     first_token_s: float
     end_s: float
+    choice: int
     prompt: bytes
     prompt_tokens: int
     output_tokens: int
@@ -68,8 +69,8 @@ class TracedRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that it holds, about: a prompt's ids, and its messages with as many."""
-        return 2_000 + 2 * len(self.prompt) + 100 * self.output_tokens
+        """Bytes of memory that it holds, about: with the first choice a prompt's ids, and its messages with as many."""
+        return 2_000 + 100 * self.output_tokens + (0 if self.choice else 2 * len(self.prompt))
 
     @property
     def said(self) -> str:
@@ -112,7 +113,10 @@ class RequestTrace:
         body, texts, sampling, history, tools = self._asked
         now_s, origin_s = recorder.clock()
         affinity = _named(entry, (_AFFINITY,))
+        prompt = b""
         for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+            if not number % sampling.n:
+                prompt = request.key[: 4 * request.prompt_tokens]
             end_s = request.finished_s if request.produced >= request.output_tokens else now_s
             text = "" if history.messages else texts[number // sampling.n]
             recorder.take(
@@ -127,7 +131,8 @@ class RequestTrace:
                     origin_s + request.admitted_s,
                     origin_s + request.first_token_s,
                     origin_s + (now_s if math.isnan(end_s) else end_s),
-                    request.key[: 4 * request.prompt_tokens],
+                    number % sampling.n,
+                    prompt,
                     request.prompt_tokens,
                     request.produced,
                     request.cached_tokens,
