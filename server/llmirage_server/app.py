@@ -131,6 +131,8 @@ class LlmirageApp(LazyRoutes):
             self.service.recorder, responses.stamps = self.tracing.recorder, self.tracing.stamps
         self.service.handoffs = _handoffs(config, self.pools, self.driver, self.kv_link)
         self.journal = Journal()
+        if self.service.recorder is not None:
+            self.journal.observers.append(self.service.recorder.refused)
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = InjectedFaults(self.driver, config.seed, config.allow_fault_header)
         if config.faults is not None:

@@ -35,7 +35,9 @@ class DynamoWriter:
         self._sessions = Sessions()
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        self._file.add(b"".join([json_line(self._row(self._sessions.place(served))) for served in requests]))
+        for served in requests:
+            if served.refusal is None:
+                self._file.add(json_line(self._row(self._sessions.place(served))))
 
     def close(self) -> None:
         """Do nothing: the file is complete."""
@@ -95,7 +97,9 @@ class MooncakeWriter:
         self._plays: dict[str, int] = {}
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        self._file.add(b"".join([json_line(self._row(self._sessions.place(served))) for served in requests]))
+        for served in requests:
+            if served.refusal is None:
+                self._file.add(json_line(self._row(self._sessions.place(served))))
 
     def close(self) -> None:
         """Do nothing: the file is complete."""

@@ -27,10 +27,10 @@ class PerfettoWriter:
         self._origin_s: float | None = None
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        events = [event for served in requests for event in self._events(self._sessions.place(served))]
-        part = b",\n".join([json_line(event).strip() for event in events])
-        self._file.add((b",\n" if self._begun else b"") + part)
-        self._begun = True
+        for served in requests:
+            part = b",\n".join([json_line(event).strip() for event in self._events(self._sessions.place(served))])
+            self._file.add((b",\n" if self._begun else b"") + part)
+            self._begun = True
 
     def close(self) -> None:
         """Do nothing: the file is complete."""
@@ -60,6 +60,8 @@ class PerfettoWriter:
             "finish_reason": served.finish,
             "tool_calls": [name for _, name, _ in served.calls],
         }
+        if served.refusal is not None:
+            told["status"], told["error"] = served.refusal
         if placed.session.parent is not None:
             told["parent_session"] = placed.session.parent.name
         yield self._slice(process, thread, "request", placed.session.name, served.arrival_s, served.end_s, told)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from llmirage_server.cluster.request import Request
 from llmirage_server.replies.reply import Reply, Tool
 from llmirage_server.telemetry.journal import JournalEntry
@@ -24,6 +26,10 @@ SESSION_HEADERS = (b"x-dynamo-session-id", b"x-session-id", b"x-correlation-id",
 PARENT_HEADERS = (b"x-dynamo-parent-session-id", b"x-parent-session-id")
 _AFFINITY = b"x-session-affinity"
 _MOST_NAME = 256
+_REFUSED = 400  # and more: the status of a refusal
+_ANSWERED = ("/completions", "/messages", "/responses")  # paths of requests for a reply
+_NOTHING_ASKED = Sampling()
+_NOTHING_SAID = Reply(np.empty(0, dtype=np.int32), (), "stop")
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -34,7 +40,8 @@ class TracedRequest:
 
     id: unique among all servers. caller_id: X-Request-ID. prompt: int32 ids as bytes, the same object for all choices.
     session, parent: as the request's headers name them. affinity: X-Session-Affinity.
-    finish: cancelled where the client left, error where the instance was lost.
+    finish: cancelled where the client left, error where the instance was lost or the request was refused.
+    refusal: status and message of a request that was refused, which has no tokens; None for others.
     body: the JSON object of the request. messages: in chat's form; without any the prompt is a text, which is `text`.
     reply: its first `output_tokens` tokens were generated.
     """
@@ -66,6 +73,7 @@ class TracedRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool]
     reply: Reply
+    refusal: tuple[int, str] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -182,6 +190,47 @@ class ServedRecorder:
         if self._origin_s is None:
             self._origin_s = time.time() - now_s / self._speed
         return now_s, self._origin_s
+
+    def refused(self, entry: JournalEntry) -> None:
+        """Take the record of a response that has ended, if it refused a request for a reply."""
+        status = entry.status or 0
+        if status < _REFUSED or entry.said is not None or entry.prompt_tokens or not entry.path.endswith(_ANSWERED):
+            return
+        now_s, origin_s = self.clock()
+        lasted_s = (entry.elapsed_s or 0.0) * (self._speed if self._speed < math.inf else 0.0)
+        end_s = origin_s + now_s
+        self.take(
+            TracedRequest(
+                id=self.new_id(),
+                caller_id=(entry.header(b"x-request-id") or b"").decode("latin-1")[:_MOST_NAME],
+                path=entry.path,
+                model=entry.served or entry.model or "unknown",
+                asked_model=entry.model or entry.served or "unknown",
+                instance=-1,
+                arrival_s=end_s - lasted_s,
+                admitted_s=math.nan,
+                first_token_s=math.nan,
+                end_s=end_s,
+                choice=0,
+                prompt=b"",
+                prompt_tokens=0,
+                output_tokens=0,
+                cached_tokens=0,
+                finish="error",
+                session=_named(entry, SESSION_HEADERS),
+                parent=_named(entry, PARENT_HEADERS),
+                affinity=_named(entry, (_AFFINITY,)),
+                traceparent=(entry.header(b"traceparent") or b"").decode("latin-1") or None,
+                sampling=_NOTHING_ASKED,
+                max_tokens=None,
+                body={},
+                text=entry.user,
+                messages=(),
+                tools=(),
+                reply=_NOTHING_SAID,
+                refusal=(status, entry.error),
+            )
+        )
 
     def new_id(self) -> str:
         return f"{self._run}-{next(self._numbers)}"

@@ -117,7 +117,7 @@ class Sessions:
         session.joined = False
         session.begun_s = min(session.begun_s, served.arrival_s) if session.recent else served.arrival_s
         session.recent = [*session.recent[1 - _MOST_RECENT :], Earlier(served.id, served.arrival_s, served.end_s)]
-        if served.session is None:
+        if served.session is None and len(hashes):
             self._remember(int(hashes[-1]), len(hashes), name)
         return PlacedRequest(served, session, hashes, previous, spawned_by, tuple(joins))
 

@@ -33,8 +33,8 @@ class OtelWriter:
         self._sessions = Sessions()
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        spans = [_span(self._sessions.place(served)) for served in requests]
-        self._file.add(b"".join([json_line(exported_spans([span], "llmirage")) for span in spans]))
+        for served in requests:
+            self._file.add(json_line(exported_spans([_span(self._sessions.place(served))], "llmirage")))
 
     def close(self) -> None:
         """Do nothing: the file is complete."""
@@ -66,7 +66,8 @@ class OtlpSender:
 def _span(placed: PlacedRequest) -> dict[str, Any]:
     served = placed.served
     given = _TRACEPARENT.fullmatch(served.traceparent or "")
-    operation = "chat" if served.messages else "text_completion"
+    plain = served.path.endswith("/completions") and not served.path.endswith("/chat/completions")
+    operation = "text_completion" if plain else "chat"
     span: dict[str, Any] = {
         "traceId": given[1] if given else span_id(placed.session.root.name, 16),
         "spanId": span_id(served.id),
@@ -81,7 +82,7 @@ def _span(placed: PlacedRequest) -> dict[str, Any]:
         "startTimeUnixNano": nanoseconds(served.arrival_s),
         "endTimeUnixNano": nanoseconds(served.end_s),
         "attributes": attributes(_attributes(placed, operation)),
-        "status": {"code": _ERROR, "message": served.finish} if served.finish in _FAILED else {"code": _OK},
+        "status": {"code": _ERROR, "message": _error(served)[1]} if served.finish in _FAILED else {"code": _OK},
     }
     return span
 
@@ -105,13 +106,14 @@ def _attributes(placed: PlacedRequest, operation: str) -> Mapping[str, Any]:
         "gen_ai.request.stop_sequences": list(sampling.stop) or None,
         "gen_ai.request.seed": sampling.seed,
         "gen_ai.request.choice.count": sampling.n if sampling.n > 1 else None,
-        "error.type": served.finish if served.finish in _FAILED else None,
+        "error.type": _error(served)[0] if served.finish in _FAILED else None,
     }
     if sampling.stream and not math.isnan(served.first_token_s):
         found["gen_ai.response.time_to_first_chunk"] = round(served.first_token_s - served.arrival_s, 9)
     messages = served.messages or [{"role": "user", "content": served.text}]
     found |= said_before(messages)
-    found["gen_ai.output.messages"] = as_text([_output(served)])
+    if served.refusal is None:
+        found["gen_ai.output.messages"] = as_text([_output(served)])
     tools = [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
         for tool in served.tools
@@ -126,6 +128,11 @@ def _output(served: TracedRequest) -> dict[str, Any]:
     calls = [{"id": call, "function": {"name": name, "arguments": text}} for call, name, text in served.calls]
     said = {"role": "assistant", "content": served.said, "reasoning_content": served.thought or None, "tool_calls": calls}
     return {"role": "assistant", "parts": message_parts(said), "finish_reason": served.finish}
+
+
+def _error(served: TracedRequest) -> tuple[str, str]:
+    """Return type and message: of a refusal its status."""
+    return (served.finish, served.finish) if served.refusal is None else (str(served.refusal[0]), served.refusal[1])
 
 
 def _number(value: Any) -> float | None:

@@ -61,7 +61,8 @@ class SentStamps:
         return StreamStamps(self, request_id.decode("latin-1"), arrived_s)
 
     def write(self, streams: Iterable[StreamStamps]) -> None:
-        self._file.add(b"".join([stream.line() for stream in streams]))
+        for stream in streams:
+            self._file.add(stream.line())
 
     def close(self) -> None:
         """Do nothing: the file is complete."""

@@ -43,7 +43,8 @@ class TraceWriter(Protocol[T_contra]):
 class GrowingFile:
     """A file of a beginning, parts that are added, and an ending that the next part overwrites.
 
-    Each change is one write at a place, so that a process that is killed leaves a complete file behind.
+    Each change is one write at a place, so that a process that is killed leaves a complete file behind; only of a large
+    part the system may have written half by then.
     """
 
     def __init__(self, path: Path, beginning: bytes = b"", ending: bytes = b"") -> None:

@@ -60,7 +60,8 @@ class WekaWriter:
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
         for served in requests:
-            self._add(self._sessions.place(served))
+            if served.refusal is None:
+                self._add(self._sessions.place(served))
 
     def close(self) -> None:
         """Do nothing: each file is complete."""

@@ -57,7 +57,8 @@ class WorkloadWriter:
 
     def add(self, calls: Iterable[RecordedCall]) -> None:
         """Write the calls. Raises OSError."""
-        self._file.add(b"".join([json_line(self._row(call)) for call in calls]))
+        for call in calls:
+            self._file.add(json_line(self._row(call)))
 
     def _row(self, call: RecordedCall) -> dict[str, Any]:
         self._origin_s = call.arrival_s if self._origin_s is None else self._origin_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -25,6 +26,8 @@ from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
 from llmirage_server.telemetry.traces.sessions import Sessions
 from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender
 from llmirage_server.telemetry.traces.trace_file import GrowingFile, TraceThread
+
+from ...conftest import Api
 
 # Attributes of gen_ai spans, by OpenTelemetry's conventions of generative AI.
 KNOWN = {
@@ -109,6 +112,27 @@ def test_what_cannot_be_written_is_refused_at_the_start(settings: dict[str, Any]
         create_app(ClusterConfig(**settings))
 
 
+def test_refusals_are_in_spans_and_timelines_alone(runner: asyncio.Runner, tmp_path: Path) -> None:
+    names = ("o.otlp.jsonl", "p.json", "d.jsonl", "m.mooncake.jsonl", "w/")
+    for name in names:
+        api = Api(runner, trace_out=f"{tmp_path}/{name}", record_workload=f"{tmp_path}/work-{name.strip('/')}")
+        assert api.chat("Hello", max_tokens=10**6).status_code == 400
+        assert api.request("GET", "/v1/none").status_code == 404
+        api.app.close()
+        runner.run(api.app.closed())
+    [line] = (tmp_path / "o.otlp.jsonl").read_text().splitlines()
+    [span] = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    told = {one["key"]: one["value"] for one in span["attributes"]}
+    assert told["error.type"] == {"stringValue": "400"}
+    assert "maximum context length" in span["status"]["message"]
+    [event] = [event for event in json.loads((tmp_path / "p.json").read_text()) if event.get("cat") == "request"]
+    assert event["args"]["status"] == 400
+    assert (tmp_path / "d.jsonl").read_text() == ""
+    assert len((tmp_path / "m.mooncake.jsonl").read_text().splitlines()) == 1
+    assert not list((tmp_path / "w").iterdir())
+    assert all((tmp_path / f"work-{name.strip('/')}").read_text() == "" for name in names)
+
+
 def test_a_killed_server_leaves_a_whole_file(tmp_path: Path) -> None:
     program = f"""
 import os, sys, time
@@ -169,7 +193,17 @@ def test_spans_keep_to_the_conventions(tmp_path: Path) -> None:
             traced("a", 1.0, 2.0, [1, 2], session="s", body={"temperature": 0.5}, max_tokens=9),
             traced("b", 3.0, 4.0, [1, 2, 3], session="s", traceparent=given),
             traced(
-                "c", 5.0, 6.0, [1, 2, 3], 3, session="s", traceparent="00-0-0-00", finish="cancelled", messages=(), text="x"
+                "c",
+                5.0,
+                6.0,
+                [1, 2, 3],
+                3,
+                session="s",
+                traceparent="00-0-0-00",
+                finish="cancelled",
+                messages=(),
+                path="/v1/completions",
+                text="x",
             ),
         ]
     )
