@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,10 +103,29 @@ def test_what_was_served_is_read_back(form: str, tmp_path: Path) -> None:
     simulated = sorted(zip(columns["usage_prompt_tokens"], columns["usage_prompt_cache_read_tokens"], strict=True))
     more = _TEMPLATE if known else 0
     assert [prompt for prompt, _ in simulated] == sorted(prompt + more for prompt, *_ in served)
+    if form == "weka_trace":  # whose traces have no times relative to one another, and hashes of their own
+        return
+    in_order = np.array(columns["usage_prompt_tokens"])[np.argsort(columns["start_s"], kind="stable")]
+    assert in_order.tolist() == [prompt + more for prompt, *_ in served]
     firsts = sorted((prompt, cached) for prompt, cached, _ in served if prompt < 200)
     assert any(cached for _, cached in firsts)
-    if form != "weka_trace":  # its hashes hold within a trace alone
-        assert [cached for prompt, cached in simulated if prompt < 200 + more] == [cached for _, cached in firsts]
+    assert [cached for prompt, cached in simulated if prompt < 200 + more] == [cached for _, cached in firsts]
+
+
+def test_what_was_recorded_runs_again(tmp_path: Path) -> None:
+    """Against a server with an empty cache: prompts, replies and hits of first prompts as they were."""
+    served = asyncio.run(traffic(record_workload=f"{tmp_path}/work.jsonl"))
+    with llmirage.Server(port=0, speed=20, **ENGINE) as server:
+        columns = llmirage.run(f"{tmp_path}/work.jsonl", url=server.base_url, speed=20)._columns()
+    names = ("usage_prompt_tokens", "usage_completion_tokens")
+    again = sorted(zip(*(columns[name] for name in names), strict=True))
+    assert again == sorted((prompt, reply) for prompt, _, reply in served)
+    hits = [
+        cached or 0
+        for prompt, cached in zip(columns[names[0]], columns["usage_prompt_cache_read_tokens"], strict=True)
+        if prompt < 200
+    ]
+    assert sorted(hits) == sorted(cached for prompt, cached, _ in served if prompt < 200)
 
 
 @st.composite
