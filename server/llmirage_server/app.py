@@ -261,8 +261,11 @@ class LlmirageApp(LazyRoutes):
 
     def instances_there(self) -> list[bool]:
         """Return whether each instance has a process that answers: one that sleeps does, too."""
-        sleeping = self.service.responses.metrics.sleep_levels
-        return [phase in ("up", "draining") or index in sleeping for index, phase in enumerate(self.driver.phases())]
+        level = self.service.responses.metrics.sleep_level
+        return [
+            phase in ("up", "draining") or level(*self.driver.snapshot(index)) is not None
+            for index, phase in enumerate(self.driver.phases())
+        ]
 
     def pool_of(self, instance: int) -> ServedPool:
         """Return the pool of an instance, by its number."""
