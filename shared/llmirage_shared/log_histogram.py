@@ -24,7 +24,9 @@ class LogHistogram:
         self.sum_s = sum_s
 
     def add(self, value_s: float, times: int = 1) -> None:
-        place = 0 if value_s <= LEAST_S else min(1 + int(math.log(value_s / LEAST_S) * _PER_E), _MOST_BIN)
+        place = 0 if value_s <= LEAST_S else 1 + int(math.log(value_s / LEAST_S) * _PER_E)
+        if place > _MOST_BIN:
+            place = _MOST_BIN
         bins = self._bins
         bins[place] = bins.get(place, 0) + times
         self.count += times

@@ -92,7 +92,7 @@ class TimerfdAlarm:
         self._time_pointer = ctypes.byref(self._time)
 
     def set(self, due_s: float) -> None:
-        due_ns = max(int(max(due_s, self._earliest_s) * 1e9), 1)  # 0 would disarm it
+        due_ns = int((due_s if due_s > self._earliest_s else self._earliest_s) * 1e9) or 1  # 0 would disarm it
         self._time.value_s, self._time.value_ns = divmod(due_ns, 1_000_000_000)
         self._settime(self._fd, _TFD_TIMER_ABSTIME, self._time_pointer, None)
         if not self._registered:
@@ -106,7 +106,8 @@ class TimerfdAlarm:
                 self._loop.remove_reader(self._fd)
 
     def _fire(self) -> None:
-        self._earliest_s = max(self._earliest_s, time.monotonic() - _BURST * _GAP_S) + _GAP_S
+        earliest_s = time.monotonic() - _BURST * _GAP_S
+        self._earliest_s = (earliest_s if earliest_s > self._earliest_s else self._earliest_s) + _GAP_S
         self._ring()
 
     def __del__(self) -> None:

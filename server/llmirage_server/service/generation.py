@@ -162,7 +162,7 @@ def chunks_due(writer: ChoiceWriter, request: Request, sent: int, most: int = sy
     most: tokens to write, or those of one interval if that has more.
     """
     if request.stream is None:
-        end = min(request.produced, sent + most)
+        end = request.produced if request.produced <= sent + most else sent + most
         return writer.tokens(sent, end), end
     until = min(request.produced, sent + max(most, request.stream.tokens))
     ends = [sent, *request.stream.ends(sent, until, request.output_tokens)]
@@ -311,7 +311,7 @@ class TokenStream(EventStream):
         self._closing = closing
         self._failed = failed or (lambda error: event(exchange.dialect.event_error(error)))
         self._unfinished = len(generation.choices)
-        self._direct = False  # the tick may step the server's `send` itself
+        self.direct = False  # the tick may step the server's `send` itself
         self._pending: list[bytes] = [opening] if opening else []
         self._pending_bytes = len(opening)
         self._owed: dict[_ChoiceStream, Request] = {}  # choices with tokens that are due and not written
@@ -351,7 +351,7 @@ class TokenStream(EventStream):
     @property
     def takes_more(self) -> bool:
         """False while a client does not read what was written. The cluster's time goes on."""
-        if self._direct:
+        if self.direct:
             return True
         part = _MOST_ALL_PENDING // max(len(self._generation.responses.open), 1)
         return self._pending_bytes < min(part, _MOST_PENDING)
@@ -394,7 +394,7 @@ class TokenStream(EventStream):
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""
         self._last = last = self._unfinished == 0
-        if not self._direct:
+        if not self.direct:
             self._pending.append(data)
             self._pending_bytes += len(data)
             self._wake()
@@ -402,7 +402,7 @@ class TokenStream(EventStream):
         self._sent_s = self._time()
         self._ended = last
         self._step(self._send({"type": "http.response.body", "body": data, "more_body": not last}))
-        if last and self._direct:
+        if last and self.direct:
             self._complete = True
             self._times.written(last)
             self._wake()
@@ -415,11 +415,11 @@ class TokenStream(EventStream):
         except StopIteration:
             return
         except Exception as error:
-            self._direct = False
+            self.direct = False
             if self._wake_up is not None and not self._wake_up.done():
                 self._wake_up.set_exception(error)
         else:
-            self._direct = False
+            self.direct = False
             self._suspended = SuspendedSend(coroutine, waits_for)
             self._wake()
 
@@ -446,7 +446,7 @@ class TokenStream(EventStream):
                 super().__init__(self._rest(), self.raw_headers, shutdown, ping_s=self._ping_s, sent_s=self._sent_s)
                 await super().__call__(scope, receive, self._deliver)
         finally:
-            self._direct = False
+            self.direct = False
             self._owed.clear()
             generation, exchange = self._generation, self._exchange
             generation.responses.open.discard(self)
@@ -459,18 +459,18 @@ class TokenStream(EventStream):
     async def _send_directly(self) -> None:
         """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
         loop = asyncio.get_running_loop()
-        self._direct = self._begun = True
+        self.direct = self._begun = True
         self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
-        if self._direct and self._pending:
+        if self.direct and self._pending:
             self.write(self._take_pending())
             self._write_owed()
-            if self._direct:
+            if self.direct:
                 self._times.written(self._complete)
         if self._wake_up is not None and self._wake_up.done():
             self._wake_up.result()  # what `send` has raised
         if not isinstance(loop, VirtualTimeLoop):  # first tokens, and a short reply, need not wait for a task to be made
             await self._sent_by_tick(WATCH_AFTER_S)
-        if self._direct and not self._complete:
+        if self.direct and not self._complete:
             leaving = loop.create_task(self._exchange.client_left())
             leaving.add_done_callback(self._wake)
             try:
@@ -483,7 +483,7 @@ class TokenStream(EventStream):
 
     async def _sent_by_tick(self, most_s: float) -> None:
         """Return when the tick has sent everything, or cannot send more; at the latest after `most_s` seconds."""
-        if self._direct and not self._complete:
+        if self.direct and not self._complete:
             loop = asyncio.get_running_loop()
             assert self._wake_up is not None
             enough = loop.call_later(most_s, self._wake)
@@ -506,7 +506,7 @@ class TokenStream(EventStream):
             elif self._last:
                 return
             else:
-                self._direct = steppable
+                self.direct = steppable
                 assert self._wake_up is not None
                 await self._wake_up
                 self._wake_up = asyncio.get_running_loop().create_future()
@@ -563,7 +563,7 @@ class _ChoiceStream:
         """Write the tokens that are due, as far as the connection takes them."""
         stream = self._stream
         while self._sent < request.produced:
-            if not stream.takes_more:
+            if not (stream.direct or stream.takes_more):
                 stream.owe(self, request)
                 return
             sent = self._sent
