@@ -41,11 +41,11 @@ class Engine:
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     host_step_ms: float
-    host_sequence_us: float
-    hidden_step_ms: float
-    hidden_sequence_us: float
+    host_sequence_us: float = 4.0
+    hidden_step_ms: float = 1.5
+    hidden_sequence_us: float = 8.0
     speculative_sequence_us: float = 0.0  # exposed, of a step for each sequence whose drafts it verifies
-    dp_sync_ms: float  # attention data parallelism: agreeing on the next step
+    dp_sync_ms: float = 0.3  # attention data parallelism: agreeing on the next step
     handoff_ms: float  # from a prefill to its decode instance, beside the transfer and the waiting for steps
     launch_us: float  # of the host for each kernel of a step with prompts, without CUDA graphs
     prefill_in_place: float = 1.12  # long prompts within a running server / their kernels measured one by one

@@ -30,10 +30,6 @@ class Trtllm(Engine):
     fuses_norms: bool = True
     front_end_ms: float = 15.0
     host_step_ms: float = 0.3
-    host_sequence_us: float = 2.0
-    hidden_step_ms: float = 1.0
-    hidden_sequence_us: float = 4.0
-    dp_sync_ms: float = 0.2
     handoff_ms: float = 40.0  # not known: SGLang's. KV goes when the prefill has finished (NVIDIA/TensorRT-LLM#9212)
     launch_us: float = 55.0
 

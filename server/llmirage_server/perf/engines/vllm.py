@@ -33,10 +33,6 @@ class Vllm(Engine):
     fuses_norms: bool = True
     front_end_ms: float = 10.0
     host_step_ms: float = 0.5
-    host_sequence_us: float = 4.0
-    hidden_step_ms: float = 1.5
-    hidden_sequence_us: float = 8.0
-    dp_sync_ms: float = 0.5
     # 197 ms from the prefill's token to the client's, 29 of transfer, 58 of computing it again and waiting for a step
     # (vllm-project/vllm#51919); the NIXL connector pulls when the prefill has finished
     handoff_ms: float = 110.0
