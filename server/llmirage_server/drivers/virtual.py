@@ -106,7 +106,7 @@ class ClusterRun:
         cluster, observer = self.cluster, self._observer
         while True:
             observe_s = observer.next_s
-            stop = to if to < observe_s else observe_s  # noqa: FURB136 (a third of the cost, several times a request)
+            stop = to if to < observe_s else observe_s
             ends = cluster.advance_to_next(stop)
             if ends:
                 if self._note(ends):
