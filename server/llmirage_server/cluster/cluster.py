@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
@@ -105,7 +106,7 @@ class Cluster:
         # Never other objects:
         self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining, self._receives
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
-        self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
+        self._held: deque[StepEnd] = deque()  # happened before a submit or cancel, not yet returned by advance
 
     def submit(self, request: Request, now: float) -> None:
         """Route a request and queue it. It arrived `request.age_s` ago and has spent that time in the front end.
@@ -209,11 +210,15 @@ class Cluster:
         that there is more. `to` may be inf: until nothing is left to do.
         """
         max_steps = _ALL if max_steps is None else max_steps
-        ends = self._held
-        if len(ends) < max_steps:  # otherwise report the held events before time advances
-            ends = [*ends, *self._run(to, max_steps - len(ends))] if ends else self._run(to, max_steps)
-        self._held = ends[max_steps:]
-        return ends[:max_steps]
+        held = self._held
+        if not held:
+            ends = self._run(to, max_steps)
+            if len(ends) <= max_steps:
+                return ends
+            held += ends
+        elif len(held) < max_steps:  # otherwise report the held events before time advances
+            held += self._run(to, max_steps - len(held))
+        return [held.popleft() for _ in range(min(max_steps, len(held)))]
 
     def advance_to_next(self, to: float) -> list[StepEnd]:
         """Advance to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""
