@@ -92,10 +92,30 @@ async def upgrade(socket: Socket, rng: random.Random) -> None:
     )
 
 
+_RESPONSE = {"model": MODEL, "input": "Go on", "ignore_eos": True}
+_WEBSOCKET = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+)
+
+
+async def in_the_background(socket: Socket, rng: random.Random) -> None:
+    body = _RESPONSE | {"background": True, "max_output_tokens": rng.randint(16, 1000)}
+    await socket.post(body, "/v1/responses")
+
+
+async def unread_messages(socket: Socket, rng: random.Random) -> None:
+    socket.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await socket.send(socket.head("/v1/responses", *_WEBSOCKET, method="GET"))
+    body = {"type": "response.create", **_RESPONSE, "max_output_tokens": rng.randint(1000, 100_000)}
+    text = json.dumps(body).encode()
+    await socket.send(b"\x81\xfe" + len(text).to_bytes(2) + bytes(4) + text)  # masked by zeros
+
+
 async def unfinished_message(socket: Socket, rng: random.Random) -> None:
-    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
-    upgrade = ("Upgrade: websocket", "Connection: Upgrade", key, "Sec-WebSocket-Version: 13")
-    await socket.send(socket.head("/v1/responses", *upgrade, method="GET"))
+    await socket.send(socket.head("/v1/responses", *_WEBSOCKET, method="GET"))
     frame = b"\x01\xff" + (1 << 20).to_bytes(8) + bytes(4) + _MIB  # a text, masked by zeros, that goes on
     await socket.send(frame, *[b"\x00" + frame[1:]] * rng.randint(0, 20))
 
@@ -111,7 +131,8 @@ async def foreign_page(socket: Socket, rng: random.Random) -> None:
 
 ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at most
     (pipelined, 20), (unfinished_body, 50), (endless_trailers, 4), (unread_stream, 60), (unread_logprobs, 10),
-    (inflating, 10), (long_name, 20), (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
+    (inflating, 10), (in_the_background, 40), (unread_messages, 60), (long_name, 20),
+    (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
 )  # fmt: skip
 
 
