@@ -92,7 +92,7 @@ async def upgrade(socket: Socket, rng: random.Random) -> None:
     )
 
 
-_RESPONSE = {"model": MODEL, "input": "Go on", "ignore_eos": True}
+_RESPONSE = {"model": MODEL, "input": "Go on " * 10, "ignore_eos": True}
 _WEBSOCKET = (
     "Upgrade: websocket",
     "Connection: Upgrade",
