@@ -59,7 +59,10 @@ def main() -> int:
         if arguments.check:
             return _check(arguments.each, arguments.processes)
         if arguments.runs:
-            runs = [put_right(run) for run in load_runs(arguments.runs)]
+            labelled = load_runs(arguments.runs)
+            runs = [put_right(run) for run in labelled]
+            if changed := sum(run != before for run, before in zip(runs, labelled, strict=True)):
+                print(f"note: {changed} runs are simulated with the parallelism of their scripts instead of their labels'")
             chosen = sample(runs, arguments.each) if arguments.each else runs
             _judge(predict_all(chosen, processes=arguments.processes), arguments.brief)
         elif arguments.data:
