@@ -29,8 +29,9 @@ from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import InstanceQueue, idle_models, in_step, queues_of, start_burst
 from llmirage_client.simulate.summary import by_priority, summary_of
-from llmirage_client.simulate.token_rows import WINDOW_OVER, TokenRow, TokenRows, Window
+from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
+from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out

@@ -17,7 +17,7 @@ from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
 from llmirage_client.simulate.simulation import simulate
-from llmirage_client.simulate.token_rows import Window
+from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig

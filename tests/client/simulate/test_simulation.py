@@ -22,7 +22,8 @@ from llmirage_client.simulate.report import cluster_blocks
 from llmirage_client.simulate.saturation import queue_of
 from llmirage_client.simulate.simulation import SimulationError, Via, simulate
 from llmirage_client.simulate.summary import SHOWN_STATISTICS
-from llmirage_client.simulate.token_rows import TokenRow, Window
+from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
