@@ -69,6 +69,12 @@ def furnish(folder: Path) -> None:
             f"llmirage simulate --isl 500 --osl 50 --requests 60 --concurrency {load} --set records=true "
             f"--model Qwen/Qwen3-32B --artifact-dir artifacts/{name}"
         )
+    records = (folder / "artifacts" / "low" / "profile_export.jsonl").read_text()
+    ids = [json.loads(line)["metadata"]["x_request_id"] for line in records.splitlines()]
+    stamps = [json.dumps({"request_id": each, "sent": [[20.0, 1], [300.0, 50]]}) + "\n" for each in ids]
+    (folder / "stamps.jsonl").write_text("".join(stamps))
+    (folder / "aiperf").mkdir()
+    (folder / "aiperf" / "profile_export.jsonl").write_text(records)
 
 
 def typed(line: str, *more: str, port: str = "8000") -> Result:

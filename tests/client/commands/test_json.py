@@ -16,7 +16,7 @@ LINES = ("sweep",)  # a line for each result
 ALWAYS = ("script schema",)  # what it prints is JSON as it is
 TOLD = {
     words: set(re.findall(r"(?<=`)\w+(?=`)|[.]{3}", keys))
-    for words, keys in re.findall(r"^\| `([a-z ]+)` \| (.+) \|$", (DOCS / "artifacts.md").read_text(), flags=re.MULTILINE)
+    for words, keys in re.findall(r"^\| `([a-z -]+)` \| (.+) \|$", (DOCS / "artifacts.md").read_text(), flags=re.MULTILINE)
 }
 QUICK = {("sweep",): 1}  # numbers of the examples that take less time than the first
 EVERY = [words for words in commands() if words != ("script",)]

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmirage_server.openai.responses.socket_outbox import EventFrames, SocketOutbox
 from raw_asgi import MODEL, Connection, fixed_app
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.http.access import RateLimits, short_name
 from llmirage_server.openai.responses import endpoint
+from llmirage_server.openai.responses.socket_frames import EventFrames, SocketOutbox
 from llmirage_server.service import generation
 from llmirage_shared import virtual_time
 
