@@ -78,7 +78,7 @@ def _notebook_display() -> Callable[[str], None] | None:
 
 
 class SummaryFigures(Mapping[str, Any]):
-    """What a command's --json prints: `figures.ttft_ms.p99` is `figures["ttft_ms"]["p99"]`."""
+    """The JSON that a command prints, with attributes: `figures.ttft_ms.p99` is `figures["ttft_ms"]["p99"]`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {name: SummaryFigures(one) if isinstance(one, Mapping) else one for name, one in values.items()}

@@ -92,7 +92,7 @@ class VerifySettings:
 
 verify_client = command(
     "verify-client",
-    "llmirage_client.commands.actions.verify_client:verify_client",
+    "llmirage_client.commands.actions.finished_runs:verify_client",
     [argument("run"), argument("stamps"), *options(VerifySettings)],
     """Say how far the TTFT and ITL of a load client are off.
 

@@ -1,4 +1,4 @@
-"""How far a load client's times are off, by the stamps of the server that sent the tokens."""
+"""Errors of a load client's times, by the stamps of the server that sent the tokens."""
 
 from __future__ import annotations
 

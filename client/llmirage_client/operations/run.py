@@ -209,7 +209,7 @@ def _slo_text(text: str) -> str:
 
 
 def conversations_wanted(settings: RunSettings) -> int | None:
-    """How many conversations all points and the warm-up take together, for workloads that draw as many as are wanted."""
+    """Return the conversations that all points and the warm-up take, for workloads that draw as many as are wanted."""
     counts = settings.num_conversations
     if counts is None:
         return _SEARCHED if settings.find_max else settings.agents

@@ -258,7 +258,7 @@ def hourly(shape: Shape, instances: int, prices: Mapping[str, float]) -> float |
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the answer is chosen by. prices: USD per hour of one GPU; with the goal "cost" there is one for each."""
+    """The terms of the choice. prices: USD per hour of one GPU; with the goal "cost" there is one for each."""
 
     prices: Mapping[str, float]
     goal: Goal

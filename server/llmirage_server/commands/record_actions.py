@@ -1,4 +1,4 @@
-"""What `llmirage record` does: the recording proxy on a port, and files of other tools as recordings."""
+"""The actions of `llmirage record`: the recording proxy on a port, and files of other tools as recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well the server and its cluster keep up: the lateness of tokens, and requests that wait long for their first step."""
+"""The pace of the server and its cluster: the lateness of tokens, and requests that wait long for their first step."""
 
 from __future__ import annotations
 

@@ -131,6 +131,7 @@ AUTO = ToolChoice()
 ANY_OBJECT: dict[str, Any] = {"type": "object"}  # the `json_schema` of a request for an object of any kind
 
 
+# Not frozen, as what else is made for every request: a frozen class sets each field by a call.
 @dataclass(slots=True)
 class ReplyRequest:
     """The part of a request that a reply source may know.

@@ -1,4 +1,4 @@
-"""The actions of `llmirage report` and `compare`: the page of runs, and the differences between them."""
+"""The actions of `llmirage report`, `compare` and `verify-client`: pages of runs, differences, errors of a client."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.output import open_page
+from llmirage_client.measure.client_error import client_error, read_stamps
+from llmirage_client.measure.run_folder import read_runs
 from llmirage_client.operations import finished_runs as operation
 from llmirage_client.report.comparison_table import print_comparison
+from llmirage_client.report.screen import print_table
 from llmirage_client.settings.output import CompareSettings
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of
+
+_NAMES = {"ttft": "TTFT", "itl": "ITL, mean of a reply", "gap": "gap between two chunks"}
 
 
 def report(runs: tuple[str, ...], output: str | None, open: bool, json: bool) -> None:
@@ -58,3 +63,22 @@ def compare(baseline: str, runs: tuple[str, ...], json: bool, **given: Any) -> N
             print_comparison(baseline, one.run, one.comparison, one.differing, settings.confidence, tolerance)
     if tolerance is not None:
         sys.exit(1 if operation.worse_runs(compared, tolerance) else 0)
+
+
+def verify_client(run: str, stamps: str, json: bool) -> None:
+    """Run `llmirage verify-client`."""
+    [result] = read_runs([run])
+    found = client_error(result.records, read_stamps(stamps))
+    if not found.compared:
+        raise InputRefused([f"{stamps} has none of the {found.requests} streamed requests of {run}, by X-Request-ID"])
+    if json:
+        click.echo(dumps(found.as_dict(), indent=2))
+        return
+    click.echo(f"{found.compared} of {found.requests} streamed requests have stamps. Measured less sent, in ms:\n")
+    print_table(
+        [
+            {"": name, "values": one.count, "median": f"{one.median:+.3f}", "p99 of amounts": f"{one.p99:.3f}"}
+            for tag, name in _NAMES.items()
+            if (one := getattr(found, tag)) is not None
+        ]
+    )

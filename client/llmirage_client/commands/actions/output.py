@@ -53,5 +53,5 @@ def open_page(page: Path) -> None:
 
 
 def _display() -> bool:
-    """Whether a browser can have a window: one of a terminal would take over the command's."""
+    """Return whether a browser can have a window: one of a terminal would take over the command's."""
     return sys.platform in ("win32", "darwin") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
