@@ -1,8 +1,9 @@
-"""Forms of a reply that its instructions show: slots with labels, or marks that a part stands between.
+"""Forms of a reply that its instructions show: slots with labels, marks that a part stands between, or one of some options.
 
 Read are the instructions' own examples, never the name of a program: lines with a slot (`Verdict: <yes or no>`,
-`<reason>{reason}</reason>`, a label above `{reason}`) below a sentence that asks for such a form, and the marks that one
-gives ("opened with '<code>', and closed with '</code>'"). Tools that instructions declare in words are called in that form.
+`<reason>{reason}</reason>`, a label above `{reason}`) below a sentence that asks for such a form, the marks that one
+gives ("opened with '<code>', and closed with '</code>'"), and the options beside a demand for nothing else ("Answer only
+yes or no"). Tools that instructions declare in words are called in that form.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from llmirage_shared.synthetic_text import mix
 
 _LONGEST_LINE = 1000  # characters: forms are written for readers
 _LONGEST_TEXT, _MOST_TEXTS = 50_000, 10
+_LONGEST_CHOICE = 8_000  # characters of a text whose demand for one of some options is for all of the reply
+_NEAR = 300  # characters between the demand and its options
 _CHARACTERS = 20  # read in one step of planning
 
 _ASKS = re.compile(
@@ -46,6 +49,33 @@ _QUOTED = re.compile(r"(['\"`])((?:(?!\1).){1,40})\1")
 _OPENS = re.compile(r"\b(?:open|start|begin|wrap|enclos|surround|delimit|between|inside|within)\w*\b[^.]*$", re.IGNORECASE)
 _CLOSES = re.compile(r"\b(?:clos|end|finish|and)\w*\b", re.IGNORECASE)
 _MARKED_PART = re.compile(r"\b(answer|code|conclusion|output|reply|response|result|solution)\b", re.IGNORECASE)
+_VERBS = r"(?:answer|respond|reply|return|output|say|choose|select|pick|classify|label|categori[sz]e|rate|score|grade)"
+_CHOICE = re.compile(
+    rf"\b{_VERBS}\b[^.\n]{{0,60}}?"
+    r"\b(?:only|just|exactly|nothing (?:else|but)|(?:one|single) (?:word|label|number|integer|digit))\b"
+    rf"|\b(?:only|just)\s+(?:\w+\s+)?{_VERBS}\b|\b(?:answer|respond|reply)(?: with)?:? [\"']?(?:yes|true)[\"']?(?:/| or )",
+    re.IGNORECASE,
+)
+_ITEM = r"(?:\"[^\"\n]{1,40}\"|'[^'\n]{1,40}'|`[^`\n]{1,40}`)"
+_JOINT = r"(?:\s*,\s*(?:or\s+|and\s+)?|\s+or\s+|\s*[/|]\s*)"
+_WORDS = r"[\w-]+(?: [\w-]+){0,2}?"
+_ENDS = r"(?=\s*(?:[^\w\s]|$|\n|and\b|based\b|depending\b|without\b|with no\b|nothing\b))"
+_LISTINGS = tuple(
+    re.compile(pattern, flags)
+    for pattern, flags in (
+        (rf"{_ITEM}(?:{_JOINT}{_ITEM})+", 0),
+        (r"(?<=:\n)\s*(?:[-*•] ?[^\n]{1,200}(?:\n+|$)){2,}", 0),
+        (rf"(?<!\bin )\b[A-Z][A-Z0-9_]+(?:{_JOINT}[A-Z][A-Z0-9_]+)+{_ENDS}", 0),
+        (rf"\b(?:yes|true)(?:{_JOINT}\w+){{0,2}}?{_JOINT}(?:no|false|maybe|unknown|unsure)\b", re.IGNORECASE),
+        (
+            rf"(?:\b(?:classify|label|categori[sz]e|grade|mark)\b[^.\n]{{0,60}}\bas (?:either )?|\beither |\bone of: )"
+            rf"({_WORDS}(?:, ?{_WORDS})*{_JOINT}{_WORDS}){_ENDS}",
+            re.IGNORECASE,
+        ),
+        (r"(?=[\s\S]*\b(?:number|integer|digit|score|rating)\b)\b(\d+\s*(?:-|–|to|and)\s*\d+)\b", re.IGNORECASE),
+    )
+)
+_SPLIT = re.compile(r",?\s+or\s+|,\s*(?:and\s+)?|\s*[/|]\s*")
 _ANSWERING = frozenset(("answer", "response", "result", "output", "reply", "summary"))
 _GIVEN_BACK = re.compile(r"observation|result|output", re.IGNORECASE)
 
@@ -64,13 +94,15 @@ class _Slot:
 class ShownForm:
     """A form that instructions show.
 
-    ending: what follows the last slot. label: of lines that begin a field of a message in this form.
+    ending: what follows the last slot. label: of lines that begin a field of a message in this form. options: the text in
+    which they stand, if the reply is one of them.
     """
 
     slots: Sequence[_Slot]
     ending: str = ""
     label: re.Pattern[str] | None = None
     is_code: bool = False  # the last slot holds Python
+    options: str = ""
 
 
 def shown_form(texts: Sequence[str]) -> ShownForm | None:
@@ -82,7 +114,8 @@ def shown_form(texts: Sequence[str]) -> ShownForm | None:
     for text in reversed(texts):
         if text.count("'") + text.count('"') + text.count("`") >= 4 and (form := _marked(text)) is not None:
             return form
-    return None
+    asking = [*texts[:1], *texts[-1:]]  # a question with options that was answered is over
+    return next((form for text in reversed(asking) if len(text) <= _LONGEST_CHOICE and (form := _choice(text))), None)
 
 
 def filled(form: ShownForm, request: ReplyRequest, key: int) -> str | None:
@@ -102,7 +135,7 @@ def filled(form: ShownForm, request: ReplyRequest, key: int) -> str | None:
         tool_choice=ToolChoice("required"),
         called=request.called or tuple([value for value in fields.values() if value in names]),
         results=request.results or tuple([value for name, value in fields.items() if _GIVEN_BACK.search(name)]),
-        last_user_text=next(iter(fields.values())) if fields else request.last_user_text,
+        last_user_text=next(iter(fields.values())) if fields else request.last_user_text.replace(form.options or "\0", " "),
     )
     values = _values(slots, texts, request, key)
     if tools and form.is_code:
@@ -198,6 +231,28 @@ def _marks(line: str) -> tuple[str, str] | None:
         if _OPENS.search(before) and len(between) < 60 and _CLOSES.search(between):
             return first[2], second[2]
     return None
+
+
+@lru_cache(maxsize=64)
+def _choice(text: str) -> ShownForm | None:
+    """Return the form of a reply that is one of the options, or a number of the range, beside a demand for nothing else."""
+    spend(len(text) // _CHARACTERS)
+    for demand in _CHOICE.finditer(text):
+        around = text[max(0, demand.start() - _NEAR) : demand.end() + _NEAR]
+        for pattern in _LISTINGS:
+            for listing in reversed(list(pattern.finditer(around))):
+                listed = listing[listing.lastindex or 0]
+                told = listed if listed[0].isdigit() else "one of: " + "; ".join(_options(listed))
+                return ShownForm([_Slot("", "choice", "", told)], options=listed)
+    return None
+
+
+def _options(listed: str) -> list[str]:
+    """Return the options of a list without quotes; of those with bullets without their descriptions."""
+    if listed.lstrip()[0] not in "-*•":
+        return [each.strip(" *`\"'.") for each in _SPLIT.split(listed)]
+    lines = [line.strip(" -*•`\"'.") for line in listed.split("\n") if line.strip()]
+    return [re.split(r"[*`]*\s*[:(]|\s[-–—]\s", line, maxsplit=1)[0] for line in lines]
 
 
 def _fields(text: str, label: re.Pattern[str]) -> dict[str, str]:

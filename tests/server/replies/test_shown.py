@@ -170,8 +170,42 @@ def test_a_slot_for_a_tool_gets_its_name_and_another_its_arguments() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "said", "expected"),
+    [
+        ("Select the next role from ['bob', 'dan'] to play. Only return the role.", "We talk", "bob|dan"),
+        ("Select the next role from ['bob', 'dan'] to play. Only return the role.", "Dan is next", "dan"),
+        ("Classify the review as positive, negative or neutral. Respond with only the label.", "It works", "p.+|ne.+"),
+        ("Classify the review as positive, negative or neutral. Respond with only the label.", "all negative", "negative"),
+        ("", "Is the sky blue? Answer yes or no.", "yes|no"),
+        ("You are a guard. Reply with exactly SAFE or UNSAFE.", "Is it?", "SAFE|UNSAFE"),
+        (
+            "One of these topics:\n- **billing**: invoices, or payments\n- bugs (all)\n\nRespond with only the topic.",
+            "Hi",
+            "billing|bugs",
+        ),
+        ("Rate the answer on a scale from 4 to 6. Respond only with the number.", "A: x", "[456]"),
+        ('Grade the document: return "relevant" or "irrelevant", nothing else.', "q", "relevant|irrelevant"),
+    ],
+)
+def test_a_demand_for_one_of_some_options_gets_one(prompt: str, said: str, expected: str) -> None:
+    assert {re.fullmatch(expected, str(shown_reply(ask(said, prompt), seed))) is None for seed in range(5)} == {False}
+
+
+def test_a_choice_is_over_with_its_question() -> None:
+    first, second = "Is the sky blue? Answer only yes or no.", "Tell me more."
+    assert shown_reply(ask(second, "You help.", first), 1) is None
+
+
+@pytest.mark.parametrize(
     "prompt",
     [
+        "Return only the name or ID of the user.",
+        "Only answer questions about cats or dogs.",
+        "Respond only in JSON or YAML.",
+        "Answer only with what stands in the context, as a pirate or a poet would.",
+        "Write 2 to 3 sentences. Return only the text.",
+        "Return just the code, as Python or C++.",
+        "Use the tools 'a' and 'b' only.",
         "Use the variables {name} and {age} of the template.",
         "Format dates like this: 2027-01-01",
         "The page has <b>bold</b> words.\n<i>x</i>",
