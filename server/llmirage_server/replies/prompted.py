@@ -47,7 +47,7 @@ def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
 
 def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
     """Return the last JSON Schema in the texts, if they demand an answer that fits it, and if it stands in a code block."""
-    found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
+    found = [schema for text in texts for schema, _, _ in _schemas(text)]
     if not found or not any(_DEMAND.search(text) for text in texts):
         return None
     try:
@@ -59,7 +59,7 @@ def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
 
 def object_form(texts: Sequence[str]) -> Any:
     """Return the schema of an object for a request that gives none: the prompt's own, else one with its keys."""
-    found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
+    found = [schema for text in texts for schema, _, _ in _schemas(text)]
     if found:
         try:
             validator_for(found[-1])
@@ -106,9 +106,16 @@ def _type(name: str) -> str:
     return "integer" if words & _WHOLE else "number" if words & _FRACTION else "string"
 
 
-def _schemas(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a text that describe objects."""
-    at = text.find("{")
+def without_schemas(text: str) -> str:
+    """Return the text with blank lines, as long, in the place of JSON Schemas: what they say is no value."""
+    for _, start, end in _schemas(text):
+        text = text[:start] + "\n" * (end - start) + text[end:]
+    return text
+
+
+def _schemas(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Yield the JSON objects in a text that describe objects, with where each starts and ends."""
+    at = text.find("{") if _MARK in text else -1
     while at >= 0:
         try:
             value, end = _DECODER.raw_decode(text, at)
@@ -116,5 +123,5 @@ def _schemas(text: str) -> Iterator[dict[str, Any]]:
             end = at + 1
         else:
             if isinstance(value.get("properties"), dict) or ("$defs" in value and value.keys() & {"$ref", "anyOf", "allOf"}):
-                yield value
+                yield value, at, end
         at = text.find("{", end)

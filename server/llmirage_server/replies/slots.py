@@ -205,7 +205,7 @@ class SlotFiller:
             for one in self._values.left(kind):
                 if one.start == at and not (assigned and kind == "name" and not _VALUE_END.match(f"{text}\n", one.end)):
                     return self._converted(one.written, slot.schema), one.end
-        if not assigned or text[at] in "{[":  # a schema, or a value that is no string's
+        if not assigned or text[at : at + 1] in ("{", "["):  # a schema, or a value that is no string's
             return None, at
         end = _LINE_END.search(text, at) if slot.is_free_text and text[at - 1] != "=" else _VALUE_END.search(text, at)
         stop = end.start() if end else len(text)

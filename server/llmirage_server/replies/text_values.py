@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from llmirage_server.replies.prompted import without_schemas
 from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.tool_request import COMMON_VERBS, EMPTY_WORDS, word_set
 
-QUOTED = re.compile(r"```(?:\w*\n)?(.*?)```|`([^`\n]+)`|\"([^\"\n]*)\"|“([^”\n]*)”|«([^»\n]*)»|「([^」\n]*)」|"
+_MARKED = r"```(?:\w*\n)?(.*?)```(?!\w)|(?<!`)`([^`\n]+)`(?!`)"
+QUOTED = re.compile(_MARKED + r"|\"([^\"\n]*)\"|“([^”\n]*)”|«([^»\n]*)»|「([^」\n]*)」|"
                     r"(?<!\w)['‘]([^'’\n]+)['’](?!\w)", re.DOTALL)  # fmt: skip
-CODE = re.compile(r"```(?:\w*\n)?(.*?)```|`([^`\n]+)`", re.DOTALL)
+CODE = re.compile(_MARKED, re.DOTALL)
 
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
            "december")  # fmt: skip
@@ -66,7 +68,7 @@ class TextValues:
 
     def __init__(self, text: str, name_words: frozenset[str] = frozenset()) -> None:
         """name_words: words of the tool, in lower case; at the beginning of a sentence they are no part of a name."""
-        self.text = text
+        self.text = without_schemas(text)
         self._not_first = COMMON_VERBS | name_words
         self._found: dict[str, list[Value]] = {}
         self._used: list[tuple[int, int]] = []
