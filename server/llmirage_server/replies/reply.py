@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -11,6 +12,9 @@ import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call", "hosted_call", "client_call"]
+
+_PATHS = {"path", "filepath", "file", "filename", "targetfile", "absolutepath"}
+_READS = re.compile(r"(?:read|view|open|cat)(?:_?(?:text_?)?files?)?(?:_?contents?)?$", re.IGNORECASE)
 
 
 @dataclass(slots=True, frozen=True)
@@ -108,6 +112,12 @@ class Tool:
         if self.kind in ("custom", "client"):
             return self.name == "apply_patch"
         return self.text_argument is not None and self.name.rpartition("__")[2].rpartition(".")[2] == "apply_patch"
+
+    @property
+    def reads_files(self) -> bool:
+        """If it is a function named for reading with one path that must be given: Read, read_file, view."""
+        argument = (self.text_argument or "").lower().replace("_", "")
+        return argument in _PATHS and _READS.match(self.name.rpartition("__")[2].rpartition(".")[2]) is not None
 
     @property
     def text_argument(self) -> str | None:

@@ -117,10 +117,11 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     candidates = [tool for tool in fresh if tool.name not in refused]
     if not calls and not request.called:
         words = {_singular(word) for word in set(_WORD.findall(said.lower()))}
-        patch_points = _PATCH_POINTS if words & _FILE_VERBS and _FILE.search(said) else 0
+        on_file = bool(words & _FILE_VERBS) and _FILE.search(said) is not None
 
         def points(tool: Tool) -> int:
-            return _points(tool, words) + (patch_points if tool.writes_patches else 0)
+            found = _points(tool, words) + (_PATCH_POINTS if on_file and tool.writes_patches else 0)
+            return max(found, THRESHOLD) if on_file and tool.reads_files else found
 
         best = max(candidates, key=points, default=None)
         if best is not None and (forced or points(best) >= THRESHOLD):
