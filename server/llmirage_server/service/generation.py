@@ -433,7 +433,7 @@ class TokenStream(EventStream):
             self.write(self._failed(error))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send, self._start = server_send(scope, send), send
+        self._send, self._send_head = server_send(scope, send), send
         self._begun = False  # the head was sent
         self._sent_s = self._time()
         try:
@@ -460,7 +460,7 @@ class TokenStream(EventStream):
         """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
         loop = asyncio.get_running_loop()
         self.direct = self._begun = True
-        self._step(self._start({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
+        self._step(self._send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}))
         if self.direct and self._pending:
             self.write(self._take_pending())
             self._write_owed()
@@ -523,7 +523,7 @@ class TokenStream(EventStream):
         """`send` for the event source: its head and its end, unless the tick has sent them, and what lies between."""
         if message["type"] == "http.response.start":
             if not self._begun:
-                await self._start(message)
+                await self._send_head(message)
             return
         last = self._last and not self._pending and not self._owed
         if self._ended or not (last or message["body"]):

@@ -1,1 +1,1 @@
-"""One loader per workload format, a registry, auto-detection."""
+"""Loaders of workload formats, a module per family of them; `../registry.py` finds them."""
