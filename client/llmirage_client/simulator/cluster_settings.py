@@ -42,20 +42,9 @@ __all__ = [
 # What a server shows and a simulation does not have, or has under another name.
 NOT_HERE = frozenset(
     (
-        *(
-            "speed",
-            "accept_models",
-            "tokenizer",
-            "unknown_fields",
-            "lenient",
-            "state",
-            "seed",
-            "api_key",
-            "rate_limit",
-            "token_limit",
-        ),
-        *("faults", "allow_fault_header"),
-        *("replay", "replay_timing", "replay_match", "replay_ignore", "on_miss", "upstream", "upstream_key"),
+        *(name for name, about in settings_of(ClusterConfig).items() if about.group in ("Recordings", "Access", "Faults")),
+        *("speed", "accept_models", "tokenizer", "unknown_fields", "lenient", "seed"),
+        *("state", "state_mib", "files_mib", "response_ttl_s"),
     )
 )
 # What `llmirage size` looks for itself.
