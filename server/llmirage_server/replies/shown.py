@@ -65,7 +65,7 @@ _LISTINGS = tuple(
     for pattern, flags in (
         (rf"{_ITEM}(?:{_JOINT}{_ITEM})+", 0),
         (r"(?<=:\n)\s*(?:[-*•] ?[^\n]{1,200}(?:\n+|$)){2,}", 0),
-        (rf"(?<!\bin )\b[A-Z][A-Z0-9_]+(?:{_JOINT}[A-Z][A-Z0-9_]+)+{_ENDS}", 0),
+        (rf"(?<!\bin )\b[A-Z][A-Z0-9_]*(?:{_JOINT}[A-Z][A-Z0-9_]*)+\b{_ENDS}", 0),
         (rf"\b(?:yes|true)(?:{_JOINT}\w+){{0,2}}?{_JOINT}(?:no|false|maybe|unknown|unsure)\b", re.IGNORECASE),
         (
             rf"(?:\b(?:classify|label|categori[sz]e|grade|mark)\b[^.\n]{{0,60}}\bas (?:either )?|\beither |\bone of: )"

@@ -184,6 +184,7 @@ def test_a_slot_for_a_tool_gets_its_name_and_another_its_arguments() -> None:
             "billing|bugs",
         ),
         ("Rate the answer on a scale from 4 to 6. Respond only with the number.", "A: x", "[456]"),
+        ("", "2+2? A) 3 B) 4 C) 5\nAnswer with only the letter (A, B, or C).", "[ABC]"),
         ('Grade the document: return "relevant" or "irrelevant", nothing else.', "q", "relevant|irrelevant"),
     ],
 )
