@@ -1,10 +1,13 @@
 """Profiles of hypothesis, without deadlines: a slow machine is not a failure. And no tests of what was compiled from other
 sources, nor through a proxy of the environment, which knows nothing of servers on this machine.
 
+Bytecode is written even where the environment says otherwise: hundreds of child processes would compile llmirage anew.
+
 Every property is tried on 40 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
 """
 
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -14,6 +17,9 @@ from llmirage_shared.compiled import complaint, is_compiled
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("quick")
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]
