@@ -1,7 +1,5 @@
 """The walls of DESIGN.md hold: who may import whom, what must not be imported at start-up."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -4,8 +4,6 @@ A block that begins with a comment like `# study.yaml` is that file. What else a
 BEFORE; what needs more than this process is in pages.ELSEWHERE and pages.NEEDS_A_PORT, with what it needs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

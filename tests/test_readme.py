@@ -1,7 +1,5 @@
 """What the README shows works as pasted, against a server on a port; test_pages.py types all other commands."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

@@ -4,8 +4,6 @@ A block that begins with a comment like `# app.py` is that file. What a `console
 prints, among other lines.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/what-if.md says what its commands print: the cheapest of them is run, and every bold figure is in some output."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -9,8 +9,6 @@ all rows and on shapes that were held back from a fit of the other half. --leave
 measured can expect: the error under constants fitted on the other GPUs of its kind. --write replaces the data files.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import defaultdict

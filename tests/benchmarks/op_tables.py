@@ -5,8 +5,6 @@ Run it, where the extra [silicon] is installed:  python tests/benchmarks/op_tabl
 Kept are powers of two and the sizes of common models; latencies become microseconds.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from importlib import resources

@@ -8,8 +8,6 @@ ends when what the server keeps up to a limit (stored responses, tokenized texts
 minutes or a third of the run, for slow machines; in a run that is too short for that, after two fifths of it. Linux only.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

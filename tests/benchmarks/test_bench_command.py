@@ -1,7 +1,5 @@
 """`make bench` itself: its exit status, what it measures again, which baseline it takes. And that every measurement runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `make bench` says of measurements and a baseline: by figures worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

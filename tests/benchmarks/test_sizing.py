@@ -1,7 +1,5 @@
 """Answers of `size` are those of long simulations, for the cheapest of the mixes that `python -m sizing` compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ are a whole run's CPU a request, records included; how much of it httpx's own tr
 and what a request costs more than over direct connections, as the median of paired runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import socket

@@ -1,7 +1,5 @@
 """A server process for real client libraries, and a proxy before it that holds every answer against the OpenAPI document."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients that go away in the middle of a response: nothing of them stays, and nobody else notices."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

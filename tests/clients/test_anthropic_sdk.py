@@ -1,7 +1,5 @@
 """The official anthropic package against the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Message batches and files of the official anthropic package against the server."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Typed tools of the Messages API through the official package: who runs them, with which arguments, what comes back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The openai package's clients for Azure against the server: everything that they can call, and a session of ten turns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The official openai package against clusters of pools over real HTTP: two models, prefill and decode apart, crashes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

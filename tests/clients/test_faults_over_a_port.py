@@ -1,7 +1,5 @@
 """Faults of the transport over a real connection: what the kernel, httpx and the SDKs tell of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """instructor against the server, in each of its modes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import date, datetime, time
 from decimal import Decimal

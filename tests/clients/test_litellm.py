@@ -1,7 +1,5 @@
 """litellm against the server: as an OpenAI, a vLLM, an Anthropic, an Azure and an OpenRouter endpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/node/llmirage.mjs under node:test, and the programs of docs/node.md under Vitest and Jest, if installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

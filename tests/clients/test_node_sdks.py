@@ -3,8 +3,6 @@
 The packages: `npm install --prefix tests/clients/node`, or a folder with node_modules named by LLMIRAGE_NODE_CLIENTS.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from node import run

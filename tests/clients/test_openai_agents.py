@@ -1,7 +1,5 @@
 """The OpenAI Agents SDK against the server, over chat completions and over the Responses API."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The official openai package against the server."""
 
-from __future__ import annotations
-
 import asyncio
 
 import openai

@@ -1,7 +1,5 @@
 """Batches, with the official SDK."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

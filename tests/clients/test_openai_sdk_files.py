@@ -1,7 +1,5 @@
 """Files, with the official SDK."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

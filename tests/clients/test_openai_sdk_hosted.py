@@ -1,7 +1,5 @@
 """Tools of the API's own, with the official SDK: what is simulated, what the client runs, what `include` adds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai

@@ -1,7 +1,5 @@
 """The official SDK against a server with keys and rate limits: it retries what it may, and says what it may not do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """openai-python beside chat: embeddings, moderations, models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI

@@ -1,7 +1,5 @@
 """The `obfuscation` field of streams, as openai's own client meets it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

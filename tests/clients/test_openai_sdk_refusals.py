@@ -1,7 +1,5 @@
 """openai-python where the model refuses, and where a request has fields that are not OpenAI's."""
 
-from __future__ import annotations
-
 import openai
 import pytest
 from openai import OpenAI

@@ -1,7 +1,5 @@
 """The official SDK on the Responses API."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

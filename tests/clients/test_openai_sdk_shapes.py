@@ -1,7 +1,5 @@
 """The official SDK with tools, structured output, log probabilities and reasoning."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

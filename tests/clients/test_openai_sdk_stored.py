@@ -1,7 +1,5 @@
 """What the Responses API remembers, with the official SDK: references, templates, cancelled streams, pages of items."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """openai-python's connections: events of every kind that it knows, continuation, lanes, errors, refused upgrades."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai

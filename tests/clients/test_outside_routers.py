@@ -1,7 +1,5 @@
 """Routers of production stacks, unchanged, before a fleet: vllm-router and sglang-router, where they are installed."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import re

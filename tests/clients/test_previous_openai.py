@@ -4,8 +4,6 @@ LLMIRAGE_PREVIOUS_OPENAI names that Python's executable: one where this package,
 where it is not set, as it is where these tests run in that Python themselves.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

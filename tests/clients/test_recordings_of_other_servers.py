@@ -1,7 +1,5 @@
 """Recordings of other mock servers replay byte for byte for the SDKs. Runs where their commands are on the path."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket

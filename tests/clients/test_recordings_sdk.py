@@ -1,7 +1,5 @@
 """What the SDKs get from a replay is what they got when it was recorded, byte for byte."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

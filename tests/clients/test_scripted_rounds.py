@@ -1,7 +1,5 @@
 """Agents built with frameworks follow a script: ten rounds of a tool, each with the arguments that the script says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

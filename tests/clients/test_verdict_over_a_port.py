@@ -1,7 +1,5 @@
 """The verdict on how clients use their connections, over real ones, and `llmirage verdict`."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

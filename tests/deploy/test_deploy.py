@@ -1,7 +1,5 @@
 """What docs/deploy and .github say is so: options, files, targets, metrics. `make lint-deploy` checks them by schemas."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

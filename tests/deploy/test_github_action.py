@@ -1,7 +1,5 @@
 """The steps of the GitHub Action, run as a runner runs them: with its variables, in its order, one shell each."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Only what users have is used: the command's options, its output, and the lines of profile_export.jsonl.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

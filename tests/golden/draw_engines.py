@@ -1,7 +1,5 @@
 """Draws engine plans, group by group. What is drawn is kept as a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Any

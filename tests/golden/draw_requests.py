@@ -1,7 +1,5 @@
 """Draws what engine plans are made of: limits of schedulers with little memory, requests that fight for it, accidents."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Draws run and script plans: workloads under loads of every kind. What is drawn is kept as files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from random import Random

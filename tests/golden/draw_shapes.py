@@ -1,7 +1,5 @@
 """Draws the plans of other groups anew, on clusters of another shape: ranks, separate pools, offload tiers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Draws workloads: conversations of a few turns, and trees of them with forks, spawns, joins and rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -6,8 +6,6 @@
 - Script plans: `Runner` with a `Target` of our own, on a loop of virtual time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

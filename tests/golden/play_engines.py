@@ -6,8 +6,6 @@ tokens are not told. `per_sequence` follows every sequence through every step an
 is what simulations build and drive, which runs through steady batches in one go where its rules allow it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace

@@ -7,8 +7,6 @@ python tests/golden/record.py show NAME  a plan, and what was recorded of it
 Nothing that exists is overwritten without --force. Outcomes are those of the slow ways, and all others must agree with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

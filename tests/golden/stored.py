@@ -4,8 +4,6 @@ A file is xz over one JSON object a line, each with a `name`. Token times are ex
 which the second differences are kept. Steps of one length follow each other most of the time: these are small, and repeat.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Iterable, Mapping, Sequence

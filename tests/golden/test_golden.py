@@ -6,8 +6,6 @@ A failure names the plan and the request that differ first; `python tests/golden
 change is meant, `record.py outcomes --force` records anew, and the commit says why the figures moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 

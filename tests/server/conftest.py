@@ -1,7 +1,5 @@
 """The API inside the test's process (requests in, whole responses out, no socket), and a bench for one engine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Our chat template writes every legal OpenAI message, and replies are segments of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

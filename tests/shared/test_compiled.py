@@ -1,7 +1,5 @@
 """What `make compile` builds: nobody runs what is out of date, and results are those of the sources."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Files in prompts: texts are read, PDF counts by its pages, anything else by its bytes."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tokenizers from folders: encoded as they encode themselves, with their own template, refused in one sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Histograms of 1 % wide bins: quantiles, differences and sums, against the values themselves."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Images and sounds in tokens."""
 
-from __future__ import annotations
-
 import base64
 import struct
 

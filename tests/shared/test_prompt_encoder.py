@@ -1,7 +1,5 @@
 """The prompt encoder gives what whole-text tokenization gives, and tokenizes only what is new."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

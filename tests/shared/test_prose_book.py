@@ -1,7 +1,5 @@
 """Sentences are remembered, but only so many of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmirage_shared import synthetic_text, tokenizer_loader

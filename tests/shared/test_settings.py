@@ -1,7 +1,5 @@
 """A setting reads its value the same way from the command line, a file and Python, and refuses it in the same words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass

@@ -1,7 +1,5 @@
 """Summaries against numpy and against cases small enough to do by hand."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Synthetic text has exactly the tokens it is said to have, and every prefix of it re-tokenizes to itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The embedded tokenizer as a folder: other libraries read the same ids and the same prompts from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The embedded tokenizer: every text comes back, ids are sane, pieces add up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

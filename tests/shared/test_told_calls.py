@@ -1,7 +1,5 @@
 """Which tools were called for the last message of the user, and what they gave."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop whose clock jumps: exact, ordered, and honest about a deadlock."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

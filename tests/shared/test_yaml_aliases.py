@@ -1,7 +1,5 @@
 """YAML whose aliases stand for very much, or for themselves: refused by whatever reads files."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

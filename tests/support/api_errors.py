@@ -1,7 +1,5 @@
 """Good bodies, and what an error response must be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 USER = {"role": "user", "content": "Hello"}

@@ -4,8 +4,6 @@
 expression or a grammar, or is a number of prompts, choices or documents.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

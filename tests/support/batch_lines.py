@@ -1,7 +1,5 @@
 """Lines of a batch's input file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"

@@ -1,7 +1,5 @@
 """A real browser without a window: takes pictures of pages and reads what its own measuring says."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """Certificates for tests, by the openssl command."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

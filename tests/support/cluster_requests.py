@@ -1,7 +1,5 @@
 """Requests to small clusters whose times are worked out in the head, and the tokens that they get."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

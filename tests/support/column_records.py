@@ -1,7 +1,5 @@
 """Records of requests in few words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from llmirage_client.measure.record import Exchange, Record

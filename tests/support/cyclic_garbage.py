@@ -1,7 +1,5 @@
 """Objects of ours that only the collector of cycles can free."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

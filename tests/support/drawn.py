@@ -1,7 +1,5 @@
 """A page read back: the figures of its charts, its elements and what it says."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Clusters and arrivals drawn at random, and what happens when they meet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

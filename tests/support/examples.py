@@ -1,7 +1,5 @@
 """The examples of every command's help, and a folder in which they can be typed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

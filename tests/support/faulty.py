@@ -1,7 +1,5 @@
 """Requests to an app of which a fault is ordered, in virtual time, and what httpx makes of the response."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Run as a program it reads command lines from standard input, one JSON list a lin
 traceback, "" if there was none, null if the command was ended because it took too long.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

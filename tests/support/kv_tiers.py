@@ -1,7 +1,5 @@
 """Tiers, sequences and requests that tests of KV memory share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from llmirage_server.cluster.kv.offload import TierSpec

@@ -1,7 +1,5 @@
 """Requests as large as a body may be, drawn at random: in bytes, in items, in numbers, or in what they are answered with."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

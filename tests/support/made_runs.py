@@ -1,7 +1,5 @@
 """Runs made up for tests of reports: every time in them is known."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

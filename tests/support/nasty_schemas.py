@@ -1,7 +1,5 @@
 """JSON Schemas that are hard to obey: chosen ones, drawn ones, and judges of the values that were made for them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Scripts of tests/clients/node against a server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

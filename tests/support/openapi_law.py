@@ -1,7 +1,5 @@
 """What the OpenAI OpenAPI document says of answers: JSON bodies and each event of a stream."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """What the pages show to be typed: their fenced blocks, as commands and as Python."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The programs of the pages, played in this process: the API behind its app, virtual time, no port and no network."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs of others that talk to a server: where they are installed, and a server whose log tells what they met."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

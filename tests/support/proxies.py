@@ -1,7 +1,5 @@
 """Proxies of a few lines: HTTP (CONNECT and absolute-form) and SOCKS5, and an HTTP/2 server; on the loop of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """A project whose tests use the pytest plugin."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 

@@ -1,7 +1,5 @@
 """A request through raw ASGI, in virtual time, over a connection that the test can fill, drain and leave."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """HTTP replies as bytes, for servers that send just these."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Recording and replaying inside one process: the proxy before an application, and bytes as they leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

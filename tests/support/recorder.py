@@ -1,7 +1,5 @@
 """A proxy between a client and a server that keeps what they said to each other, byte by byte."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

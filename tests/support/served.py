@@ -1,7 +1,5 @@
 """A server in a process of its own."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`llmirage serve` in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

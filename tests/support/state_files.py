@@ -1,7 +1,5 @@
 """State files as a server leaves them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

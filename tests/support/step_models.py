@@ -1,7 +1,5 @@
 """Step models whose times are worked out in the head."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """A user's terminal: a folder, a shell, and the servers that run in it, on ports that are free."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

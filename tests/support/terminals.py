@@ -1,7 +1,5 @@
 """Pseudo-terminals: to draw on, and what is then to be seen."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

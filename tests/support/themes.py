@@ -1,7 +1,5 @@
 """The colours of the report's style sheets, by theme and name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

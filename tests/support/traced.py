@@ -1,7 +1,5 @@
 """Served requests as the recorder of traces makes them, without a server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One valid request body, at least, for each alternative that the POST endpoints document; and changes to them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

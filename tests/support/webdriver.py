@@ -1,7 +1,5 @@
 """A real browser that stays: Chromium behind chromedriver, over the W3C WebDriver protocol."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Workload files for tests of loaders: writing them, the problems they have, and mutants of valid ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

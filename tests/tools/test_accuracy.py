@@ -1,7 +1,5 @@
 """Our engine beside measured servers: the harness itself, and errors that must not grow."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conversations with prefix caches and maximum throughput: what is read, and how it is played."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The bands of figures: how they come from measured runs, and that they hold on groups which were left out."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """InferenceMAX's records as measured runs: which version of an engine made a record that does not say so."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The host side fitted without a group: what decides about it, and that nothing of the group itself does."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of measured runs: what is read, what is refused, and how the labels of the table of real runs are put right."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measured runs with speculative decoding: what is read of their records, and how they are played."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What `make docs-site` refuses besides what zensical finds: tools/check_site.py on small sites."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

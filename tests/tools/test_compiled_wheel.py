@@ -1,7 +1,5 @@
 """A wheel into which compiled modules are put is one that pip installs, for the interpreter that compiled them."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """llms.txt: every page of the navigation, once, with what it is about."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """KV pools that vLLM logged, beside ours."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

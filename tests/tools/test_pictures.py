@@ -1,7 +1,5 @@
 """The pictures of README.md and docs/: small, used, and without anything from other hosts; how a terminal becomes one."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -17,8 +17,6 @@ Exit status: 0 nothing is slower; 1 something is, or has no baseline, or is no l
 baseline knows nothing of this build, or a name is unknown.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

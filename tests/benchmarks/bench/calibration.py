@@ -6,8 +6,6 @@ and drops one, asks a dict, reads attributes, pushes to a heap and pops from it,
 changes every ratio: measure the baseline anew then.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from heapq import heappop, heappush

@@ -3,8 +3,6 @@
 The endpoint is a process of its own that answers from bytes made before (endpoint.py).
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
 import tempfile

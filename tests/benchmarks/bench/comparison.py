@@ -4,8 +4,6 @@ The baseline file holds, for each build (Python version, sources or compiled mod
 and its spread. A measurement is slower when its ratio exceeds the baseline's by more than its tolerance.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 It prints its port and serves until it is terminated. With an ITL of 0 a stream is one write, else one write a chunk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Parts of the simulated cluster by themselves: an instance that serves live, the radix tree, a router."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import tracemalloc

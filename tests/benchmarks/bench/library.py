@@ -1,7 +1,5 @@
 """The library in fresh interpreters: CPU time of the whole process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What a benchmark is, and how it is measured: always several times, each time between two runs of the calibration loop."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import time

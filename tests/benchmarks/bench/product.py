@@ -1,7 +1,5 @@
 """Everything of llmirage that the benchmarks use beyond its command: the one place to mend when something moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from llmirage_client.load.options import RunOptions

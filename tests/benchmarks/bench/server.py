@@ -3,8 +3,6 @@
 The server is `llmirage serve` in a process of its own. This one asks for replies of 100 tokens, in a closed loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

@@ -3,8 +3,6 @@
 None of them leaves so much behind that simulate() collects garbage of earlier runs within the repetitions of a process.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Commands from their start to their end: CPU time of the whole process."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@
 kernels themselves, and fit_ops.py checks that the two agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Robust least squares of a family's constants on measured rows, and how far off the result is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

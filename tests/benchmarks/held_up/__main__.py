@@ -19,8 +19,6 @@ mixtures, or a minute after them 20 % more than before, or when it took more tha
 an answer was 500 or more, or when the p99 of the gaps was more than 5 ms above that without.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -8,8 +8,6 @@ It is no test of CI: the figures are those of the machine, and of what else runs
 processes, such as a priority that keeps them from waiting for others on a busy machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -11,8 +11,6 @@ FILE keeps the verdicts of long simulations (truth.json beside this file), which
 with the engine and its constants, not with `size`: an empty FILE makes them anew.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Thirty traffic mixes of which `size` is asked how many instances they need."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

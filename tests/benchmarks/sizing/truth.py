@@ -1,7 +1,5 @@
 """What long simulations say of a number of instances: the objectives are met, missed, or too close to tell."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Calibration: a server with other factors is recognised; readers of foreign results; what is said of what is not known."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Start-up logs of engines: what of a deployment they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

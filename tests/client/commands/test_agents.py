@@ -1,7 +1,5 @@
 """More agents than the workload has: a run has so many distinct ones, or its first lines say what it did instead."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

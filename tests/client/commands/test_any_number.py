@@ -1,7 +1,5 @@
 """Numbers of any size, for any option of any command: a result, or a refusal in words."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`llmirage run` where the environment names a proxy: what is sent there, what the report says, and what is never told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`llmirage catalog`: lists what is built in, as a table or as JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

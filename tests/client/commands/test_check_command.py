@@ -1,7 +1,5 @@
 """`llmirage check`: a summary and status 0, or every problem and status 2; nothing is sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

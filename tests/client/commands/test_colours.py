@@ -1,7 +1,5 @@
 """Errors and verdicts have colours on a terminal, and nowhere else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

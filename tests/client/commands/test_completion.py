@@ -1,7 +1,5 @@
 """Completion in shells: what is offered, and how soon."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

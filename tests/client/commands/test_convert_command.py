@@ -1,7 +1,5 @@
 """`llmirage convert`: what it writes, what it tells, and what it refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

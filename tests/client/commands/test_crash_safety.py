@@ -1,7 +1,5 @@
 """A client that is killed and a disk that is full lose no request that had finished."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Settings of a deployment that do nothing are refused by the commands that search and compare deployments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

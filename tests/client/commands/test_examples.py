@@ -1,7 +1,5 @@
 """The examples in the help of every command do what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

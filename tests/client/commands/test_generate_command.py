@@ -1,7 +1,5 @@
 """`llmirage generate`: what it writes loads, has the lengths that were asked for, and hangs on the seed alone."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

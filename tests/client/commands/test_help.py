@@ -1,7 +1,5 @@
 """--help of every command: short, with examples that work; --help-all: every option."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """--json of every command: JSON and nothing else on standard output, with the fields that docs/artifacts.md tells."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

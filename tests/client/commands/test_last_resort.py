@@ -1,7 +1,5 @@
 """Commands that are stopped, or whose output goes nowhere: sentences and exit statuses, no tracebacks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`run` against endpoints that answer otherwise than asked: the report says so first, and the exit status may tell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

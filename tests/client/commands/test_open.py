@@ -1,7 +1,5 @@
 """`--open`: the finished page in the browser, or its path where there is none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where runs put their files: nothing of an earlier run is replaced unless that is asked for, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What `llmirage run` finds out before its load starts, and loads that need no file, against the server itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

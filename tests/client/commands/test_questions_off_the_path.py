@@ -1,7 +1,5 @@
 """Questions that a load of lengths or a cluster cannot answer as asked: the output says so, or the command refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

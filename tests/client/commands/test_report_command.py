@@ -1,7 +1,5 @@
 """`llmirage report` on folders of runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

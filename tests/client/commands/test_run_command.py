@@ -1,7 +1,5 @@
 """`llmirage run` as a user sees it: exit status, messages, files; against an endpoint that does what the prompt says."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`llmirage run` against a server that no machine can be fast enough for: its first lines say by how much it was not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

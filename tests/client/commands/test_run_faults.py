@@ -1,7 +1,5 @@
 """`llmirage run` against endpoints that misbehave, and interrupted runs: nothing is lost, the files agree, no traceback."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

@@ -1,7 +1,5 @@
 """Formats with options through `llmirage run`: what reaches an endpoint, message by message."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

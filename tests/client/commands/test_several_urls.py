@@ -1,7 +1,5 @@
 """Several servers, failed requests that go out again, TLS, and keys."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Limits below the 16 tokens that /v1/responses takes at least."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

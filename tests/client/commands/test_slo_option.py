@@ -1,7 +1,5 @@
 """`--slo` and `--junit` of run and simulate: the verdict on the screen, in files and as exit status."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path

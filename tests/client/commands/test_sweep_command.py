@@ -1,7 +1,5 @@
 """`llmirage run` at several loads: sweeps and searches, against an endpoint that bears so many requests at once."""
 
-from __future__ import annotations
-
 import csv
 import json
 import threading

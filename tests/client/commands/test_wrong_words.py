@@ -1,7 +1,5 @@
 """What is said to who mistypes: one clear message, and exit status 2."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

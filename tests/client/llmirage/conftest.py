@@ -1,7 +1,5 @@
 """Pytest within pytest."""
 
-from __future__ import annotations
-
 import asyncio
 
 import httpx

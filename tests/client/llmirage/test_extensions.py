@@ -1,7 +1,5 @@
 """Extensions: those of docs/extensions.md, named `module:NAME`, and installed as a distribution with entry points."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The notebooks of docs/ run from top to bottom; what their cells end with shows itself as HTML with the report's charts."""
 
-from __future__ import annotations
-
 import ast
 import html
 import json

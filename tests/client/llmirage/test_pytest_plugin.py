@@ -1,7 +1,5 @@
 """The pytest plugin as a project's tests see it: each test here writes such a project and runs pytest in it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

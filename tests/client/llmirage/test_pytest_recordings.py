@@ -1,7 +1,5 @@
 """What a real endpoint answered to a test is replayed: the pytest plugin's recordings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

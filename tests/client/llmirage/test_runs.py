@@ -1,7 +1,5 @@
 """run and run_async against a server of this process; calibrate on what they measured; Cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

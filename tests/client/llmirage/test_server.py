@@ -1,7 +1,5 @@
 """llmirage.Server as its users see it: in process and on a port, sync and async, httpx and httpx2."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc

@@ -1,7 +1,5 @@
 """simulate, size, sweep, step: what the commands answer, from Python; results as figures, frames, pages, charts."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """What `import llmirage` promises: names, signatures, types, and that it takes next to no time."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

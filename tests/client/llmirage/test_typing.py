@@ -1,7 +1,5 @@
 """What a user's own project sees: the examples of docs/python-studies.md under mypy --strict, and what it refuses."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

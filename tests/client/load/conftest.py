@@ -1,7 +1,5 @@
 """A target without a network: replies come from a function, at exact virtual times."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ superset, a subset, of the same count; "documented": `bodies` are what its docum
 counters differ, `why` says what AIPerf does against its own documentation. order: pairs of indices in `bodies`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """Whatever the load: each conversation that begins is sent whole and in order, in its slot, never before it is due."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

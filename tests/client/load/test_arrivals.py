@@ -1,7 +1,5 @@
 """When conversations start: slots, rates, schedules, speeds, warm-up; exact in virtual time."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Forks, spawns, joins: who inherits what, who waits for whom, to the second; replies take 1 s unless the text says "@s"."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """What goes out in each context mode, over each API, and what forks inherit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

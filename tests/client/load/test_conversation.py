@@ -1,7 +1,5 @@
 """The order of keys in a request's body, and where delays count from when a turn waits for children."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A converted workload sends what the original sends, at the same times; what cannot be converted is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

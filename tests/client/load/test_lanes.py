@@ -1,7 +1,5 @@
 """AgentX: lanes over recorded trees, with sampled instants, primers, warm-ups, hand-over, idle caps and overflow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

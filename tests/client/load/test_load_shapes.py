@@ -1,7 +1,5 @@
 """Ramps, series, windows of a schedule, users at a pace, soft ends, sampling and cancellation; exact in virtual time."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections import Counter

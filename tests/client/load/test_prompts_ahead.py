@@ -1,7 +1,5 @@
 """Long prompts: written in threads, before they are due, and equal to those of the planner alone."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Any tree of conversations runs to its end, in order, whatever its shape; a cap or a cancel loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

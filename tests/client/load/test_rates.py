@@ -1,7 +1,5 @@
 """Rates along lines, and the gaps between arrivals; exact where the arithmetic is, by their moments where they are drawn."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

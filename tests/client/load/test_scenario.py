@@ -1,7 +1,5 @@
 """Scenarios: what they lock and fill in, the verdict on their runs, and their exit statuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The search for the highest load, and what tells that an endpoint no longer follows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

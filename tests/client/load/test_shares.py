@@ -1,7 +1,5 @@
 """The shares of several workers are, together, the run of one: roots, ids, ticks, slots, seats and caps."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

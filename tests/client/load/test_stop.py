@@ -1,7 +1,5 @@
 """Caps, durations, cancelling: what still goes out, what is counted, when it is over."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """User messages given by their length, conversations that end with a failure, and offsets, as they are run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Turns given in tokens: counts are exact by the server's own count, prefixes are shared as far as the counts allow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

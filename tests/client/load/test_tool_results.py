@@ -1,7 +1,5 @@
 """Tool results of a file after live calls whose ids the file cannot know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of traces and schedules: when each turn goes out, and what goes out for prompts known by their lengths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Turns of one conversation: when they go out, what is carried along, under which ids; replies take 1 s or "@seconds"."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from llmirage_client.targets.target import Call

@@ -1,7 +1,5 @@
 """Repeats with fresh tokens: what stays, what changes, and that as many tokens are sent as before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Turns that wait for requests of other sessions of their tree, and children of a dispatch. Replies take 1 s."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

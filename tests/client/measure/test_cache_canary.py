@@ -1,7 +1,5 @@
 """The verdict on an endpoint's prefix cache, of simulated servers whose caches are as they are told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

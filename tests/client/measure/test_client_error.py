@@ -1,7 +1,5 @@
 """How far a client's times are off: figures of stamps and records, and of a run against a server that writes them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics on arrays: the same as request by request, and the figures that only a whole run has, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from column_records import NAN, record

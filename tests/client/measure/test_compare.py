@@ -1,7 +1,5 @@
 """`llmirage compare`: what is more than noise, and what is not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verdicts with stated confidence, against exact probabilities and against endpoints of known capacity."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run says of times that are partly those of the machine, by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Figures that only a whole run has, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

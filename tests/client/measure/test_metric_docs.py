@@ -1,7 +1,5 @@
 """Every metric that the code reports is defined in docs/metrics.md, and every file and key in docs/artifacts.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Every metric of a request and of a run, on records small enough to do by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

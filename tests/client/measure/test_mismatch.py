@@ -1,7 +1,5 @@
 """Differences between what was asked of an endpoint and what came, by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

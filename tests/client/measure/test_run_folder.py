@@ -1,7 +1,5 @@
 """A run read back from its folder: the same figures, whatever happened to it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Objectives as users write them: what they mean, what is refused, and whether a run meets them."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The report on the screen: the figures a reader looks for, and what it says when there is reason to doubt them."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,7 +1,5 @@
 """evalscope's files, on two conversations small enough to do by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

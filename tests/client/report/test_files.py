@@ -1,7 +1,5 @@
 """What a run writes down: read back, and compared with what was measured."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

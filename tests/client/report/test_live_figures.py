@@ -1,7 +1,5 @@
 """The figures of a run while it goes on: right, in few lines, and gone at the end."""
 
-from __future__ import annotations
-
 import io
 import re
 import statistics

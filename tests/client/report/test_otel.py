@@ -1,7 +1,5 @@
 """A run as OpenTelemetry's client spans and metrics: the names and units of the conventions, and figures of the records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

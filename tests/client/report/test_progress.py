@@ -1,7 +1,5 @@
 """The progress line: redrawn on a terminal, now and then elsewhere, never in the way."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading

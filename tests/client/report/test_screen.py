@@ -1,7 +1,5 @@
 """Tables on screens of any width: no figure is cut, broken or left out."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """Simulated autoscaling: the same both ways, seen over time, and paid for only while it is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

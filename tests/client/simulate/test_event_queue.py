@@ -1,7 +1,5 @@
 """The event queue of simulations: the order of what happens, what is cancelled, and what it says when nothing happens."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Offered and delivered rates stand side by side, and less than was offered is said."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

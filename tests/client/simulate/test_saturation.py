@@ -1,7 +1,5 @@
 """Whether the cluster kept up, from how long requests waited; and whether the start of a closed loop is its tail."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

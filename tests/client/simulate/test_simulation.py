@@ -1,7 +1,5 @@
 """simulate(): what it returns, when it stops, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

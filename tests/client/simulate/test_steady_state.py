@@ -1,7 +1,5 @@
 """`simulate --steady-state`: requests are measured after the cluster has filled up and while the load is on."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

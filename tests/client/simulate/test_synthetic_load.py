@@ -1,7 +1,5 @@
 """Workloads of given lengths, without a file."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns and gaps worked out from the steps of instances, against those of single records."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """First, second and last tokens and all gaps, worked out together, against each request by itself."""
 
-from __future__ import annotations
-
 from array import array
 from itertools import pairwise
 from typing import Any

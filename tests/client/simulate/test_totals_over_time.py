@@ -1,7 +1,5 @@
 """What a simulation sums up over time: levels, work, cost and energy, over random clusters, idle ones among them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same rules by both interpreters: on asyncio and on the event queue every request goes out, ends and counts alike."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import zlib

@@ -1,7 +1,5 @@
 """The same workload and seed via the engine and via the API: the same token times, bit for bit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

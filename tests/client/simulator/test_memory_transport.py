@@ -1,7 +1,5 @@
 """An ASGI app behind an httpx client in one process: streams, errors, people who leave, and time that is virtual."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -1,7 +1,5 @@
 """size --day: hourly rates, static and autoscaled deployments."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run is stopped early only when its objectives can no longer be met, by the percentiles that judge a whole run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Intervals hold what an endless simulation would show; a stricter objective is never met where a laxer one is missed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

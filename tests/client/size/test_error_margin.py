@@ -1,7 +1,5 @@
 """The verdicts of size: from the bands of measured runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

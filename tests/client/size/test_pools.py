@@ -1,7 +1,5 @@
 """size --disaggregated: separate prefill and decode instances."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bisection on a fixed grid: exact where the condition is monotone, and monotone where it is not."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The search for a number of users ends where bisection does, in fewer and smaller trials."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

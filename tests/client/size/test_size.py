@@ -1,7 +1,5 @@
 """size: the cheapest deployment, and what must hold of it whatever the noise of single simulations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

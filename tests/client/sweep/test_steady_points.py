@@ -1,7 +1,5 @@
 """Which points of a study are measured in the steady state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

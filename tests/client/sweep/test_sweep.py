@@ -1,7 +1,5 @@
 """Studies: the points of a file, what is refused, results on disk, and carrying on where a study was stopped."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Through proxies and over HTTP/2: the same replies, times and faults as over direct connections."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a target finds out about an endpoint, which URLs it takes, and how it spreads its starts."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests over kept connections: framing, faults, and what a server may do to a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """How a run of several workers is led: one start, records as they come, and what happens when a worker is lost."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

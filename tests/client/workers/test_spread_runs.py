@@ -1,7 +1,5 @@
 """Real runs over several processes, and over a Ray cluster where Ray is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Which format a file is in, what is said when none fits, and the workloads that ship with the package."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What `inspect` counts: prompts in tokens, prefix reuse against a plain definition of it, fan-out and arrivals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces that a server has written are read back: the same requests, tokens, order, parents and shared prefixes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

@@ -5,8 +5,6 @@ UV_FIND_LINKS, UV_TORCH_BACKEND=cpu) say which PyTorch, among other things. What
 its tests are skipped.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Skipped where they are not installed: `make test-clients`.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

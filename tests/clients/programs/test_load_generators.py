@@ -3,8 +3,6 @@
 Skipped where they are not installed: `make test-clients`. Medians are compared, since other work of the machine moves means.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Skipped where a program is not installed: `make test-clients`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The pages of reference that tools make from the code are what the tools make now."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

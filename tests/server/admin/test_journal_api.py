@@ -1,7 +1,5 @@
 """GET /llmirage/journal shows what requests asked, what they got, and how they ended."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shlex

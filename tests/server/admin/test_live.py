@@ -1,7 +1,5 @@
 """The live page over HTTP: the document, the stream of states, the speed, and who may not call."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The document says what is served: every route, every model, and answers as they are."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

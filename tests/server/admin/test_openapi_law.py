@@ -1,7 +1,5 @@
 """Answers and events of every kind, held against OpenAI's own OpenAPI document."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """GET /llmirage/pacing: times as simulated beside times as sent, on a loop of virtual time where only a test is late."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

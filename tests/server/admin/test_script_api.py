@@ -1,7 +1,5 @@
 """/llmirage/script, and files that change while the server runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

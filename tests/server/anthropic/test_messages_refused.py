@@ -1,7 +1,5 @@
 """What the Messages API refuses beyond the form of its fields, in its own words; engines take most of it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

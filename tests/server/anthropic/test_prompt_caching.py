@@ -1,7 +1,5 @@
 """`cache_control` in the Messages API: the usage says which tokens were written to the cache, and which were read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

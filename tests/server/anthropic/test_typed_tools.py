@@ -1,7 +1,5 @@
 """Typed tools beyond what the official package can send: other APIs' editors, engines, malformed declarations."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

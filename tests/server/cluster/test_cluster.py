@@ -1,7 +1,5 @@
 """The cluster as a whole: order, determinism, and what must hold whatever is asked of it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

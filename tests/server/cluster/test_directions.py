@@ -1,7 +1,5 @@
 """More of something never makes it worse: what holds between two clusters that differ in one thing."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What an engine's limits may be: everything wrong is named at once, in the words of the option."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ earlier joins a batch earlier and makes its steps longer, or a router deals the 
 one request after the other, for instances without batching, or for requests that are all alike.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A request: its ids as arrays and as the key of caches."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A cluster in the caller's virtual time, without a loop: when requests are over, and who is told."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Streams in intervals: which tokens go out together, and when clients see them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Connections at their limits: how many, large and slow headers, a dead cluster, the end of the server; over sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """`llmirage faults` lists every fault, explains one, and says what is meant by one that is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

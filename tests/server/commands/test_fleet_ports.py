@@ -1,7 +1,5 @@
 """The port of an instance that is gone refuses connections, and takes them again when it is back."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The heap of a process whose tables are made anew again and again, with the server's setting and without."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The speed that a machine holds, by hand; and how a machine is measured, on a clock of the test's own."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """kill -9 of a server under load: whatever it had answered is there when it has been started again."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the server does with a request before the cluster gets it takes none of the time that it simulates."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

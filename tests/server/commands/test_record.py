@@ -1,7 +1,5 @@
 """`llmirage record` as a process: it streams without holding back, and keeps what came before it was stopped."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

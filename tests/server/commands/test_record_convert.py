@@ -1,7 +1,5 @@
 """`llmirage record convert`: what other tools recorded answers requests as it did there."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """`llmirage script`: check, init, schema; and `llmirage serve` with a wrong script."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`llmirage script convert`: aimock's fixtures as a script that replies as they do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`llmirage serve` as a process: starts, answers, ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Environment variables stand for the options of `serve`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

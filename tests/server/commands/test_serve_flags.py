@@ -1,7 +1,5 @@
 """Every flag of `serve` changes something: through the real command line into a real application."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The help of `serve` and the page about cluster files: every setting is told, under its heading, with its other names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`llmirage step`: the table, the JSON, and what it says to a mistake."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Requests that are not complete, and what follows one: bytes and time that a connection may cost; over sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

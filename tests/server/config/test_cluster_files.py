@@ -1,7 +1,5 @@
 """Cluster files with pools, links, tiers and events: what they mean, and what is refused with its line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

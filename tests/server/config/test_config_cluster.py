@@ -1,7 +1,5 @@
 """Configuration: defaults, cluster files, flags, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Command lines of real servers: what they set here, what has no effect, and what cannot be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What follows from `stream_interval` of an instance."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmirage_server.cluster.limits import StreamInterval

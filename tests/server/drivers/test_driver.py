@@ -1,7 +1,5 @@
 """The drivers: tokens leave at the cluster's times, on any clock, and nobody is starved."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

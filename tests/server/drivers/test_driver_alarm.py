@@ -1,7 +1,5 @@
 """Alarms ring once, not before their time, and let go of their loop."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """The server's measure of its own lateness."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

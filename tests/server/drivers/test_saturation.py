@@ -1,7 +1,5 @@
 """A load beyond what the cluster serves queues, and the server says so."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The speed changes while requests run: what is done stays, what is left takes as long as the new speed says."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

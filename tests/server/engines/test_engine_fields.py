@@ -1,7 +1,5 @@
 """Fields of vLLM and SGLang that say what is generated and what is told of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

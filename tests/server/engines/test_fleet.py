@@ -1,7 +1,5 @@
 """A fleet: each port serves as one engine, all of one cluster with one clock."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Prefill and decode engines as outside routers ask them: vLLM's kv_transfer_params, SGLang's bootstrap rooms."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's /pooling, /classify, /tokenizer_info, profiles, and embeddings of conversations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pools behind one API: which answers for which model, prefill and decode apart, and what clients see of a crash."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """/rerank and /score: what has more to do with the query comes first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

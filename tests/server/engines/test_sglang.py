@@ -1,7 +1,5 @@
 """SGLang's own /generate: whole answers, frames with the text so far, log probabilities, aborts."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

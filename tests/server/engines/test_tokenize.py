@@ -1,7 +1,5 @@
 """vLLM's /tokenize and /detokenize count as prompts are counted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What vLLM has beside the API: state of the engine, prefix caches, sleep."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which of openai-python's calls a fault meets: every condition, every way of ordering one, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

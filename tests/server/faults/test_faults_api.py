@@ -1,7 +1,5 @@
 """POST /llmirage/faults: how many faults there may be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """How faults are written, in a header and in a file, and what a wrong one is told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Each fault as httpx meets it: the reply differs from one without the fault in exactly what the fault says."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Each fault as openai-python meets it, in virtual time: what it raises, returns and waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """A fault before a reply that is not this server's own (a recording, an upstream): of whatever form, it is sent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

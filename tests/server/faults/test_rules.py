@@ -1,7 +1,5 @@
 """Which requests a fault happens to, what the journal says of it, and faults added and removed at run time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable

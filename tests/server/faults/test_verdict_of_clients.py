@@ -1,7 +1,5 @@
 """Clients under the same faults, in virtual time: a careless one breaks each rule of the verdict, the SDKs none."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

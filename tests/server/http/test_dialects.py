@@ -1,7 +1,5 @@
 """Whose API a server speaks: what differs, event by event, and what a load client measures of it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Whatever a client sends, it gets an error object it can act on, and never a 5xx."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

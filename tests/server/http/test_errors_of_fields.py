@@ -1,7 +1,5 @@
 """Bodies with a field that is wrong: which field the error names, and how."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What sse-starlette does for every event stream: pings, slow clients, the end of the server; and what Starlette does."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Families of endpoints: each can be left out, and what is left answers as before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keys, rate limits, content types, sizes, browsers: what is decided before a body is looked at."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a server keeps beyond requests is counted and bounded: names that clients give, streams, prompts that were sent."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

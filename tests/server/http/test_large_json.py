@@ -1,7 +1,5 @@
 """JSON of many bytes is read and written in pieces, as if it were read and written at once."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

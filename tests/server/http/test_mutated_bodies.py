@@ -6,8 +6,6 @@ sends more of them, a quarter in each dialect, and lists the failures and the sl
 no simulated time is counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

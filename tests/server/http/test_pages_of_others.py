@@ -1,7 +1,5 @@
 """Calls that a page in a browser may make: requests of pages of other servers and of this one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The hot path: when chunks leave, by which way, and what happens when a connection does not take them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

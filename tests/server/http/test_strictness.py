@@ -1,7 +1,5 @@
 """What the OpenAI API refuses and serving engines take: refused in dialect openai, else taken."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

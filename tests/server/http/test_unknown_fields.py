@@ -1,7 +1,5 @@
 """Fields that nobody documents are refused as the API refuses them; those of serving engines are taken."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

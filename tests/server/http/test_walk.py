@@ -15,8 +15,6 @@ Not steps: constructors and what they call (they keep what they are given), the 
 and what measures the server's own pace (they are told, and give nothing back).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """POST /v1/chat/completions: the objects, the usage, the stream."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

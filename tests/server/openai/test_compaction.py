@@ -1,7 +1,5 @@
 """Compaction of conversations: by the endpoint, and by an item at the end of the input, as Codex asks for it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """POST /v1/completions, /v1/models and /health."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import AsyncIterator

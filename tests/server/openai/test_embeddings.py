@@ -1,7 +1,5 @@
 """Embeddings: unit vectors that are the same everywhere, close for texts that share words."""
 
-from __future__ import annotations
-
 import base64
 import re
 import subprocess

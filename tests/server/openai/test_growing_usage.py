@@ -1,7 +1,5 @@
 """`stream_options.continuous_usage_stats`: the usage so far in every chunk, at any speed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of very many log probabilities: made while they are written, in a thread, and refused over their limit."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from typing import Any

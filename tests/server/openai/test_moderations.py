@@ -1,7 +1,5 @@
 """Moderations: every category, always the same, flagged where the words say so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@
 sends more of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

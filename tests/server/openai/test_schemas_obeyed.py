@@ -1,7 +1,5 @@
 """Answers and arguments obey their JSON Schema, whatever field gives it, or the request is refused with its name."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

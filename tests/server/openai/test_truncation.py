@@ -1,7 +1,5 @@
 """`truncation: "auto"`: the oldest items of a conversation give way, as few as needed, and never the newest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ A message of n tokens takes n + 2 in the prompt (its role and its end), and the 
 tokens here, which the cluster keeps after the prompt: of a prompt of 1505 tokens it then has 1521.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The API at the paths of Azure and OpenRouter, and what is said at the paths of others."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Responses over WebSocket, in process: events, lanes, contexts."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

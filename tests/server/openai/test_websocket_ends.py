@@ -1,7 +1,5 @@
 """WebSocket connections that do not go well, in process: errors, limits, keys, faults, ends."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

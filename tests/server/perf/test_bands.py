@@ -1,7 +1,5 @@
 """Which band a deployment gets: from the committed data, by what is known of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What steps are made of: exact sums of kernels for small models, written out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

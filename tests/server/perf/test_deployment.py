@@ -1,7 +1,5 @@
 """What an instance holds, how it introduces itself, and which ones are refused with which words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

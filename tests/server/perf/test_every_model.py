@@ -1,7 +1,5 @@
 """Every model of the catalogue under every engine: it fits somewhere, and its steps make sense."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmirage_server.perf.catalogue.constants import ENGINES

@@ -1,7 +1,5 @@
 """What fits on a GPU: weights, activations and KV cache by parallelism, format and engine."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

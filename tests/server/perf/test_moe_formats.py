@@ -1,7 +1,5 @@
 """Experts in mxfp4 with 8-bit activations, and more ranks than divide the experts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How layers and experts are split over GPUs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Who drafts, what it costs, and how many drafts hold."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests that `llmirage record` passes on: paths of its upstream's base, JSON, its own key for no page of others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

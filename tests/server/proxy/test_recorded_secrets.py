@@ -1,7 +1,5 @@
 """What the recording proxy writes to disk has no key of the request, wherever else the key stands."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """`serve --replay`: when events leave, and what answers a request without a recording."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`serve --replay` and `record` before an upstream: what passes through, what is recorded of it, and its failures."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Replies of the embedded tokenizer."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmirage_server.replies.compose import ComposedReplies

@@ -1,7 +1,5 @@
 """Replies that think, call tools and obey schemas."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Patches apply to the files that a conversation shows, whatever the files are and however they were shown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms of an answer that are asked for in words."""
 
-from __future__ import annotations
-
 import json
 
 from llmirage_server.replies.prompted import object_form, prompted_form

@@ -1,7 +1,5 @@
 """What replies say: exact lengths, stops, the same words for the same request, and tokens that re-tokenize."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Replies in forms that instructions show: slots, marks, and tools that are declared in words."""
 
-from __future__ import annotations
-
 import ast
 import re
 import time

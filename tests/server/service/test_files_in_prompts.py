@@ -1,7 +1,5 @@
 """Files cost the tokens of their texts in all three APIs."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replies end by themselves: `max_tokens` is a limit in every API, and exact lengths are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Embeddings, scores and moderations: the cluster reads their prompts, which takes its time and fills its caches."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The simulated model refuses what /v1/moderations flags as a request for harm, in each API's own form."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

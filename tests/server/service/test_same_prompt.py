@@ -1,7 +1,5 @@
 """A conversation has the same prompt tokens through each API, with its tools and the schema of its answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which rule of a script replies: its conditions, its turn, and the fault that comes before its reply or in it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

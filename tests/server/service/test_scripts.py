@@ -1,7 +1,5 @@
 """Scripted replies in every API: what a reply says, and what the client gets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

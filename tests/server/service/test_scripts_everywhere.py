@@ -1,7 +1,5 @@
 """Every condition and every kind of reply of a script, in each API that has it, whole and streamed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Through the whole server, in virtual time: clients see exactly the times that the performance model computes."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

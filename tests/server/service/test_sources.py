@@ -1,7 +1,5 @@
 """Parts without a source are refused; what Anthropic's and OpenAI's clients read under the same path; log probabilities."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streams in intervals of several tokens, as clients see them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A server loads what requests need before they come: the event loop must not stand still for the first of each kind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

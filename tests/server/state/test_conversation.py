@@ -1,7 +1,5 @@
 """Conversations in parts: the same items, pages and ends as a plain list has."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

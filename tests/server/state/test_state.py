@@ -1,7 +1,5 @@
 """What the API remembers: bounded in memory, lasting in a file."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """Batches through the API in this process: made, and waited for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

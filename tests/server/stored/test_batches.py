@@ -1,7 +1,5 @@
 """/v1/batches: every line is answered as its endpoint answers it, or the batch says what is wrong with the file."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """/v1/files: what is uploaded is listed, given back, deleted, and expires; forms that are none are refused."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The journal keeps little: a bounded number of entries of bounded size, and no secret."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """KV events over ZeroMQ: vLLM's frames and events, in order, and replays of those that were missed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

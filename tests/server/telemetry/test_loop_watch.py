@@ -1,7 +1,5 @@
 """Times in which the event loop is held up are counted, and shown in the metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

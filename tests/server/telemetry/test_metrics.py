@@ -1,7 +1,5 @@
 """/metrics: the engines' names, sums that fit what was served, a format that Prometheus reads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

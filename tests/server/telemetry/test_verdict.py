@@ -1,7 +1,5 @@
 """The rules of the verdict, each on entries with times by hand. tests/server/faults/ has clients."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A body of very many wrong items makes few errors: each takes some microseconds, in which nothing else runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Padding as recorded streams of the OpenAI API have it: objects and deltas of multiples of 16 characters."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The models of request bodies: imported at first use, closed where they must be."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

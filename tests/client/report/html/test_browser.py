@@ -1,7 +1,5 @@
 """The page as a real browser shows it. Skipped where there is none."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

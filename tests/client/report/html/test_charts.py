@@ -1,7 +1,5 @@
 """Every kind of chart: the figures that it draws are those it was given, and text stays text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The cluster's side of a simulated run: its file and its charts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The style sheet's two themes: contrast, and colours that readers with any usual deficiency can tell apart."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, pairwise
 

@@ -1,7 +1,5 @@
 """Several runs on one page."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Series over a run's time, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from made_runs import many, record, run

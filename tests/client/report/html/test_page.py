@@ -1,7 +1,5 @@
 """The page of a run: whole, safe, small, and saying what matters first."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib

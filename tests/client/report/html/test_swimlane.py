@@ -1,7 +1,5 @@
 """Lanes: which conversations, in which order, with which lines between them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The swim-lane chart in a real browser: what it draws, and what becomes of zoom, filters, keys and pointer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One agent's conversation over every API of `llmirage serve`: the same tokens, the same cache hits, the same replies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

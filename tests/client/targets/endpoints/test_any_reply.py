@@ -1,7 +1,5 @@
 """Whatever an endpoint sends, its reader takes what it understands and never fails over the rest."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever messages and tools a file has, every API gets a body that is JSON, and what the file has is not changed."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

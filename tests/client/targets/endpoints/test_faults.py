@@ -1,7 +1,5 @@
 """What goes wrong on the wire, over the APIs with events of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

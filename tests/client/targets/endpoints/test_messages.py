@@ -1,7 +1,5 @@
 """The Anthropic Messages API: what histories, tools and parameters become, and what its events and bodies say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replies of APIs nobody knows, messages written as one prompt, and bodies that remember their encoding."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

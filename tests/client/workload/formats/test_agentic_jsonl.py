@@ -1,7 +1,5 @@
 """Flat and agentic JSONL: tokens, ids, arrivals and tool waits; every fault with its line and field."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

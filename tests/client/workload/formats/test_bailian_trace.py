@@ -1,7 +1,5 @@
 """bailian_trace: conversations by parent_chat_id, whole prompts, seconds; every fault with its line and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """burst_gpt_trace: a CSV file becomes a schedule of lengths; every fault with its line and column."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """custom_multi_turn: where turns end, what is sent, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """dag_jsonl files load as documented; bad ones are refused with every problem, each with its line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

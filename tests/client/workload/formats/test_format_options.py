@@ -1,7 +1,5 @@
 """Options of formats, from the command line to the loader, and which file is taken for which format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

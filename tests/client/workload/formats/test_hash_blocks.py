@@ -1,7 +1,5 @@
 """Prompts of hash blocks: exact lengths, equal tokens for equal blocks, nothing else in common."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

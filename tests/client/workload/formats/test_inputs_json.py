@@ -1,7 +1,5 @@
 """inputs.json files are kept verbatim; every fault is named with its place and line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

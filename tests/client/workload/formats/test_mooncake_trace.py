@@ -1,7 +1,5 @@
 """mooncake_trace: the four ways to give a prompt, sessions, times and block hashes; every fault with line and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

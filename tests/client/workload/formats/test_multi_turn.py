@@ -1,7 +1,5 @@
 """multi_turn: conversations whose history grows; leading system prompts; every fault with its line and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

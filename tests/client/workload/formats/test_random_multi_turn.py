@@ -1,7 +1,5 @@
 """random_multi_turn: what is drawn, what it depends on, which options it needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

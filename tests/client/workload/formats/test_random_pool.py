@@ -1,7 +1,5 @@
 """random_pool: draws with replacement from a file or from each file of a directory; every fault with its place."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

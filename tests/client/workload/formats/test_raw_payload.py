@@ -1,7 +1,5 @@
 """raw_payload: bodies are kept as they are, from a file or a directory; every fault with its file and line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

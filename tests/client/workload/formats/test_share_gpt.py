@@ -1,7 +1,5 @@
 """share_gpt: questions become turns, answers are not sent; what published files lack is left out and noted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

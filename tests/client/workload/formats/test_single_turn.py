@@ -1,7 +1,5 @@
 """single_turn: rows become requests with the content AIPerf sends; every fault with its line and field."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

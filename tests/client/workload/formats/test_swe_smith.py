@@ -1,7 +1,5 @@
 """swe_smith: prepared conversations, and conversations cut from trajectories to given lengths."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Published trace formats: samples load with the counts of their own replayers, bad files are refused, nothing crashes."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

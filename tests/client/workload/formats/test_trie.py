@@ -1,7 +1,5 @@
 """trie: from recorded lengths to turns, waits and reply limits; every fault with its line and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Distributions: what they give, what they refuse, and how their parameters may be overridden."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

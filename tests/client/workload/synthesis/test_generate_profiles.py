@@ -1,7 +1,5 @@
 """Profiles of synthetic workloads from YAML: whatever a file holds, it is a profile or every problem with its line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import patch
 

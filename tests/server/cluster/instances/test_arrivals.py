@@ -1,7 +1,5 @@
 """When an engine looks who has arrived: before each step, one step ahead, or every few steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from llmirage_server.cluster.instances.arrivals import FrontEnd

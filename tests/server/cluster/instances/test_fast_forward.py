@@ -1,7 +1,5 @@
 """Steady decoding in one go against every sequence step by step: the same times to the last bit, whatever happens."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

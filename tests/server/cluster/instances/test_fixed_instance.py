@@ -1,7 +1,5 @@
 """Fixed times: token i at arrival + TTFT + i * ITL, to the last bit, with a real prefix cache."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """Continuous batching, step by step. A step takes 1 s + 1/1024 s per prompt token + 1/64 s per decoding sequence, so that
 every time below is exact in binary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

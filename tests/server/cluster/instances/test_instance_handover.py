@@ -1,8 +1,6 @@
 """Prefill here, decode there, and crashes: what one instance does of it. A step takes 1 s + 1/1024 s per prompt token +
 1/64 s per decoding sequence; a fixed first token takes 0.5 s, each further one 0.25 s."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import get_args

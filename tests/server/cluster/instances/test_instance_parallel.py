@@ -1,7 +1,5 @@
 """Attention data parallelism and pipeline stages, to the second."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prompts that wait though they could be computed: settings of each engine, worked out by hand."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

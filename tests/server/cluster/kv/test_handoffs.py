@@ -1,7 +1,5 @@
 """KV that a request takes from another one, as outside routers ask: when it comes, and who frees it. Times by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

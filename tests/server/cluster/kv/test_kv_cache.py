@@ -1,7 +1,5 @@
 """Who holds how much of the KV memory, in whole pages."""
 
-from __future__ import annotations
-
 from kv_tiers import sequence
 
 from llmirage_server.cluster.kv.cache import KVCache

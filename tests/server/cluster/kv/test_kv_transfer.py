@@ -1,7 +1,5 @@
 """Prefill here, decode there: when the KV arrives, and who holds memory until then. Times computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """KV that leaves the GPU for host memory and disk, and comes back. Times computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """KV tiers of an instance: prompts that wait for what they load. Times computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

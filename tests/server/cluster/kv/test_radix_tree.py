@@ -1,7 +1,5 @@
 """The radix tree, by hand."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

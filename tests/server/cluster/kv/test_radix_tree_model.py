@@ -1,7 +1,5 @@
 """The radix tree against a model that knows every cached page by itself and nothing of edges."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A KV store that all instances share: what one has written any may load, one after the other. Times computed by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence as Seq
 from typing import Any

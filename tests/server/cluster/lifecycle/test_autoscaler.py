@@ -1,7 +1,5 @@
 """Autoscaling: the arithmetic by hand, what must always hold, and whole clusters with times computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Instances that start late, stop, crash and come back; times computed by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

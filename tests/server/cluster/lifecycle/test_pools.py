@@ -1,7 +1,5 @@
 """Which pool, and which instance of it, serves a request."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

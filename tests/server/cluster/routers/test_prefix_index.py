@@ -1,7 +1,5 @@
 """What the prefix router remembers of what it has sent where: by hand, and against a model of single tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Where requests go, policy by policy, through a cluster of equal instances."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Routers of the user's own: what they are given, and what is answered when they do not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

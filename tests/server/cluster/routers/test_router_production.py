@@ -1,7 +1,5 @@
 """Routers of production stacks, against the numbers of their own unit tests and documents."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

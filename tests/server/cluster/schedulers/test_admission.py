@@ -1,7 +1,5 @@
 """Nobody waits who could run: every engine admits the head of the queue while memory, a slot and the budget are free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """What holds for every engine's rules whatever is asked: nothing is lost, nobody starves, no limit is passed, and the times
 do not depend on how often the caller looks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

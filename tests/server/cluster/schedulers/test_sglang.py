@@ -1,7 +1,5 @@
 """SGLang's rules: prompts first, an estimate of what memory will be needed, retraction, the longest cached prefix first."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many draft tokens are accepted: the right share, and always the same ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

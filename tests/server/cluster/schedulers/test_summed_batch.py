@@ -1,7 +1,5 @@
 """A batch known by sums: what it says of its contexts, against the contexts themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

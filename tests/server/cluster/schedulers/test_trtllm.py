@@ -1,7 +1,5 @@
 """TensorRT-LLM's rules: capacity first (no eviction, or as full as it gets), then who runs in this step."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

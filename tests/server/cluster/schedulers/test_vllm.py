@@ -1,7 +1,5 @@
 """What vLLM's V1 scheduler does beyond the cases of test_instance.py: caps on long prompts, priorities, draft tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

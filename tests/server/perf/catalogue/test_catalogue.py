@@ -1,7 +1,5 @@
 """The catalogue is complete, finds what users write, and says what it does not know."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Constants: what was fitted is used, what was not is taken from the nearest thing that was, and says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Engines by version: older ones differ where their entry says so, later ones are the newest known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Engine profiles: defaults by GPU, host time, and files of the user's own."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A config.json gives the same model as the catalogue, or a message that names file and field."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every model of the catalogue has the parameters that its makers publish."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES

@@ -1,7 +1,5 @@
 """A GPU or a model of the user's own comes from a small YAML file, or a message for every line that is wrong."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

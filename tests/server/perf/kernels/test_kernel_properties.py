@@ -1,7 +1,5 @@
 """What must hold of every kernel on every GPU: more work is never faster, more bandwidth never slower."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernel times against values computed by hand, on a GPU and constants with round numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import hypot, sqrt
 

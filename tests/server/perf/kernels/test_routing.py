@@ -1,7 +1,5 @@
 """Experts met: one token meets its k, and the count grows smoothly with the tokens, so that more users never get less."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Step times from aiconfigurator-core's tables: a stand-in for the package always, the package where it is installed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from pathlib import Path

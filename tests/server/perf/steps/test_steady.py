@@ -1,7 +1,5 @@
 """Step times from sums against those of single contexts: equal to the last bit, for every model and GPU they serve."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Properties of whole steps of real architectures on catalogue GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Experts over several nodes: messages as DeepEP sends them, and what a GPU brings with more of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Which requests are the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

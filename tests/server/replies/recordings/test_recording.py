@@ -1,7 +1,5 @@
 """The file of a recording: it gives back every byte, reads well, and says what is wrong with it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys never reach a file: those that came with the request wherever they stand, others by their form."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Scripts as they are written: what is refused, with its line, and what the keys mean."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Definitions of a few bytes that ask for more work than a server has time for: an answer or a refusal in bounded steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Grammars in Lark's notation: what is written for one, Lark itself reads; what cannot be read is refused with its line."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Regular expressions as ECMA-262 has them: what matches, what texts are written for them, and in bounded steps."""
 
-from __future__ import annotations
-
 import random
 import re
 from contextlib import suppress

@@ -3,8 +3,6 @@
 It is no part of this repository: JSON_SCHEMA_TEST_SUITE names a checkout of json-schema-org/JSON-Schema-Test-Suite.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """The validator of values and the check of schemas, compared with python-jsonschema; and their bounds."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON values for schemas: valid, readable, deterministic."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of cases.yaml: which tools are called for a prompt, and with which arguments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The live page in a real browser, while requests come. Skipped where there is no browser and driver."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

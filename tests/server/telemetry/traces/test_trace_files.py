@@ -1,7 +1,5 @@
 """Trace files are complete at every moment, name what happened, and are no request's business when they fail."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
