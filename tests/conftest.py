@@ -3,7 +3,7 @@ sources, nor through a proxy of the environment, which knows nothing of servers 
 
 Bytecode is written even where the environment says otherwise: hundreds of child processes would compile llmirage anew.
 
-Every property is tried on 40 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
+Every property is tried on 20 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
 """
 
 import os
@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from llmirage_shared.compiled import complaint, is_compiled
 
-settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("quick")
 

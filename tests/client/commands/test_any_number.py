@@ -100,7 +100,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 @example(["simulate", *LENGTHS, "--ttft", "1e-308"])
 @example(["simulate", *LENGTHS, "--itl", "1e-18", "--ttft", "1e-18"])
 @example(["simulate", *LENGTHS, "--ttft", "1e18"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_number_ends_in_a_traceback(places: dict[str, str], forks: Forks, words: list[str]) -> None:
     number = next(NUMBERS)
     words = [word.format(**places | {"out": places["out"] + str(number)}) for word in words]

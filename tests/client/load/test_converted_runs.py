@@ -146,7 +146,7 @@ def check(bench: Any, folder: Path, workload: Workload, may_refuse: Callable[[st
         assert sent(bench, load(str(path), name, converted.options)) == before, name
 
 
-RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @RELAXED

@@ -281,7 +281,7 @@ def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.data())
 def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
     plan = data.draw(plans(RULES[rules]))

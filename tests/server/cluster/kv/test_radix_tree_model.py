@@ -250,7 +250,7 @@ def key(tokens: Tokens) -> bytes:
 def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)  # so that the queue of ends is cleared often
     monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)  # so that runs of all lengths occur
-    run_state_machine_as_test(Workload, settings=settings(max_examples=40, stateful_step_count=40))
+    run_state_machine_as_test(Workload, settings=settings(stateful_step_count=40))
 
 
 def test_changes_are_told_of_as_they_happen(monkeypatch: pytest.MonkeyPatch) -> None:

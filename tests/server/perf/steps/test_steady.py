@@ -79,7 +79,7 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
 
 
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
