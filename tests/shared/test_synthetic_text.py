@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from llmirage_shared import synthetic_text
+from llmirage_shared import synthetic_text, tokenizer_loader
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import Tokenizer, TokenizerError
@@ -172,3 +172,13 @@ def test_a_vocabulary_that_joins_words_is_refused() -> None:
     text = SyntheticText(Tokenizer(backend, "joined", None, segment_wise=False))
     with pytest.raises(TokenizerError, match="tokenizer joined: merges words"):
         text.text(1, 10)
+
+
+def test_only_so_many_sentences_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic_text, "_MOST_SENTENCES", 10)
+    book = synthetic_text.Book(tokenizer_loader.embedded())
+    asked = [(0, pattern, variant, False, False) for pattern in range(5) for variant in range(5)]
+    texts = ["".join(book.sentence(*key).pieces) for key in asked]
+    assert len(book._sentences) <= 10
+    assert ["".join(book.sentence(*key).pieces) for key in asked] == texts
+    assert len(set(texts)) > 10

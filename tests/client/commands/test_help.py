@@ -1,12 +1,17 @@
 """--help of every command: short, with examples that work; --help-all: every option."""
 
 import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from examples import command_of, commands
+from examples import SERVERS, command_of, commands, first_line_of, served_beside, typed
 
-from llmirage_client.cli import main
+from llmirage_client.cli import COMMANDS, main
 from llmirage_shared.command_line import FEW, SettingOption
 
 MOST_LINES = 80
@@ -80,3 +85,111 @@ def test_an_unknown_option_is_compared_with_all_options(command: str, wrong: str
     assert done.exit_code == 2
     assert right in done.output
     assert right not in said(command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rnu",), "Error: there is no command 'rnu' (did you mean 'run'?)"),
+        (("frobnicate",), "Error: there is no command 'frobnicate'"),
+        (
+            ("catalog", "gpu"),
+            "Error: Invalid value for 'LIST': 'gpu' is not one of 'workloads', 'clusters', 'studies', 'gpus',",
+        ),
+        (("run",), "Error: give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
+        (("simulate", "--isl", "5"), "Error: give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
+    ],
+)
+def test_the_message_names_what_is_wrong(words: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(main, words, prog_name="llmirage")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[3].startswith(message)
+
+
+def test_a_server_that_is_not_there() -> None:
+    done = CliRunner().invoke(main, ["verdict", "localhost:1"])
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "llmirage verdict: localhost:1: nothing listens there; `llmirage serve` starts a server\n",
+    )
+
+
+CODE = "from llmirage_client.cli import main; main(prog_name='llmirage')"
+MOST_CPU_S = 1.0  # of a busy machine; a third of it otherwise
+
+
+def offered(*words: str) -> list[str]:
+    """What bash gets for the last word."""
+    environment = {"_LLMIRAGE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["llmirage", *words])}
+    environment["COMP_CWORD"] = str(len(words))
+    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
+    return [line.partition(",")[2] if line.startswith("plain,") else line for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("simulate", "--gpu", "h2"), "h200_sxm"),
+        (("serve", "--model", "Qwen/Qwen3-3"), "Qwen/Qwen3-32B"),
+        (("serve", "--engine", "sg"), "sglang"),
+        (("serve", "--router", "kv"), "kv_aware"),
+        (("size", "--gpus", "h100_sxm,l4"), "h100_sxm,l40s"),
+        (("step", "--gpu", "b2"), "b200_sxm"),
+        (("run", "bundled:cod"), "bundled:coding-agent"),
+        (("run", "coding"), "coding-agent"),
+        (("generate", "of"), "office-agent"),
+        (("serve", "--dialect", "v"), "vllm"),
+        (("run", "--conc"), "--concurrency"),
+        (("catalog", "gp"), "gpus"),
+    ],
+)
+def test_names_are_offered(words: tuple[str, ...], expected: str) -> None:
+    found = offered(*words)
+    assert expected in found
+    assert all(name.startswith(words[-1]) for name in found)
+
+
+def test_files_are_offered_where_no_name_begins_so() -> None:
+    assert offered("run", "./req") == ["file,./req"]
+    assert offered("serve", "--script", "rep") == ["file,rep"]
+
+
+def test_commands_are_offered_without_loading_them() -> None:
+    assert offered("s") == [name for name in COMMANDS if name.startswith("s")]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(shell: str) -> None:
+    environment = {"_LLMIRAGE_COMPLETE": f"{shell}_source", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=False)
+    assert "_LLMIRAGE_COMPLETE" in done.stdout
+
+
+def test_it_is_soon_there() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    offered("simulate", "--gpu", "")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < MOST_CPU_S
+
+
+EXAMPLES = [(words, line) for words in commands() for line in command_of(words).examples]
+IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "verdict": (0, 3)}  # statuses that are answers, too
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a server; the current folder has what the examples name."""
+    with served_beside(tmp_path_factory.mktemp("examples")) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("words", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_an_example_works(words: tuple[str, ...], line: str, port: str) -> None:
+    if words[0] in SERVERS and len(words) == 1:
+        assert "llmirage" in first_line_of(line)
+        return
+    if "init" in line:
+        Path("replies.yaml").unlink(missing_ok=True)
+    done = typed(line, port=port)
+    assert done.exit_code in IN_DOUBT.get(words[0], (0,)), done.output
+    assert done.output

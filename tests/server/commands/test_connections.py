@@ -17,12 +17,14 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from listening import Listening
-from serving import SERVE, serving
+from serving import serving
 from sse_starlette.sse import AppStatus
 
 from llmirage_server.commands.http_protocol import ConnectionLimits
 from llmirage_server.commands.http_server import connection_limits
+from llmirage_server.commands.serve import serve
 from llmirage_server.config.cluster import EventConfig
 from llmirage_server.http import event_stream
 
@@ -261,7 +263,7 @@ def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) ->
     ],
 )
 def test_files_that_cannot_be_used_are_told_at_once(flags: list[str], told: str) -> None:
-    ended = subprocess.run([*SERVE, "--port", "0", *flags], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = CliRunner().invoke(serve, ["--port", "0", *flags])
+    assert (ended.exit_code, ended.stdout) == (2, "")
     assert told in ended.stderr
     assert ended.stderr.count("\n") == 1

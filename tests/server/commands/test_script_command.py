@@ -1,10 +1,7 @@
 """`llmirage script`: check, init, schema; and `llmirage serve` with a wrong script."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,10 +42,7 @@ def test_serve_refuses_a_wrong_script(tmp_path: Path, how: str) -> None:
     path.write_text("rules:\n  - wehn: {}\n    reply: a\n")
     cluster.write_text(f"script: {path}\n")
     flags = {"flag": ["--script", str(path)], "variable": [], "cluster file": ["--cluster", str(cluster)]}[how]
-    environment: Any = {"LLMIRAGE_SCRIPT": str(path)} if how == "variable" else {}
-    command = "from llmirage_server.commands.serve import serve; serve()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "--port", "0", *flags], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
+    environment = {"LLMIRAGE_SCRIPT": str(path)} if how == "variable" else {}
+    done = CliRunner().invoke(main, ["serve", "--port", "0", *flags], env=environment)
+    assert done.exit_code == 2
     assert done.stderr.startswith(f"llmirage serve: {path}:2: rules[0].wehn: unknown key (did you mean 'when'?)\n")

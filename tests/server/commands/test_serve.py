@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,8 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
+from serving import SERVE
 
-SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve(prog_name='llmirage serve')"]
+from llmirage_server.commands.serve import serve
+
 BODY = {
     "model": "Qwen/Qwen3-30B-A3B-Instruct-2507",
     "messages": [{"role": "user", "content": "Hello"}],
@@ -117,8 +119,8 @@ def test_a_fleet_listens_on_a_port_for_each_instance(tmp_path: Path) -> None:
     ],
 )
 def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    result = subprocess.run([*SERVE, "--port", "0", *arguments], capture_output=True, text=True, timeout=10)
-    assert (result.returncode, result.stderr) == (2, f"llmirage serve: {said}\n")
+    result = CliRunner().invoke(serve, ["--port", "0", *arguments], prog_name="llmirage serve")
+    assert (result.exit_code, result.stderr) == (2, f"llmirage serve: {said}\n")
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:
