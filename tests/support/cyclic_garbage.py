@@ -12,8 +12,8 @@ from typing import Any
 def _collected() -> Iterator[list[object]]:
     """Give a list that has, at the end, what of our classes the block left in cycles."""
     found: list[object] = []
-    gc.collect()
     gc.disable()
+    gc.freeze()  # a collection would walk what all tests before keep, and find what they left
     try:
         yield found
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -22,6 +22,7 @@ def _collected() -> Iterator[list[object]]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
 
 
