@@ -118,11 +118,15 @@ CODE = "from llmirage_client.cli import main; main(prog_name='llmirage')"
 MOST_CPU_S = 1.0  # of a busy machine; a third of it otherwise
 
 
+def completion(*words: str) -> dict[str, str]:
+    typed = " ".join(["llmirage", *words])
+    return {"_LLMIRAGE_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words))}
+
+
 def offered(*words: str) -> list[str]:
     """What bash gets for the last word."""
-    environment = {"_LLMIRAGE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["llmirage", *words])}
-    environment["COMP_CWORD"] = str(len(words))
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(main, env=completion(*words), prog_name="llmirage")
+    assert done.exit_code == 0
     return [line.partition(",")[2] if line.startswith("plain,") else line for line in done.stdout.splitlines()]
 
 
@@ -160,14 +164,13 @@ def test_commands_are_offered_without_loading_them() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(shell: str) -> None:
-    environment = {"_LLMIRAGE_COMPLETE": f"{shell}_source", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=False)
+    done = CliRunner().invoke(main, env={"_LLMIRAGE_COMPLETE": f"{shell}_source"}, prog_name="llmirage")
     assert "_LLMIRAGE_COMPLETE" in done.stdout
 
 
 def test_it_is_soon_there() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    offered("simulate", "--gpu", "")
+    subprocess.run([sys.executable, "-c", CODE], env=completion("simulate", "--gpu", ""), capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < MOST_CPU_S
 
