@@ -176,7 +176,7 @@ def test_it_is_soon_there() -> None:
 
 
 EXAMPLES = [(words, line) for words in commands() for line in command_of(words).examples]
-IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "verdict": (0, 3)}  # statuses that are answers, too
+IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "sweep": (0, 1), "verdict": (0, 3)}  # statuses that are answers, too
 
 
 @pytest.fixture(scope="module")
