@@ -20,7 +20,12 @@ from llmirage_shared.command_line import SettingsCommand
 
 SERVERS = ("serve", "record")  # they run until they are stopped
 # What makes an example quick; the last of equal options counts.
-_QUICK = {"demo": ("--speed", "100", "--sessions", "1"), "run": ("--speed", "50"), "sweep": ("--workers", "1", "--max-time", "5")}
+_QUICK = {
+    "demo": ("--speed", "100", "--sessions", "1"),
+    "run": ("--speed", "50"),
+    "size": ("--requests", "60"),
+    "sweep": ("--workers", "1", "--max-time", "5"),
+}
 _CASSETTE = """interactions:
 - request: {method: POST, uri: https://api.openai.com/v1/chat/completions, headers: {},
             body: '{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'}
