@@ -129,7 +129,7 @@ def test_a_conversation_leaves_a_server_that_cannot_be_reached() -> None:
     assert virtual_time.run(urls(503)) == ["a", "a"]
 
 
-def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) -> None:
+async def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) -> None:
     busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
 
     async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
@@ -137,14 +137,10 @@ def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) 
 
     server = raw_server(answer)
 
-    async def main() -> Exchange:
-        async with server:
-            target = EndpointSettings(urls=(server.url,), retries=1).target()
-            exchange = await target.send(Call("/chat/completions", {}, stream=False))
-            await target.close()
-            return exchange
-
-    exchange = asyncio.run(main())
+    async with server:
+        target = EndpointSettings(urls=(server.url,), retries=1).target()
+        exchange = await target.send(Call("/chat/completions", {}, stream=False))
+        await target.close()
     assert (exchange.error, exchange.retries, exchange.text) == (None, 1, "hi")
 
 

@@ -76,13 +76,10 @@ def test_the_server_streams_through_it_in_virtual_time() -> None:
     assert 0.05 < times[-1] < 0.3
 
 
-def test_it_works_on_a_loop_of_real_time() -> None:
-    async def main() -> str:
-        async with client(create_app(ClusterConfig(speed=float("inf")))) as http:
-            response = await http.post("/v1/chat/completions", json=chat(stream=False) | {"model": "qwen3-30b-a3b"})
-        return str(response.json()["choices"][0]["finish_reason"])
-
-    assert asyncio.run(main()) == "length"
+async def test_it_works_on_a_loop_of_real_time() -> None:
+    async with client(create_app(ClusterConfig(speed=float("inf")))) as http:
+        response = await http.post("/v1/chat/completions", json=chat(stream=False) | {"model": "qwen3-30b-a3b"})
+    assert str(response.json()["choices"][0]["finish_reason"]) == "length"
 
 
 def test_who_leaves_is_noticed() -> None:

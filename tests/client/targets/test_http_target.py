@@ -104,34 +104,28 @@ def test_whether_a_reply_is_streamed_is_read_from_it_and_not_from_the_call(raw_s
     assert exchange.token_s == [exchange.first_output_s]
 
 
-def test_call_headers_replace_those_of_the_target_and_json_is_asked_for_without_streaming(raw_server: MakeServer) -> None:
+async def test_headers_of_a_call_replace_those_of_the_target_and_json_is_asked_for(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
 
-    async def main() -> None:
-        async with server:
-            target = HttpTarget(server.url, headers=[("X-A", "target")])
-            await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call"}, stream=False))
-            await target.close()
-
-    asyncio.run(main())
+    async with server:
+        target = HttpTarget(server.url, headers=[("X-A", "target")])
+        await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call"}, stream=False))
+        await target.close()
     (request,) = server.requests
     assert (request.header("x-a"), request.header("accept")) == ("call", "application/json")
     assert request.head.startswith("POST /v1/completions ")
     assert json.loads(request.body) == {"prompt": "\ud800é"}
 
 
-def test_many_calls_share_the_connections(raw_server: MakeServer) -> None:
+async def test_many_calls_share_the_connections(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
 
-    async def main() -> None:
-        async with server:
-            target = HttpTarget(server.url)
-            for _ in range(5):
-                exchanges = await asyncio.gather(*[target.send(Call("/chat/completions", BODY)) for _ in range(4)])
-                assert [exchange.text for exchange in exchanges] == ["Hello"] * 4
-            await target.close()
-
-    asyncio.run(main())
+    async with server:
+        target = HttpTarget(server.url)
+        for _ in range(5):
+            exchanges = await asyncio.gather(*[target.send(Call("/chat/completions", BODY)) for _ in range(4)])
+            assert [exchange.text for exchange in exchanges] == ["Hello"] * 4
+        await target.close()
     assert len(server.requests) == 20
     assert server.connections == 4
 
@@ -460,18 +454,15 @@ def test_the_timeout_holds_while_the_reply_comes(raw_server: MakeServer) -> None
         (ResponsesReply, {"type": "response.completed", "response": {"status": "incomplete", "incomplete_details": [1]}}),
     ],
 )
-def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
+async def test_values_of_other_types_than_the_apis_are_an_error_of_that_request(
     raw_server: MakeServer, form: type[ReplyReader], reply: dict[str, Any]
 ) -> None:
-    async def main() -> Exchange:
-        body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + END
-        async with raw_server(body) as server:
-            target = HttpTarget(server.url)
-            exchange = await target.send(Call("/chat/completions", BODY, new_reply=form))
-            await target.close()
-            return exchange
-
-    assert error_of(asyncio.run(main()))[1] in ("malformed_stream", "stream_ended_early", "empty_response")
+    body = STREAM_HEAD + chunk(b"data: " + json.dumps(reply).encode() + b"\n\n") + END
+    async with raw_server(body) as server:
+        target = HttpTarget(server.url)
+        exchange = await target.send(Call("/chat/completions", BODY, new_reply=form))
+        await target.close()
+        assert error_of(exchange)[1] in ("malformed_stream", "stream_ended_early", "empty_response")
 
 
 def test_headers_without_end_are_an_error_and_not_kept(raw_server: MakeServer) -> None:

@@ -22,7 +22,7 @@ from llmirage_client.targets import httpx_transport as module
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.httpx_transport import HttpxTransport, httpx_transport, proxy_of, transport_notes
-from llmirage_client.targets.target import Call, EndpointTarget, TransportUse
+from llmirage_client.targets.target import Call, EndpointTarget
 from llmirage_client.targets.timed_transport import TimedTransport
 
 MakeServer = Callable[..., Any]
@@ -188,18 +188,15 @@ async def test_connections_of_http2_are_replaced_before_their_server_ends_them(m
         await target.close()
 
 
-def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
+async def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(authority / "server.pem", authority / "server.key")
 
-    async def main() -> list[TransportUse]:
-        async with raw_server(OK, ssl=served) as server:
-            target = through(f"https://127.0.0.1:{server.port}", http2=True, tls=Tls(insecure=True))
-            assert errors(await asyncio.gather(*[target.send(call()) for _ in range(4)])) == [None] * 4
-            await target.close()
-            return target.uses()
-
-    assert transport_notes(asyncio.run(main()))[1] == "http2: the server chose HTTP/1.1."
+    async with raw_server(OK, ssl=served) as server:
+        target = through(f"https://127.0.0.1:{server.port}", http2=True, tls=Tls(insecure=True))
+        assert errors(await asyncio.gather(*[target.send(call()) for _ in range(4)])) == [None] * 4
+        await target.close()
+        assert transport_notes(target.uses())[1] == "http2: the server chose HTTP/1.1."
 
 
 async def test_http2_goes_through_a_tunnel(authority: Path) -> None:
@@ -211,7 +208,7 @@ async def test_http2_goes_through_a_tunnel(authority: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [0, 1])
-def test_a_request_given_up_over_http2_ends_with_its_connection(beside: int) -> None:
+async def test_a_request_given_up_over_http2_ends_with_its_connection(beside: int) -> None:
     left: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -223,25 +220,22 @@ def test_a_request_given_up_over_http2_ends_with_its_connection(beside: int) -> 
         else:
             await streaming_app(scope, receive, send)
 
-    async def main() -> list[str]:
-        async with http2_server(app) as port:
-            target = through(f"http://127.0.0.1:{port}", http2=True)
-            assert errors([await target.send(call(stream=True))]) == [None]
-            long = asyncio.create_task(target.send(Call("/long", {})))
-            await asyncio.sleep(0.05)
-            others = [asyncio.create_task(target.send(call(stream=True))) for _ in range(beside)]
-            await asyncio.sleep(0.02)
-            long.cancel()
-            await asyncio.wait([long])
-            assert left == []
-            assert errors(await asyncio.gather(*others)) == [None] * beside
-            await asyncio.sleep(0.05)
-            assert left == ["gone"]
-            assert errors([await target.send(call(stream=True))]) == [None]
-            await target.close()
-            return transport_notes(target.uses())[1:]
-
-    told = [note.partition(".")[0] for note in asyncio.run(main())]
+    async with http2_server(app) as port:
+        target = through(f"http://127.0.0.1:{port}", http2=True)
+        assert errors([await target.send(call(stream=True))]) == [None]
+        long = asyncio.create_task(target.send(Call("/long", {})))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(target.send(call(stream=True))) for _ in range(beside)]
+        await asyncio.sleep(0.02)
+        long.cancel()
+        await asyncio.wait([long])
+        assert left == []
+        assert errors(await asyncio.gather(*others)) == [None] * beside
+        await asyncio.sleep(0.05)
+        assert left == ["gone"]
+        assert errors([await target.send(call(stream=True))]) == [None]
+        await target.close()
+        told = [note.partition(".")[0] for note in transport_notes(target.uses())[1:]]
     assert told == ["Requests over HTTP/2 that were given up: 1"] * beside
 
 
@@ -249,7 +243,7 @@ def test_a_request_given_up_over_http2_ends_with_its_connection(beside: int) -> 
 
 
 @pytest.mark.parametrize("way", ["direct", "proxy", "socks"])
-def test_stamps_are_those_of_the_bytes_within_five_milliseconds(raw_server: MakeServer, way: str) -> None:
+async def test_stamps_are_those_of_the_bytes_within_five_milliseconds(raw_server: MakeServer, way: str) -> None:
     """Server and client have one clock and one loop here: a stamp is after the write, by what the way takes."""
     written_s: list[float] = []
     sent_s: list[float] = []
@@ -260,15 +254,11 @@ def test_stamps_are_those_of_the_bytes_within_five_milliseconds(raw_server: Make
             written_s.append(time.monotonic())
             writer.write(part)
 
-    async def main() -> Exchange:
-        async with raw_server(answer) as server, HttpProxy() as http, SocksProxy() as socks:
-            proxies = {"direct": None, "proxy": f"http://127.0.0.1:{http.port}", "socks": f"socks5://127.0.0.1:{socks.port}"}
-            target = through(server.url, proxies[way])
-            exchange = await target.send(call(stream=True, on_sent=lambda: sent_s.append(time.monotonic())))
-            await target.close()
-            return exchange
-
-    exchange = asyncio.run(main())
+    async with raw_server(answer) as server, HttpProxy() as http, SocksProxy() as socks:
+        proxies = {"direct": None, "proxy": f"http://127.0.0.1:{http.port}", "socks": f"socks5://127.0.0.1:{socks.port}"}
+        target = through(server.url, proxies[way])
+        exchange = await target.send(call(stream=True, on_sent=lambda: sent_s.append(time.monotonic())))
+        await target.close()
     assert exchange.ack_s is not None
     assert exchange.end_s is not None
     stamps_s = [exchange.ack_s, *exchange.token_s, exchange.end_s]
@@ -352,7 +342,7 @@ async def test_who_cannot_be_reached_is_told_alike() -> None:
         one.close()
 
 
-def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
+async def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
     seen: list[int] = []
     sent = 0
 
@@ -367,14 +357,11 @@ def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server:
         nonlocal sent
         sent += 1
 
-    async def main() -> list[Exchange]:
-        async with raw_server(answer) as server:
-            target = HttpTarget(server.url, transport=plain(server.url))
-            exchanges = [await target.send(call(on_sent=count)) for _ in range(3)]
-            await target.close()
-            return exchanges
-
-    first, second, third = errors(asyncio.run(main()))
+    async with raw_server(answer) as server:
+        target = HttpTarget(server.url, transport=plain(server.url))
+        exchanges = [await target.send(call(on_sent=count)) for _ in range(3)]
+        await target.close()
+        first, second, third = errors(exchanges)
     assert (first, third) == (None, None)
     assert second is not None  # the connection of its second try was new: what is lost there is the request's fault
     assert second[0] == "connection_closed"
@@ -382,29 +369,25 @@ def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server:
     assert sent == 4
 
 
-def test_a_reply_has_its_limit(raw_server: MakeServer) -> None:
+async def test_a_reply_has_its_limit(raw_server: MakeServer) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n")
         for _ in range(90):
             writer.write(b"x" * 100_000)
             await writer.drain()
 
-    async def main() -> list[Exchange]:
-        async with raw_server(answer) as server:
-            return await asked(HttpTarget(server.url, transport=plain(server.url), most_reply_bytes=1 << 20))
+    async with raw_server(answer) as server:
+        assert errors(await asked(HttpTarget(server.url, transport=plain(server.url), most_reply_bytes=1 << 20))) == [
+            ("protocol_error", "the reply has more than 1 MiB")
+        ]
 
-    assert errors(asyncio.run(main())) == [("protocol_error", "the reply has more than 1 MiB")]
 
-
-def test_a_header_with_a_line_break_is_not_sent(raw_server: MakeServer) -> None:
-    async def main() -> tuple[list[Any], int]:
-        async with raw_server(OK) as server:
-            target = HttpTarget(server.url, transport=plain(server.url))
-            exchange = await target.send(call(headers={"a": "b\r\nc: d"}))
-            await target.close()
-            return errors([exchange]), len(server.requests)
-
-    [error], requests = asyncio.run(main())
+async def test_a_header_with_a_line_break_is_not_sent(raw_server: MakeServer) -> None:
+    async with raw_server(OK) as server:
+        target = HttpTarget(server.url, transport=plain(server.url))
+        exchange = await target.send(call(headers={"a": "b\r\nc: d"}))
+        await target.close()
+        [error], requests = errors([exchange]), len(server.requests)
     assert error is not None
     assert (error[0], requests) == ("invalid_request", 0)
 
@@ -478,41 +461,32 @@ async def test_a_socks_proxy_that_refuses_is_named(raw_server: MakeServer, reply
 
 
 @pytest.mark.parametrize("kind", [HttpProxy, SocksProxy])
-def test_a_proxy_that_dies_in_a_stream_leaves_what_came(raw_server: MakeServer, kind: Any) -> None:
+async def test_a_proxy_that_dies_in_a_stream_leaves_what_came(raw_server: MakeServer, kind: Any) -> None:
     async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(event("a")))
         await asyncio.sleep(0.05)
         proxy.die()
 
-    async def main() -> list[Exchange]:
-        nonlocal proxy
-        async with raw_server(answer) as server, kind() as proxy:
-            scheme = "http" if kind is HttpProxy else "socks5"
-            target = through(server.url, f"{scheme}://127.0.0.1:{proxy.port}")
-            exchange = await target.send(call(stream=True))
-            await target.close()
-            return [exchange]
-
-    proxy: Any = None
-    [exchange] = asyncio.run(main())
+    async with raw_server(answer) as server, kind() as proxy:
+        scheme = "http" if kind is HttpProxy else "socks5"
+        target = through(server.url, f"{scheme}://127.0.0.1:{proxy.port}")
+        exchange = await target.send(call(stream=True))
+        await target.close()
     assert exchange.error is not None
     assert exchange.error.type in ("connection_closed", "connection_reset")
     assert exchange.text == "a"
 
 
-def test_a_server_that_speaks_no_http2_is_told() -> None:
+async def test_a_server_that_speaks_no_http2_is_told() -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
-    async def main() -> list[Any]:
-        server = await asyncio.start_server(reply, "127.0.0.1", 0)
-        found = errors(await asked(through(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", http2=True)))
-        server.close()
-        return found
-
-    [error] = asyncio.run(main())
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
+    found = errors(await asked(through(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", http2=True)))
+    server.close()
+    [error] = found
     assert error is not None
     assert error[0] == "protocol_error"
     assert error[1].endswith("closed the connection without a word of HTTP/2")

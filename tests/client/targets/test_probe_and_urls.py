@@ -21,31 +21,24 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("body", "expected"), MODELS)
-def test_probe_tells_the_kind_of_endpoint(raw_server: MakeServer, body: bytes, expected: EndpointInfo) -> None:
-    async def main() -> EndpointInfo:
-        async with raw_server(whole(body)) as server:
-            target = HttpTarget(server.url, api_key="k")
-            info = await probe(target)
-            assert server.requests[0].head.startswith("GET /v1/models ")
-            assert server.requests[0].header("authorization") == "Bearer k"
-            await target.close()
-            return info
-
-    assert asyncio.run(main()) == expected
+async def test_probe_tells_the_kind_of_endpoint(raw_server: MakeServer, body: bytes, expected: EndpointInfo) -> None:
+    async with raw_server(whole(body)) as server:
+        target = HttpTarget(server.url, api_key="k")
+        info = await probe(target)
+        assert server.requests[0].head.startswith("GET /v1/models ")
+        assert server.requests[0].header("authorization") == "Bearer k"
+        await target.close()
+        assert info == expected
 
 
 @pytest.mark.parametrize(
     ("reply", "error"), [(whole(b"nope"), "not JSON"), (whole(b"", "404 Not Found"), "404"), (b"", "within")]
 )
-def test_probe_never_raises(raw_server: MakeServer, reply: bytes, error: str) -> None:
-    async def main() -> EndpointInfo:
-        async with raw_server(reply or hanging()) as server:
-            target = HttpTarget(server.url)
-            info = await probe(target, timeout_s=0.05)
-            await target.close()
-            return info
-
-    info = asyncio.run(main())
+async def test_probe_never_raises(raw_server: MakeServer, reply: bytes, error: str) -> None:
+    async with raw_server(reply or hanging()) as server:
+        target = HttpTarget(server.url)
+        info = await probe(target, timeout_s=0.05)
+        await target.close()
     assert (info.kind, info.models) == ("other", [])
     assert error in (info.error or "")
 

@@ -90,17 +90,14 @@ def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServe
     assert stream.headers_s <= times[0] <= times[-1] <= stream.end_s
 
 
-def test_connections_are_kept(raw_server: MakeServer) -> None:
+async def test_connections_are_kept(raw_server: MakeServer) -> None:
     server = raw_server(OK)
 
-    async def main() -> None:
-        transport = TimedTransport()
-        async with server:
-            for body in (b"", b"one", b"two"):
-                assert (await send(transport, f"{server.url}/a?b=c", body)).body == b"ok"
-            await transport.aclose()
-
-    asyncio.run(main())
+    transport = TimedTransport()
+    async with server:
+        for body in (b"", b"one", b"two"):
+            assert (await send(transport, f"{server.url}/a?b=c", body)).body == b"ok"
+        await transport.aclose()
     assert [request.body for request in server.requests] == [b"", b"one", b"two"]
     assert server.requests[0].head.startswith("POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
     assert server.connections == 1
