@@ -1,6 +1,7 @@
 """The API inside the test's process (requests in, whole responses out, no socket), and a bench for one engine."""
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.perf.steps.step_model import StepBatch
+from llmirage_shared import virtual_time
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
@@ -153,3 +155,12 @@ class EngineLab:
 def lab() -> type[EngineLab]:
     """The class, to build one or more."""
     return EngineLab
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests that are coroutines, each in virtual time from 0."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    virtual_time.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

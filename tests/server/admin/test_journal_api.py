@@ -11,7 +11,6 @@ import pytest
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.telemetry import journal
-from llmirage_shared import virtual_time
 from llmirage_shared.wire import errors
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
@@ -152,13 +151,10 @@ class Client:
     async def _send(self, message: Any) -> None: ...
 
 
-def test_a_client_that_leaves() -> None:
-    async def run() -> dict[str, Any]:
-        client = Client()
-        asyncio.get_running_loop().call_later(0.45, client.left.set)
-        return await client.run()
-
-    entry = virtual_time.run(run())
+async def test_a_client_that_leaves() -> None:
+    client = Client()
+    asyncio.get_running_loop().call_later(0.45, client.left.set)
+    entry = await client.run()
     assert (entry["outcome"], entry["output_tokens"], entry["finish_reason"]) == ("client_left", 4, None)
     assert entry["reply"]
     assert entry["ttft_ms"] == pytest.approx(100)
@@ -166,27 +162,21 @@ def test_a_client_that_leaves() -> None:
     assert entry["elapsed_s"] == pytest.approx(0.45)
 
 
-def test_a_stream_that_the_server_ends() -> None:
-    async def run() -> dict[str, Any]:
-        client = Client()
-        asyncio.get_running_loop().call_later(0.45, client.app.service.responses.pause, errors.shutting_down)
-        return await client.run()
-
-    entry = virtual_time.run(run())
+async def test_a_stream_that_the_server_ends() -> None:
+    client = Client()
+    asyncio.get_running_loop().call_later(0.45, client.app.service.responses.pause, errors.shutting_down)
+    entry = await client.run()
     assert (entry["outcome"], entry["status"], entry["output_tokens"]) == ("failed", 200, 4)
 
 
-def test_a_running_request_is_shown() -> None:
-    async def run() -> dict[str, Any]:
-        client = Client()
-        task = asyncio.ensure_future(client.run())
-        await asyncio.sleep(0.2)
-        shown = client.app.journal.entries[-1].shown()
-        client.left.set()
-        await task
-        return shown
-
-    entry = virtual_time.run(run())
+async def test_a_running_request_is_shown() -> None:
+    client = Client()
+    task = asyncio.ensure_future(client.run())
+    await asyncio.sleep(0.2)
+    shown = client.app.journal.entries[-1].shown()
+    client.left.set()
+    await task
+    entry = shown
     assert (entry["outcome"], entry["status"], entry["user"]) == ("running", None, "Hello")
 
 

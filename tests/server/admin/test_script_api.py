@@ -12,7 +12,6 @@ import pytest
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_shared import virtual_time
 
 PATH = "/llmirage/script"
 YES, NO = {"when": {"user": "a"}, "reply": "yes"}, {"reply": "no"}
@@ -120,35 +119,32 @@ def test_files_may_not_disagree_about_the_fallback(tmp_path: Path) -> None:
     assert app.new_scripts([paths[0], written(tmp_path / "b.json", NO)]).fallback == "error"
 
 
-def test_a_delay_takes_the_clusters_time() -> None:
+async def test_a_delay_takes_the_clusters_time() -> None:
     """At --speed 4 a delay of 2 s is over in 0.5 s; then the first token takes the cluster's time."""
 
-    async def run() -> list[float]:
-        app = create_app(
-            ClusterConfig(ttft_ms=400.0, itl_ms=40.0, speed=4.0),
-            script={"rules": [{"when": {"user": "late"}, "reply": {"text": "a b c", "delay_s": 2}}, {"reply": "a b c"}]},
-        )
-        times = []
-        for prompt in ("late", "soon"):
-            body = json.dumps({"model": "m", "prompt": prompt, "stream": True}).encode()
-            began = asyncio.get_running_loop().time()
-            sent: list[float] = []
+    app = create_app(
+        ClusterConfig(ttft_ms=400.0, itl_ms=40.0, speed=4.0),
+        script={"rules": [{"when": {"user": "late"}, "reply": {"text": "a b c", "delay_s": 2}}, {"reply": "a b c"}]},
+    )
+    times = []
+    for prompt in ("late", "soon"):
+        body = json.dumps({"model": "m", "prompt": prompt, "stream": True}).encode()
+        began = asyncio.get_running_loop().time()
+        sent: list[float] = []
 
-            async def receive(body: bytes = body, asked: list[int] = []) -> Any:  # noqa: B006
-                if body not in asked:
-                    asked.append(body)  # type: ignore[arg-type]
-                    return {"type": "http.request", "body": body, "more_body": False}
-                return await asyncio.Event().wait()
+        async def receive(body: bytes = body, asked: list[int] = []) -> Any:  # noqa: B006
+            if body not in asked:
+                asked.append(body)  # type: ignore[arg-type]
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await asyncio.Event().wait()
 
-            async def send(message: Any, sent: list[float] = sent, began: float = began) -> None:
-                if message.get("body"):
-                    sent.append(asyncio.get_running_loop().time() - began)
+        async def send(message: Any, sent: list[float] = sent, began: float = began) -> None:
+            if message.get("body"):
+                sent.append(asyncio.get_running_loop().time() - began)
 
-            scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
-            await app(scope, receive, send)
-            times.append(sent[0])
-        return times
-
-    late, soon = virtual_time.run(run())
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        await app(scope, receive, send)
+        times.append(sent[0])
+    late, soon = times
     assert soon == pytest.approx(0.1)
     assert late == pytest.approx(0.6)

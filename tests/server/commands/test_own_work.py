@@ -83,11 +83,8 @@ def test_tokenizing_does_not_make_a_reply_later(path: str, body: dict[str, Any],
     assert after_work[opens:] == pytest.approx(at_once[opens:], abs=1e-9)
 
 
-def test_the_metrics_tell_what_a_client_sees(slow_tokenizer: None) -> None:
-    async def told() -> tuple[LlmirageApp, list[float]]:
-        return await served("chat/completions", {"messages": MESSAGES, "max_tokens": 3, "stream": True})
-
-    app, left_s = virtual_time.run(told())
+async def test_the_metrics_tell_what_a_client_sees(slow_tokenizer: None) -> None:
+    app, left_s = await served("chat/completions", {"messages": MESSAGES, "max_tokens": 3, "stream": True})
     [histograms] = [engine.histograms for engine in app.service.responses.metrics._engines.values()]
     assert histograms["ttft_s"].sum == pytest.approx(left_s[0] - 1.0, abs=1e-9)
     assert histograms["e2e_s"].sum == pytest.approx(left_s[-1] - 1.0, abs=1e-9)

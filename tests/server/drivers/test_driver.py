@@ -39,105 +39,84 @@ class Recorder:
             self.done.set()
 
 
-def test_tokens_leave_at_ttft_plus_multiples_of_itl() -> None:
-    async def main() -> list[tuple[float, int]]:
-        recorder = Recorder(4)
-        PacedDriver(fixed_cluster(0.5, 0.25)).submit([recorder.request])
-        await recorder.done.wait()
-        return recorder.seen
-
-    assert virtual_time.run(main()) == [(0.5, 1), (0.75, 2), (1.0, 3), (1.25, 4)]
+async def test_tokens_leave_at_ttft_plus_multiples_of_itl() -> None:
+    recorder = Recorder(4)
+    PacedDriver(fixed_cluster(0.5, 0.25)).submit([recorder.request])
+    await recorder.done.wait()
+    assert recorder.seen == [(0.5, 1), (0.75, 2), (1.0, 3), (1.25, 4)]
 
 
-def test_speed_divides_the_wall_time_of_every_token() -> None:
-    async def main() -> list[tuple[float, int]]:
-        recorder = Recorder(3)
-        PacedDriver(fixed_cluster(0.5, 0.25), speed=4).submit([recorder.request])
-        await recorder.done.wait()
-        return recorder.seen
-
-    assert virtual_time.run(main()) == [(0.125, 1), (0.1875, 2), (0.25, 3)]
+async def test_speed_divides_the_wall_time_of_every_token() -> None:
+    recorder = Recorder(3)
+    PacedDriver(fixed_cluster(0.5, 0.25), speed=4).submit([recorder.request])
+    await recorder.done.wait()
+    assert recorder.seen == [(0.125, 1), (0.1875, 2), (0.25, 3)]
 
 
 @pytest.mark.parametrize("speed", [1 / 3, 0.7, 3.3, 1e6])
-def test_rounding_between_the_clocks_neither_loses_nor_repeats_a_token(speed: float) -> None:
-    async def main() -> list[tuple[float, int]]:
-        recorder = Recorder(50)
-        await asyncio.sleep(1 / 7)
-        PacedDriver(fixed_cluster(0.1, 0.3), speed).submit([recorder.request])
-        await recorder.done.wait()
-        return recorder.seen
-
-    seen = virtual_time.run(main())
+async def test_rounding_between_the_clocks_neither_loses_nor_repeats_a_token(speed: float) -> None:
+    recorder = Recorder(50)
+    await asyncio.sleep(1 / 7)
+    PacedDriver(fixed_cluster(0.1, 0.3), speed).submit([recorder.request])
+    await recorder.done.wait()
+    seen = recorder.seen
     assert [produced for _, produced in seen] == list(range(1, 51))
     assert seen[-1][0] == pytest.approx(1 / 7 + (0.1 + 49 * 0.3) / speed)
 
 
-def test_a_late_tick_brings_all_due_tokens_at_once_and_the_next_keep_their_times() -> None:
-    async def main() -> list[tuple[float, int]]:
-        loop = asyncio.get_running_loop()
-        recorder = Recorder(5)
-        driver = PacedDriver(fixed_cluster(0.1, 0.1))
-        driver.submit([recorder.request])
-        assert isinstance(loop, virtual_time.VirtualTimeLoop)
-        loop.call_at(0.15, setattr, loop, "_now", 0.32)  # the machine stands still from 0.15 s to 0.32 s
-        await recorder.done.wait()
-        assert driver.pacing.summary().max_s == pytest.approx(0.12)
-        return recorder.seen
-
-    seen = virtual_time.run(main())
+async def test_a_late_tick_brings_all_due_tokens_at_once_and_the_next_keep_their_times() -> None:
+    loop = asyncio.get_running_loop()
+    recorder = Recorder(5)
+    driver = PacedDriver(fixed_cluster(0.1, 0.1))
+    driver.submit([recorder.request])
+    assert isinstance(loop, virtual_time.VirtualTimeLoop)
+    loop.call_at(0.15, setattr, loop, "_now", 0.32)  # the machine stands still from 0.15 s to 0.32 s
+    await recorder.done.wait()
+    assert driver.pacing.summary().max_s == pytest.approx(0.12)
+    seen = recorder.seen
     assert [produced for _, produced in seen] == [1, 3, 4, 5]
     assert [time for time, _ in seen] == pytest.approx([0.1, 0.32, 0.4, 0.5])
 
 
-def test_lateness_is_counted_once_for_all_that_is_due_at_one_instant() -> None:
+async def test_lateness_is_counted_once_for_all_that_is_due_at_one_instant() -> None:
     """At --itl 0 the cluster ends a step for each token; a figure of lateness for each would cost as much as the token."""
     counted: list[tuple[float, int]] = []
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        driver = PacedDriver(fixed_cluster(0.5, 0.0))
-        driver.pacing.sent = lambda lag_s, tokens, now_s: counted.append((lag_s, tokens))  # type: ignore[method-assign]
-        assert isinstance(loop, virtual_time.VirtualTimeLoop)
-        loop.call_at(0.375, setattr, loop, "_now", 1.25)  # the machine stands still from 0.375 s to 1.25 s
-        recorders = [Recorder(tokens, tokens) for tokens in (3, 4)]
-        for recorder in recorders:
-            driver.submit([recorder.request])
-            await asyncio.sleep(0.25)
-        for recorder in recorders:
-            await recorder.done.wait()
-
-    virtual_time.run(main())
+    loop = asyncio.get_running_loop()
+    driver = PacedDriver(fixed_cluster(0.5, 0.0))
+    driver.pacing.sent = lambda lag_s, tokens, now_s: counted.append((lag_s, tokens))  # type: ignore[method-assign]
+    assert isinstance(loop, virtual_time.VirtualTimeLoop)
+    loop.call_at(0.375, setattr, loop, "_now", 1.25)  # the machine stands still from 0.375 s to 1.25 s
+    recorders = [Recorder(tokens, tokens) for tokens in (3, 4)]
+    for recorder in recorders:
+        driver.submit([recorder.request])
+        await asyncio.sleep(0.25)
+    for recorder in recorders:
+        await recorder.done.wait()
     assert counted == [(0.75, 3), (0.5, 4)]
 
 
-def test_a_request_submitted_later_arrives_at_the_present() -> None:
-    async def main() -> tuple[float, float]:
-        first, second = Recorder(20), Recorder(2, id=1)
-        driver = PacedDriver(fixed_cluster(0.1, 0.1))
-        driver.submit([first.request])
-        await asyncio.sleep(0.55)
-        driver.submit([second.request])
-        await second.done.wait()
-        return second.request.arrival_s, second.seen[-1][0]
-
-    assert virtual_time.run(main()) == pytest.approx((0.55, 0.75))
+async def test_a_request_submitted_later_arrives_at_the_present() -> None:
+    first, second = Recorder(20), Recorder(2, id=1)
+    driver = PacedDriver(fixed_cluster(0.1, 0.1))
+    driver.submit([first.request])
+    await asyncio.sleep(0.55)
+    driver.submit([second.request])
+    await second.done.wait()
+    assert (second.request.arrival_s, second.seen[-1][0]) == pytest.approx((0.55, 0.75))
 
 
-def test_cancelled_requests_bring_no_more_tokens_and_leave_nothing_behind() -> None:
-    async def main() -> None:
-        recorder = Recorder(20)
-        driver = PacedDriver(fixed_cluster(0.1, 0.1))
-        driver.submit([recorder.request])
-        await asyncio.sleep(0.35)
-        driver.cancel([recorder.request])
-        await asyncio.sleep(10)
-        assert [produced for _, produced in recorder.seen] == [1, 2, 3]
-        assert driver.cluster.next_event_time() == math.inf
-        [instance] = driver.cluster.snapshot()
-        assert (instance.running, instance.kv_used_tokens) == (0, 0)
-
-    virtual_time.run(main())
+async def test_cancelled_requests_bring_no_more_tokens_and_leave_nothing_behind() -> None:
+    recorder = Recorder(20)
+    driver = PacedDriver(fixed_cluster(0.1, 0.1))
+    driver.submit([recorder.request])
+    await asyncio.sleep(0.35)
+    driver.cancel([recorder.request])
+    await asyncio.sleep(10)
+    assert [produced for _, produced in recorder.seen] == [1, 2, 3]
+    assert driver.cluster.next_event_time() == math.inf
+    [instance] = driver.cluster.snapshot()
+    assert (instance.running, instance.kv_used_tokens) == (0, 0)
 
 
 def test_the_app_may_move_to_another_event_loop() -> None:
@@ -153,14 +132,11 @@ def test_the_app_may_move_to_another_event_loop() -> None:
     assert virtual_time.run(main(1)) == [(0.5, 1), (0.75, 2)]
 
 
-def test_the_free_driver_takes_no_time_and_gives_all_tokens_of_a_slice_together() -> None:
-    async def main() -> list[tuple[float, int]]:
-        recorder = Recorder(40)
-        FreeDriver(fixed_cluster(3600.0, 60.0)).submit([recorder.request])
-        await recorder.done.wait()
-        return recorder.seen
-
-    assert virtual_time.run(main()) == [(0.0, 40)]
+async def test_the_free_driver_takes_no_time_and_gives_all_tokens_of_a_slice_together() -> None:
+    recorder = Recorder(40)
+    FreeDriver(fixed_cluster(3600.0, 60.0)).submit([recorder.request])
+    await recorder.done.wait()
+    assert recorder.seen == [(0.0, 40)]
 
 
 class SlowCluster(Cluster):
@@ -185,55 +161,46 @@ class SlowCluster(Cluster):
 
 
 @pytest.mark.parametrize("kind", ["paced", "free"])
-def test_a_long_computation_is_cut_into_slices(kind: str) -> None:
+async def test_a_long_computation_is_cut_into_slices(kind: str) -> None:
     """The loop gets its turn although 10,000 tokens are due at once and computing them takes ten slices."""
 
-    async def main() -> int:
-        clock = [0.0]
-        cluster = SlowCluster(fixed_cluster(0.0, 0.0), clock, SLICE_S / 1000)
-        driver: Driver = PacedDriver(cluster) if kind == "paced" else FreeDriver(cluster)
-        recorder = Recorder(10_000)
-        driver._begin(asyncio.get_running_loop())
-        driver._clock = lambda: clock[0]
-        driver.submit([recorder.request])
-        turns = 0
-        while not recorder.done.is_set():
-            await asyncio.sleep(0)
-            turns += 1
-            assert turns < 1000
-        return len(recorder.seen)
-
-    assert 9 <= virtual_time.run(main()) <= 11
+    clock = [0.0]
+    cluster = SlowCluster(fixed_cluster(0.0, 0.0), clock, SLICE_S / 1000)
+    driver: Driver = PacedDriver(cluster) if kind == "paced" else FreeDriver(cluster)
+    recorder = Recorder(10_000)
+    driver._begin(asyncio.get_running_loop())
+    driver._clock = lambda: clock[0]
+    driver.submit([recorder.request])
+    turns = 0
+    while not recorder.done.is_set():
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns < 1000
+    assert 9 <= len(recorder.seen) <= 11
 
 
-def test_a_receiver_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_receiver_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Recorder):
         def tokens_due(self, request: Request) -> None:
             raise RuntimeError("no more")
 
-    async def main() -> int:
-        broken, healthy = Broken(2), Recorder(2, id=1)
-        PacedDriver(fixed_cluster(0.1, 0.1)).submit([broken.request, healthy.request])
-        await healthy.done.wait()
-        return healthy.request.produced
-
-    assert virtual_time.run(main()) == 2
+    broken, healthy = Broken(2), Recorder(2, id=1)
+    PacedDriver(fixed_cluster(0.1, 0.1)).submit([broken.request, healthy.request])
+    await healthy.done.wait()
+    assert healthy.request.produced == 2
     assert "could not be delivered" in caplog.text
 
 
-def test_what_a_router_of_the_users_own_got_wrong_on_the_way_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        cluster = fixed_cluster(0.1, 0.1)
-        recorder = Recorder(3)
-        PacedDriver(cluster).submit([recorder.request])
-        cluster.router_errors.append("router 'mine:pick' returned 7")
-        await recorder.done.wait()
-
-    virtual_time.run(main())
+async def test_what_a_router_of_the_users_own_got_wrong_on_the_way_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = fixed_cluster(0.1, 0.1)
+    recorder = Recorder(3)
+    PacedDriver(cluster).submit([recorder.request])
+    cluster.router_errors.append("router 'mine:pick' returned 7")
+    await recorder.done.wait()
     assert [record.getMessage() for record in caplog.records] == ["router 'mine:pick' returned 7"]
 
 
-def test_tokens_are_counted_by_steps_that_bring_several() -> None:
+async def test_tokens_are_counted_by_steps_that_bring_several() -> None:
     class Twice(Cluster):
         """Every step end says that its requests gained two tokens each."""
 
@@ -243,15 +210,12 @@ def test_tokens_are_counted_by_steps_that_bring_several() -> None:
                 end.tokens = 2 * len(end.emitted)
             return ends
 
-    async def main() -> int:
-        recorder = Recorder(5)
-        driver = PacedDriver(Twice([FixedInstance(0, 0.1, 0.1, LIMITS)], make_router("round_robin")))
-        driver.submit([recorder.request])
-        await recorder.done.wait()
-        await asyncio.sleep(0)
-        return driver.pacing.summary().tokens
-
-    assert virtual_time.run(main()) == 10
+    recorder = Recorder(5)
+    driver = PacedDriver(Twice([FixedInstance(0, 0.1, 0.1, LIMITS)], make_router("round_robin")))
+    driver.submit([recorder.request])
+    await recorder.done.wait()
+    await asyncio.sleep(0)
+    assert driver.pacing.summary().tokens == 10
 
 
 # --- requests that this server has worked on before the cluster gets them ---
@@ -310,33 +274,27 @@ def test_time_that_has_gone_on_is_not_turned_back() -> None:
     assert first_token_s(engine_cluster(0.5), 0.0, before=20) == (1.0, 2.25)
 
 
-def test_the_first_request_of_all_may_be_older_than_the_clusters_clock() -> None:
-    async def main() -> tuple[float, float]:
-        recorder = Recorder(1)
-        driver = PacedDriver(engine_cluster(0.25))
-        await asyncio.sleep(1.0)
-        driver._begin(asyncio.get_running_loop())
-        driver._start_s = 1.0  # as on a live loop, where the clock starts with the first request
-        driver.submit([recorder.request], 0.875)
-        await recorder.done.wait()
-        return recorder.request.arrival_s, recorder.seen[0][0]
-
-    assert virtual_time.run(main()) == (-0.125, 0.875 + 0.25 + 0.5)
+async def test_the_first_request_of_all_may_be_older_than_the_clusters_clock() -> None:
+    recorder = Recorder(1)
+    driver = PacedDriver(engine_cluster(0.25))
+    await asyncio.sleep(1.0)
+    driver._begin(asyncio.get_running_loop())
+    driver._start_s = 1.0  # as on a live loop, where the clock starts with the first request
+    driver.submit([recorder.request], 0.875)
+    await recorder.done.wait()
+    assert (recorder.request.arrival_s, recorder.seen[0][0]) == (-0.125, 0.875 + 0.25 + 0.5)
 
 
-def test_without_a_clock_nothing_has_an_age() -> None:
-    async def main() -> float:
-        recorder = Recorder(1)
-        driver = FreeDriver(fixed_cluster(0.5, 0.25))
-        await asyncio.sleep(1.0)
-        driver.submit([recorder.request], 0.5)
-        await recorder.done.wait()
-        return recorder.request.first_token_s - recorder.request.arrival_s
-
-    assert virtual_time.run(main()) == 0.5
+async def test_without_a_clock_nothing_has_an_age() -> None:
+    recorder = Recorder(1)
+    driver = FreeDriver(fixed_cluster(0.5, 0.25))
+    await asyncio.sleep(1.0)
+    driver.submit([recorder.request], 0.5)
+    await recorder.done.wait()
+    assert (recorder.request.first_token_s - recorder.request.arrival_s) == 0.5
 
 
-def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
+async def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
     class Blind:
         """An observer that never looks."""
 
@@ -346,17 +304,14 @@ def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
 
         def skip(self, to: float) -> None: ...
 
-    async def main() -> tuple[list[tuple[float, int]], list[float]]:
-        crash = LifecycleEvent(0.5, 0, "crash")  # when the first token comes
-        instance = FixedInstance(0, 0.5, 0.25, LIMITS)
-        cluster = Cluster([instance], make_router("round_robin"), events=[crash], on_crash="fail")
-        recorder, driver = Recorder(4), ObservedDriver(cluster, Blind())
-        driver.submit([recorder.request])
-        await asyncio.sleep(1)
-        assert recorder.request.failed
-        return recorder.seen, [wait.seconds for wait in driver.waits]
-
-    assert virtual_time.run(main()) == ([(0.5, 1)], [0.0])
+    crash = LifecycleEvent(0.5, 0, "crash")  # when the first token comes
+    instance = FixedInstance(0, 0.5, 0.25, LIMITS)
+    cluster = Cluster([instance], make_router("round_robin"), events=[crash], on_crash="fail")
+    recorder, driver = Recorder(4), ObservedDriver(cluster, Blind())
+    driver.submit([recorder.request])
+    await asyncio.sleep(1)
+    assert recorder.request.failed
+    assert (recorder.seen, [wait.seconds for wait in driver.waits]) == ([(0.5, 1)], [0.0])
 
 
 @pytest.mark.parametrize("driver_type", [FreeDriver, PacedDriver])

@@ -10,7 +10,6 @@ import pytest
 import uvloop
 
 from llmirage_server.drivers.alarm import LoopAlarm, TimerfdAlarm, make_alarm
-from llmirage_shared import virtual_time
 
 needs_timerfd = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
 
@@ -88,16 +87,13 @@ def test_an_alarm_may_outlive_its_loop() -> None:
     alarm.clear()
 
 
-def test_in_virtual_time_the_loops_own_timer_is_exact() -> None:
-    async def main() -> float:
-        rung = asyncio.get_running_loop().create_future()
-        alarm = make_alarm(asyncio.get_running_loop(), lambda: rung.set_result(None))
-        assert isinstance(alarm, LoopAlarm)
-        alarm.set(1 / 3)
-        await rung
-        return asyncio.get_running_loop().time()
-
-    assert virtual_time.run(main()) == 1 / 3
+async def test_in_virtual_time_the_loops_own_timer_is_exact() -> None:
+    rung = asyncio.get_running_loop().create_future()
+    alarm = make_alarm(asyncio.get_running_loop(), lambda: rung.set_result(None))
+    assert isinstance(alarm, LoopAlarm)
+    alarm.set(1 / 3)
+    await rung
+    assert asyncio.get_running_loop().time() == 1 / 3
 
 
 @needs_timerfd

@@ -76,21 +76,18 @@ def test_a_router_that_asks_one_after_the_other_gets_the_clusters_own_times() ->
 
 @pytest.mark.parametrize("policy", ["fail", "recompute"])
 @pytest.mark.parametrize("what", ["again", "unknown", "expired"])
-def test_kv_that_is_not_there_is_an_error_or_computed_again(what: str, policy: str) -> None:
-    async def asked() -> httpx.Response:
-        params = (await ask(app, PREFILL, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
-        if what == "again":
-            assert (await ask(app, DECODE, kv_transfer_params=params)).status_code == 200
-        elif what == "unknown":
-            params["remote_request_id"] = "other"
-        else:
-            assert used(app)[0] > 2000
-            await asyncio.sleep(500)
-            assert used(app)[0] == 0
-        return await ask(app, DECODE, kv_transfer_params=params, prompt="different " * 500)
-
+async def test_kv_that_is_not_there_is_an_error_or_computed_again(what: str, policy: str) -> None:
     app = apart(load_failure=policy)
-    answer = virtual_time.run(asked())
+    params = (await ask(app, PREFILL, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
+    if what == "again":
+        assert (await ask(app, DECODE, kv_transfer_params=params)).status_code == 200
+    elif what == "unknown":
+        params["remote_request_id"] = "other"
+    else:
+        assert used(app)[0] > 2000
+        await asyncio.sleep(500)
+        assert used(app)[0] == 0
+    answer = await ask(app, DECODE, kv_transfer_params=params, prompt="different " * 500)
     assert answer.status_code == (500 if policy == "fail" else 200)
     if policy == "fail":
         assert "could not be loaded" in answer.json()["error"]["message"]
@@ -98,17 +95,14 @@ def test_kv_that_is_not_there_is_an_error_or_computed_again(what: str, policy: s
         assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_kv_is_kept_for_the_time_that_is_set() -> None:
-    async def kept() -> list[bool]:
-        await ask(app, PREFILL, kv_transfer_params=WANTED)
-        found = []
-        for _ in range(2):
-            await asyncio.sleep(9)
-            found.append(used(app)[0] > 0)
-        return found
-
+async def test_kv_is_kept_for_the_time_that_is_set() -> None:
     app = apart(timeout_s=10)
-    assert virtual_time.run(kept()) == [True, False]
+    await ask(app, PREFILL, kv_transfer_params=WANTED)
+    found = []
+    for _ in range(2):
+        await asyncio.sleep(9)
+        found.append(used(app)[0] > 0)
+    assert found == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -145,41 +139,31 @@ def test_a_router_that_asks_both_at_once_gets_the_clusters_own_times(
     assert app.driver.cluster.transfers.done == 1
 
 
-def test_who_waits_for_a_prefill_that_does_not_come_gets_an_error() -> None:
-    async def waited() -> tuple[int, float]:
-        return (await ask(app, DECODE, bootstrap_room=1)).status_code, now()
-
+async def test_who_waits_for_a_prefill_that_does_not_come_gets_an_error() -> None:
     app = apart("sglang")
-    assert virtual_time.run(waited()) == (500, 300.0)
+    assert (await ask(app, DECODE, bootstrap_room=1)).status_code, now() == (500, 300.0)
 
 
-def test_a_client_that_leaves_the_decode_engine_frees_the_prefill_engine() -> None:
-    async def left() -> list[int]:
-        params = (await ask(app, PREFILL, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
-        asked = asyncio.ensure_future(ask(app, DECODE, kv_transfer_params=params))
-        await asyncio.sleep(0.05)  # less than the hand-off
-        assert used(app)[0] > 0
-        asked.cancel()
-        await asyncio.sleep(1)
-        return used(app)
-
+async def test_a_client_that_leaves_the_decode_engine_frees_the_prefill_engine() -> None:
     app = apart()
-    assert virtual_time.run(left()) == [0, 0]
+    params = (await ask(app, PREFILL, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
+    asked = asyncio.ensure_future(ask(app, DECODE, kv_transfer_params=params))
+    await asyncio.sleep(0.05)  # less than the hand-off
+    assert used(app)[0] > 0
+    asked.cancel()
+    await asyncio.sleep(1)
+    assert used(app) == [0, 0]
 
 
-def test_engines_in_processes_of_their_own_hand_over_by_their_own_link() -> None:
-    async def outside() -> tuple[float, float, httpx.Response]:
-        params = (await ask(one, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
-        start_s = now()
-        assert used(one)[0] > 2000
-        answer = await ask(other, kv_transfer_params=params, max_tokens=1)
-        took_s = now() - start_s
-        await asyncio.sleep(1)
-        assert used(one) == [0]  # nobody tells it that the KV has arrived
-        return start_s, took_s, answer
-
+async def test_engines_in_processes_of_their_own_hand_over_by_their_own_link() -> None:
     one, other = made(), made(handoff_ms=1000, mode="both")
-    start_s, took_s, answer = virtual_time.run(outside())
+    params = (await ask(one, kv_transfer_params=WANTED)).json()["kv_transfer_params"]
+    start_s = now()
+    assert used(one)[0] > 2000
+    answer = await ask(other, kv_transfer_params=params, max_tokens=1)
+    took_s = now() - start_s
+    await asyncio.sleep(1)
+    assert used(one) == [0]  # nobody tells it that the KV has arrived
     link = other.kv_link
     sent_s = link.latency_s + 2000 * other.deployment.kv_bytes_per_token / link.bytes_per_s
     assert sent_s < took_s < sent_s + 0.02  # a step with one token of the prompt
@@ -205,13 +189,10 @@ def test_fields_that_cannot_be_are_refused(fields: dict[str, Any], status: int) 
     assert virtual_time.run(ask(apart("sglang"), PREFILL, **fields)).status_code == status
 
 
-def test_two_prefills_cannot_have_one_name() -> None:
-    async def both() -> list[int]:
-        fields = {"kv_transfer_params": {"do_remote_decode": True, "transfer_id": "t"}}
-        return [(await ask(app, PREFILL, **fields)).status_code for _ in range(2)]
-
+async def test_two_prefills_cannot_have_one_name() -> None:
     app = apart()
-    assert virtual_time.run(both()) == [200, 409]
+    fields = {"kv_transfer_params": {"do_remote_decode": True, "transfer_id": "t"}}
+    assert [(await ask(app, PREFILL, **fields)).status_code for _ in range(2)] == [200, 409]
 
 
 @pytest.mark.parametrize("mode", ["both", "prefill", "decode"])
@@ -222,13 +203,10 @@ def test_a_room_needs_a_role(mode: str | None) -> None:
     assert app.driver.cluster.transfers.done == (mode == "decode")
 
 
-def test_a_batch_has_a_room_for_each_prompt() -> None:
-    async def both() -> list[httpx.Response]:
-        fields = {"text": ["one " * 50, "two " * 50], "bootstrap_room": [1, 2], "sampling_params": {"max_new_tokens": 5}}
-        return await asyncio.gather(*[ask(app, port, "/generate", **fields) for port in (DECODE, PREFILL)])
-
+async def test_a_batch_has_a_room_for_each_prompt() -> None:
     app = apart("sglang")
-    answers = virtual_time.run(both())
+    fields = {"text": ["one " * 50, "two " * 50], "bootstrap_room": [1, 2], "sampling_params": {"max_new_tokens": 5}}
+    answers = await asyncio.gather(*[ask(app, port, "/generate", **fields) for port in (DECODE, PREFILL)])
     assert [[one["meta_info"]["completion_tokens"] for one in answer.json()] for answer in answers] == [[5, 5], [1, 1]]
 
 

@@ -23,12 +23,9 @@ from llmirage_shared.yaml_lines import node_of, parse_mapping
 # --- by header ---
 
 
-def test_a_header_counts_only_where_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> list[int]:
-        app = new_app(allow_fault_header=False)
-        return [(await ask(app, "status")).status for _ in range(2)]
-
-    assert virtual_time.run(main()) == [200, 200]
+async def test_a_header_counts_only_where_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    app = new_app(allow_fault_header=False)
+    assert [(await ask(app, "status")).status for _ in range(2)] == [200, 200]
     assert caplog.text.count("allow_fault_header=true") == 1
 
 
@@ -43,37 +40,28 @@ def test_a_header_counts_only_where_it_is_allowed(caplog: pytest.LogCaptureFixtu
         ("", "there is no fault ''"),
     ],
 )
-def test_a_wrong_header_is_refused(header: str, said: str) -> None:
-    async def main() -> HttpxReply:
-        return await ask(new_app(), header or " ;")
-
-    reply = virtual_time.run(main())
+async def test_a_wrong_header_is_refused(header: str, said: str) -> None:
+    reply = await ask(new_app(), header or " ;")
     assert reply.status == 400
     assert said in json.loads(reply.body)["error"]["message"]
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("PUT", "/generate"), ("POST", "/tokenize")])
-def test_a_header_counts_for_whatever_is_asked(method: str, path: str) -> None:
-    async def main() -> tuple[int, float]:
-        loop = asyncio.get_running_loop()
-        async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
-            body = None if method == "GET" else {"prompt": "Hi", "text": "Hi", "sampling_params": {"max_new_tokens": 1}}
-            refused = await client.request(method, path, json=body, headers={"X-Llmirage-Fault": "status; status=418"})
-            sent_s = loop.time()
-            later = await client.request(method, path, json=body, headers={"X-Llmirage-Fault": "ttft; added_s=50"})
-        assert later.status_code in (200, 400), later.text  # /tokenize knows no `text`
-        return refused.status_code, loop.time() - sent_s
-
-    status, took_s = virtual_time.run(main())
+async def test_a_header_counts_for_whatever_is_asked(method: str, path: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
+        body = None if method == "GET" else {"prompt": "Hi", "text": "Hi", "sampling_params": {"max_new_tokens": 1}}
+        refused = await client.request(method, path, json=body, headers={"X-Llmirage-Fault": "status; status=418"})
+        sent_s = loop.time()
+        later = await client.request(method, path, json=body, headers={"X-Llmirage-Fault": "ttft; added_s=50"})
+    assert later.status_code in (200, 400), later.text  # /tokenize knows no `text`
+    status, took_s = refused.status_code, loop.time() - sent_s
     assert (status, took_s) == (418, pytest.approx(50, abs=0.5))
 
 
-def test_a_fault_of_streams_is_refused_where_there_is_none() -> None:
-    async def main() -> httpx.Response:
-        async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
-            return await client.get("/v1/models", headers={"X-Llmirage-Fault": "stall"})
-
-    answer = virtual_time.run(main())
+async def test_a_fault_of_streams_is_refused_where_there_is_none() -> None:
+    async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
+        answer = await client.get("/v1/models", headers={"X-Llmirage-Fault": "stall"})
     assert answer.status_code == 400
     assert "stall happens to streams" in answer.text
 
@@ -122,15 +110,12 @@ def test_every_example_is_a_fault() -> None:
     assert [item.value["kind"] for item in entry.node.items] == list(FAULTS)
 
 
-def test_the_faults_of_a_file_are_in_force(file: Callable[[str], str]) -> None:
+async def test_the_faults_of_a_file_are_in_force(file: Callable[[str], str]) -> None:
     path = file("faults:\n  - {kind: status, status: 503, times: 1}\n  - cut; after_tokens=2\n")
 
-    async def main() -> list[HttpxReply]:
-        app = create_app(ClusterConfig(faults=path))
-        assert [rule.source for rule in app.faults.rules] == [f"{path}:2", f"{path}:3"]
-        return [await ask(app) for _ in range(2)]
-
-    first, second = virtual_time.run(main())
+    app = create_app(ClusterConfig(faults=path))
+    assert [rule.source for rule in app.faults.rules] == [f"{path}:2", f"{path}:3"]
+    first, second = [await ask(app) for _ in range(2)]
     assert first.status == 503
     assert second.error is not None
 

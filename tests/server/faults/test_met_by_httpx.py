@@ -63,13 +63,10 @@ def test_fault_status__in_both_forms(status: int) -> None:
     assert anthropic["error"]["type"] == ANTHROPIC.get(status, "invalid_request_error")
 
 
-def test_fault_rate_limit() -> None:
-    async def main() -> list[HttpxReply]:
-        app = new_app()
-        await ask(app, path="/llmirage/faults", kind="rate_limit", requests_per_min=1)
-        return [await ask(app, key=key) for key in ("a", "a", "b")]
-
-    first, second, other = virtual_time.run(main())
+async def test_fault_rate_limit() -> None:
+    app = new_app()
+    await ask(app, path="/llmirage/faults", kind="rate_limit", requests_per_min=1)
+    first, second, other = [await ask(app, key=key) for key in ("a", "a", "b")]
     assert (first.status, second.status, other.status) == (200, 429, 200)
     assert first.headers["x-ratelimit-remaining-requests"] == second.headers["x-ratelimit-remaining-requests"] == "0"
     assert second.headers["retry-after"] == "60"

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from faulty import CHAT, HttpxReply, ask, new_app
+from faulty import CHAT, ask, new_app
 
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.faults.rule import FAULTS
@@ -95,18 +95,15 @@ def test_a_window_of_the_cluster_s_time() -> None:
     assert outcomes([fault(from_s=12, until_s=32)], requests, gap_s=1, speed=10.0) == [MISS, MISS, HIT, HIT, MISS]
 
 
-def test_a_window_begins_when_the_fault_is_added() -> None:
-    async def main() -> list[int]:
-        app, statuses = new_app(), []
-        await ask(app, max_tokens=1)
-        await asyncio.sleep(100)
-        await ask(app, path="/llmirage/faults", **fault(from_s=5, until_s=15))
-        for _ in range(3):
-            statuses.append((await ask(app, max_tokens=1)).status)
-            await asyncio.sleep(8)
-        return statuses
-
-    assert virtual_time.run(main()) == [MISS, HIT, MISS]
+async def test_a_window_begins_when_the_fault_is_added() -> None:
+    app, statuses = new_app(), []
+    await ask(app, max_tokens=1)
+    await asyncio.sleep(100)
+    await ask(app, path="/llmirage/faults", **fault(from_s=5, until_s=15))
+    for _ in range(3):
+        statuses.append((await ask(app, max_tokens=1)).status)
+        await asyncio.sleep(8)
+    assert statuses == [MISS, HIT, MISS]
 
 
 def test_the_first_that_fits_happens() -> None:
@@ -114,14 +111,14 @@ def test_the_first_that_fits_happens() -> None:
     assert outcomes(faults, [{"model": "a"}, {"model": "b"}, {"model": "b"}, {"model": "a"}]) == [500, 502, 504, 500]
 
 
-def test_a_fault_of_streams_leaves_other_requests_alone() -> None:
-    async def main() -> list[HttpxReply]:
-        app = new_app()
-        await ask(app, path="/llmirage/faults", kind="cut", times=1)
-        return [await ask(app, stream=stream) for stream in (False, True, True)]
+async def test_a_cut_meets_replies_in_one_piece_too() -> None:
+    app = new_app()
+    await ask(app, path="/llmirage/faults", kind="cut", times=1)
+    whole, *_ = [await ask(app, stream=stream) for stream in (False, True, True)]
+    assert whole.error is not None
 
-    whole, *_ = virtual_time.run(main())
-    assert whole.error is not None  # a cut meets replies in one piece, too
+
+def test_a_fault_of_streams_leaves_other_requests_alone() -> None:
     assert outcomes([{"kind": "missing_done", "times": 1}, fault()], [{}, {"stream": True}]) == [HIT, MISS]
 
 
@@ -133,16 +130,13 @@ def test_delays_scale_with_the_speed() -> None:
     assert asyncio.run(main(float("inf"))) < 5
 
 
-def test_a_client_that_leaves_while_it_waits() -> None:
-    async def main() -> Any:
-        app = new_app()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10):
-                await ask(app, "ttft; added_s=1000")
-        await asyncio.sleep(1)
-        return app.journal.entries[-1].shown()
-
-    entry = virtual_time.run(main())
+async def test_a_client_that_leaves_while_it_waits() -> None:
+    app = new_app()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10):
+            await ask(app, "ttft; added_s=1000")
+    await asyncio.sleep(1)
+    entry = app.journal.entries[-1].shown()
     assert (entry["outcome"], entry["fault"], entry["output_tokens"]) == ("client_left", "ttft", 0)
 
 
@@ -167,48 +161,39 @@ def test_the_journal_names_the_fault(given: str, outcome: str, status: int | Non
     assert (entry["fault"], entry["outcome"], entry["status"]) == (given, outcome, status)
 
 
-def test_the_journal_names_the_model_of_a_request_that_was_refused_before_it_was_read() -> None:
-    async def main() -> list[tuple[Any, Any]]:
-        app = new_app()
-        for model in ("gpt-4o", 5, None):
-            await ask(app, "status; status=429", model=model)
-        return [(entry.status, entry.model) for entry in app.journal.entries]
-
-    assert virtual_time.run(main()) == [(429, "gpt-4o"), (429, ""), (429, "")]
+async def test_the_journal_names_the_model_of_a_request_that_was_refused_before_it_was_read() -> None:
+    app = new_app()
+    for model in ("gpt-4o", 5, None):
+        await ask(app, "status; status=429", model=model)
+    assert [(entry.status, entry.model) for entry in app.journal.entries] == [(429, "gpt-4o"), (429, ""), (429, "")]
 
 
-def test_a_refused_request_stays_as_it_is() -> None:
-    async def main() -> HttpxReply:
-        return await ask(new_app(), "cut", max_tokens=-1)
-
-    reply = virtual_time.run(main())
+async def test_a_refused_request_stays_as_it_is() -> None:
+    reply = await ask(new_app(), "cut", max_tokens=-1)
     assert (reply.status, reply.error) == (400, None)
 
 
 # --- at run time ---
 
 
-def test_faults_are_listed_with_what_they_did_and_removed() -> None:
-    async def main() -> None:
-        app = new_app()
-        await ask(app, path="/llmirage/faults", faults=["cut; after_tokens=3", fault(times=1, key="sk-secret")])
-        await ask(app, key="sk-secret")
-        _, shown = await admin(app, "GET")
-        cut, status = shown["faults"]
-        assert (cut["kind"], cut["after_tokens"], cut["happened"]) == ("cut", 3, 1)
-        assert (status["kind"], status["status"], status["happened"]) == ("status", HIT, 0)
-        assert (status["key"], status["source"]) == ("[redacted]", "POST /llmirage/faults")
-        assert "sk-secret" not in str(shown)
-        assert [kind["name"] for kind in shown["kinds"]] == list(FAULTS)
-        assert shown["kinds"][0]["example"] == {"kind": "status", "status": 429, "retry_after_s": 2, "times": 2}
-        assert [condition["name"] for condition in shown["conditions"]][:3] == ["model", "endpoint", "key"]
-        assert [(await admin(app, "DELETE", f"/{cut['id']}"))[0] for _ in range(2)] == [200, 404]
-        assert (await ask(app, key="sk-secret")).status == HIT
-        await ask(app, path="/llmirage/faults", **fault())
-        assert await admin(app, "DELETE") == (200, {"faults": []})
-        assert (await ask(app, key="sk-secret")).status == MISS
-
-    virtual_time.run(main())
+async def test_faults_are_listed_with_what_they_did_and_removed() -> None:
+    app = new_app()
+    await ask(app, path="/llmirage/faults", faults=["cut; after_tokens=3", fault(times=1, key="sk-secret")])
+    await ask(app, key="sk-secret")
+    _, shown = await admin(app, "GET")
+    cut, status = shown["faults"]
+    assert (cut["kind"], cut["after_tokens"], cut["happened"]) == ("cut", 3, 1)
+    assert (status["kind"], status["status"], status["happened"]) == ("status", HIT, 0)
+    assert (status["key"], status["source"]) == ("[redacted]", "POST /llmirage/faults")
+    assert "sk-secret" not in str(shown)
+    assert [kind["name"] for kind in shown["kinds"]] == list(FAULTS)
+    assert shown["kinds"][0]["example"] == {"kind": "status", "status": 429, "retry_after_s": 2, "times": 2}
+    assert [condition["name"] for condition in shown["conditions"]][:3] == ["model", "endpoint", "key"]
+    assert [(await admin(app, "DELETE", f"/{cut['id']}"))[0] for _ in range(2)] == [200, 404]
+    assert (await ask(app, key="sk-secret")).status == HIT
+    await ask(app, path="/llmirage/faults", **fault())
+    assert await admin(app, "DELETE") == (200, {"faults": []})
+    assert (await ask(app, key="sk-secret")).status == MISS
 
 
 async def admin(app: Any, method: str, more: str = "") -> tuple[int, Any]:
@@ -217,14 +202,10 @@ async def admin(app: Any, method: str, more: str = "") -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
-def test_nothing_is_added_if_one_is_wrong() -> None:
-    async def main() -> tuple[HttpxReply, HttpxReply]:
-        app = new_app()
-        return await ask(app, path="/llmirage/faults", faults=[fault(), {"kind": "stattus"}, fault(statsu=1)]), await ask(
-            app
-        )
-
-    refused, after = virtual_time.run(main())
+async def test_nothing_is_added_if_one_is_wrong() -> None:
+    app = new_app()
+    refused = await ask(app, path="/llmirage/faults", faults=[fault(), {"kind": "stattus"}, fault(statsu=1)])
+    after = await ask(app)
     message = json.loads(refused.body)["error"]["message"]
     assert "faults[1].kind: there is no fault 'stattus' (did you mean 'status'?)" in message
     assert "faults[2].statsu: unknown key (did you mean 'status'?)" in message

@@ -11,7 +11,6 @@ import pytest
 from faulty import CHAT, MODEL, new_app
 
 from llmirage_client.simulator.memory import MemoryTransport
-from llmirage_shared import virtual_time
 
 httpx2 = pytest.importorskip("httpx2")
 
@@ -94,12 +93,9 @@ def verdicts(told: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_careless_client_is_flagged_by_the_rule(case: str) -> None:
-    async def main() -> dict[str, Any]:
-        session = Session(FAULTS[case])
-        return await session.judged(session.careless)
-
-    told = virtual_time.run(main())
+async def test_a_careless_client_is_flagged_by_the_rule(case: str) -> None:
+    session = Session(FAULTS[case])
+    told = await session.judged(session.careless)
     rule = case.split()[0]
     assert [name for name, verdict in verdicts(told).items() if verdict == "fail"] == [rule]
     assert not told["passed"]
@@ -107,80 +103,62 @@ def test_a_careless_client_is_flagged_by_the_rule(case: str) -> None:
 
 @pytest.mark.parametrize("sdk", ["with_openai", "with_anthropic"])
 @pytest.mark.parametrize("case", FAULTS)
-def test_the_official_sdks_pass_under_the_same_faults(case: str, sdk: str) -> None:
-    async def main() -> dict[str, Any]:
-        session = Session(FAULTS[case])
-        return await session.judged(getattr(session, sdk))
-
-    told = virtual_time.run(main())
+async def test_the_official_sdks_pass_under_the_same_faults(case: str, sdk: str) -> None:
+    session = Session(FAULTS[case])
+    told = await session.judged(getattr(session, sdk))
     assert verdicts(told)[case.split()[0]] == "pass"
     assert told["passed"]
 
 
-def test_the_findings_name_the_requests() -> None:
-    async def main() -> dict[str, Any]:
-        session = Session(FAULTS["retry_after"])
-        return await session.judged(session.careless)
-
-    rule = virtual_time.run(main())["rules"][0]
+async def test_the_findings_name_the_requests() -> None:
+    session = Session(FAULTS["retry_after"])
+    rule = (await session.judged(session.careless))["rules"][0]
     assert (rule["rule"], rule["seen"], rule["broken"]) == ("retry_after", 2, 2)
     assert [finding["requests"] for finding in rule["findings"]] == [[1, 2], [2, 3]]
     assert rule["findings"][0]["why"] == "429 with Retry-After 5 s, and the same request after 0.00 s"
 
 
 @pytest.mark.parametrize("field", [5, "Hi", [7], [None, {"role": "assistant"}], {"role": "assistant"}])
-def test_a_conversation_of_another_form_is_refused_after_a_cut_as_before(field: Any) -> None:
-    async def main() -> list[int]:
-        session = Session("cut; after_tokens=3; times=1")
-        await session.judged(session.careless)
-        async with httpx.AsyncClient(transport=session.transport, base_url="http://test") as client:
-            return [(await client.post(CHAT, json={"model": MODEL, "messages": field})).status_code]
-
-    assert virtual_time.run(main()) == [400]
+async def test_a_conversation_of_another_form_is_refused_after_a_cut_as_before(field: Any) -> None:
+    session = Session("cut; after_tokens=3; times=1")
+    await session.judged(session.careless)
+    async with httpx.AsyncClient(transport=session.transport, base_url="http://test") as client:
+        assert [(await client.post(CHAT, json={"model": MODEL, "messages": field})).status_code] == [400]
 
 
-def test_a_text_to_be_continued_is_not_taken_as_whole() -> None:
-    async def main() -> dict[str, Any]:
-        session = Session("cut; after_tokens=3; times=1")
+async def test_a_text_to_be_continued_is_not_taken_as_whole() -> None:
+    session = Session("cut; after_tokens=3; times=1")
 
-        async def resume(messages: list[Any]) -> str | None:
-            said = await session.careless(messages)
-            await session.careless([*messages, {"role": "assistant", "content": said}])
-            return None
+    async def resume(messages: list[Any]) -> str | None:
+        said = await session.careless(messages)
+        await session.careless([*messages, {"role": "assistant", "content": said}])
+        return None
 
-        return await session.judged(resume)
-
-    assert verdicts(virtual_time.run(main()))["cut_stream"] == "pass"
+    assert verdicts(await session.judged(resume))["cut_stream"] == "pass"
 
 
-def test_the_server_s_own_refusals_are_judged_too() -> None:
-    async def main() -> list[dict[str, Any]]:
-        session = Session("cut")
-        session.app = new_app(api_key=("right",))
-        async with httpx.AsyncClient(transport=MemoryTransport(session.app), base_url="http://test") as client:
-            for path, body in ((CHAT, {"model": MODEL, "messages": []}), ("/v1/nowhere", {"a": 1})):
-                for key in ("wrong", "wrong", "right", "right"):
-                    await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
-                    await asyncio.sleep(1)
-            answer = await client.get("/llmirage/verdict", headers={"authorization": "Bearer right"})
-        findings: list[dict[str, Any]] = answer.json()["rules"][1]["findings"]
-        return findings
-
-    assert [(one["requests"], one["why"][:3]) for one in virtual_time.run(main())] == [
+async def test_the_server_s_own_refusals_are_judged_too() -> None:
+    session = Session("cut")
+    session.app = new_app(api_key=("right",))
+    async with httpx.AsyncClient(transport=MemoryTransport(session.app), base_url="http://test") as client:
+        for path, body in ((CHAT, {"model": MODEL, "messages": []}), ("/v1/nowhere", {"a": 1})):
+            for key in ("wrong", "wrong", "right", "right"):
+                await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+                await asyncio.sleep(1)
+        answer = await client.get("/llmirage/verdict", headers={"authorization": "Bearer right"})
+    findings: list[dict[str, Any]] = answer.json()["rules"][1]["findings"]
+    assert [(one["requests"], one["why"][:3]) for one in findings] == [
         ([1, 2], "401"), ([3, 4], "400"), ([5, 6], "401"), ([7, 8], "404"),
     ]  # fmt: skip
 
 
-def test_a_large_body_of_a_refused_request_is_not_read() -> None:
-    async def main() -> tuple[int, str]:
-        app = new_app(api_key=("right",))
-        async with httpx.AsyncClient(transport=MemoryTransport(app), base_url="http://test") as client:
-            for _ in range(2):
-                status = (await client.post(CHAT, json={"prompt": "x" * 2_000_000})).status_code
-            verdict = await client.get("/llmirage/verdict", headers={"authorization": "Bearer right"})
-        return status, verdict.json()["rules"][1]["verdict"]
-
-    assert virtual_time.run(main()) == (401, "pass")
+async def test_a_large_body_of_a_refused_request_is_not_read() -> None:
+    app = new_app(api_key=("right",))
+    async with httpx.AsyncClient(transport=MemoryTransport(app), base_url="http://test") as client:
+        for _ in range(2):
+            status = (await client.post(CHAT, json={"prompt": "x" * 2_000_000})).status_code
+        verdict = await client.get("/llmirage/verdict", headers={"authorization": "Bearer right"})
+    assert (status, verdict.json()["rules"][1]["verdict"]) == (401, "pass")
 
 
 @pytest.mark.parametrize(
@@ -193,29 +171,22 @@ def test_a_large_body_of_a_refused_request_is_not_read() -> None:
         ({"unsued_s": "1"}, "did you mean 'unused_s'?"),
     ],
 )
-def test_a_wrong_parameter_is_refused(query: dict[str, str], said: str) -> None:
-    async def main() -> httpx.Response:
-        async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
-            return await client.get("/llmirage/verdict", params=query)
-
-    answer = virtual_time.run(main())
+async def test_a_wrong_parameter_is_refused(query: dict[str, str], said: str) -> None:
+    async with httpx.AsyncClient(transport=MemoryTransport(new_app()), base_url="http://test") as client:
+        answer = await client.get("/llmirage/verdict", params=query)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
 
 
-def test_since_and_what_was_forgotten() -> None:
-    async def main() -> list[dict[str, Any]]:
-        app, told = new_app(), []
-        async with httpx.AsyncClient(transport=MemoryTransport(app), base_url="http://test") as client:
-            for _ in range(1005):
-                await client.post(CHAT, json={"model": 1})
-            for since in ("0", "3", "1004", "2000"):
-                answer = await client.get("/llmirage/verdict", params={"since": since})
-                told.append(answer.json())
-            await client.delete("/llmirage/journal")
-            told.append((await client.get("/llmirage/verdict")).json())
-        return told
-
-    told = virtual_time.run(main())
+async def test_since_and_what_was_forgotten() -> None:
+    app, told = new_app(), []
+    async with httpx.AsyncClient(transport=MemoryTransport(app), base_url="http://test") as client:
+        for _ in range(1005):
+            await client.post(CHAT, json={"model": 1})
+        for since in ("0", "3", "1004", "2000"):
+            answer = await client.get("/llmirage/verdict", params={"since": since})
+            told.append(answer.json())
+        await client.delete("/llmirage/journal")
+        told.append((await client.get("/llmirage/verdict")).json())
     assert [(one["requests"], one["forgotten"]) for one in told] == [(1000, 5), (1000, 2), (1, 0), (0, 0), (0, 0)]
     assert [one["passed"] for one in told] == [False, False, True, True, True]

@@ -217,7 +217,7 @@ def test_a_response_that_breaks_off_ends_the_connection(fault: str) -> None:
     assert code == 1011
 
 
-def test_the_fault_in_a_header_of_the_upgrade_meets_each_response() -> None:
+async def test_the_fault_in_a_header_of_the_upgrade_meets_each_response() -> None:
     async def play() -> Any:
         app = create_app(ClusterConfig(ttft_ms=1.0, itl_ms=1.0, allow_fault_header=True))
         async with Socket(app, headers={"x-llmirage-fault": "error_event; after_tokens=2"}) as socket:
@@ -225,10 +225,7 @@ def test_the_fault_in_a_header_of_the_upgrade_meets_each_response() -> None:
                 await socket.create(max_output_tokens=16)
                 yield (await socket.response())[-1]["type"]
 
-    async def all_of() -> list[Any]:
-        return [each async for each in play()]
-
-    assert virtual_time.run(all_of()) == ["response.failed"] * 2
+    assert [each async for each in play()] == ["response.failed"] * 2
 
 
 def test_recordings_answer_frames_too(tmp_path: Path) -> None:

@@ -51,19 +51,16 @@ def test_one_user_gets_the_ttft_and_tpot_that_the_banner_promises(speed: float) 
     assert gaps == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_cached_prompt_gets_its_first_token_much_sooner() -> None:
+async def test_a_cached_prompt_gets_its_first_token_much_sooner() -> None:
     app = app_with()
 
-    async def main() -> tuple[float, float]:
-        loop = asyncio.get_running_loop()
-        prompt = list(range(8000))
-        ttfts = []
-        for _ in range(2):
-            start = loop.time()
-            ttfts.append((await stream(app, prompt, 2))[0] - start)
-        return ttfts[0], ttfts[1]
-
-    cold_s, warm_s = virtual_time.run(main())
+    loop = asyncio.get_running_loop()
+    prompt = list(range(8000))
+    ttfts = []
+    for _ in range(2):
+        start = loop.time()
+        ttfts.append((await stream(app, prompt, 2))[0] - start)
+    cold_s, warm_s = ttfts[0], ttfts[1]
     assert warm_s < cold_s / 5
 
 
