@@ -4,12 +4,10 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from examples import SERVERS, command_of, commands, first_line_of, served_beside, typed
+from examples import command_of, commands
 
 from llmirage_client.cli import COMMANDS, main
 from llmirage_shared.command_line import FEW, SettingOption
@@ -173,26 +171,3 @@ def test_it_is_soon_there() -> None:
     subprocess.run([sys.executable, "-c", CODE], env=completion("simulate", "--gpu", ""), capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < MOST_CPU_S
-
-
-EXAMPLES = [(words, line) for words in commands() for line in command_of(words).examples]
-IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "sweep": (0, 1), "verdict": (0, 3)}  # statuses that are answers, too
-
-
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server; the current folder has what the examples name."""
-    with served_beside(tmp_path_factory.mktemp("examples")) as found:
-        yield found
-
-
-@pytest.mark.parametrize(("words", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
-def test_an_example_works(words: tuple[str, ...], line: str, port: str) -> None:
-    if words[0] in SERVERS and len(words) == 1:
-        assert "llmirage" in first_line_of(line)
-        return
-    if "init" in line:
-        Path("replies.yaml").unlink(missing_ok=True)
-    done = typed(line, port=port)
-    assert done.exit_code in IN_DOUBT.get(words[0], (0,)), done.output
-    assert done.output
