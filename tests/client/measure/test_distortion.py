@@ -149,7 +149,7 @@ def test_bad_stamps_are_refused_with_their_line(text: str | None, problem: str, 
 
 def test_a_run_against_a_server_that_stamps(tmp_path: Path) -> None:
     stamps = str(tmp_path / "stamps.jsonl")
-    with llmirage.Server(port=0, ttft=20, itl=5, set={"sent_stamps": stamps}) as server:
+    with llmirage.Server(port=0, ttft=20, itl=30, set={"sent_stamps": stamps}) as server:
         llmirage.run(url=server.base_url, isl=50, osl=8, requests=6, artifact_dir=tmp_path / "run")
     result = CliRunner().invoke(verify_client, [str(tmp_path / "run"), stamps, "--json"])
     assert result.exit_code == 0, result.output
