@@ -82,70 +82,51 @@ def test_a_stream_may_be_open_for_an_hour_of_virtual_time_and_leaves_no_task(ste
 @pytest.mark.parametrize(
     ("itl_s", "full_s", "first_missed_s"), [(0.01, 0.05, 0.2), (0.01, 0.225, 0.23), (1.0, EVENT_SOURCE_AFTER_S + 1, 6.2)]
 )
-def test_a_client_that_takes_nothing_for_300_seconds_is_cut(itl_s: float, full_s: float, first_missed_s: float) -> None:
+async def test_a_client_that_takes_nothing_for_300_s_is_cut(itl_s: float, full_s: float, first_missed_s: float) -> None:
     app = fixed_app(itl_ms=itl_s * 1000)
-
-    async def main() -> tuple[Connection, Transport]:
-        connection = Connection(app)
-        connection.transport = transport = Transport(connection)
-        asyncio.get_running_loop().call_at(full_s, connection.writable.clear)
-        await connection.run()
-        return connection, transport
-
-    connection, transport = virtual_time.run(main())
+    connection = Connection(app)
+    connection.transport = transport = Transport(connection)
+    asyncio.get_running_loop().call_at(full_s, connection.writable.clear)
+    await connection.run()
     assert not connection.complete
     assert transport.cut_s == pytest.approx(first_missed_s + SEND_TIMEOUT_S)
     assert idle(app)
     assert not app.service.responses.open
 
 
-def test_a_client_that_cannot_even_take_the_head_is_cut() -> None:
+async def test_a_client_that_cannot_even_take_the_head_is_cut() -> None:
     app = fixed_app()
-
-    async def main() -> Transport:
-        connection = Connection(app)
-        connection.writable.clear()
-        connection.transport = transport = Transport(connection)
-        await connection.run()
-        assert not connection.messages
-        return transport
-
-    assert virtual_time.run(main()).cut_s == pytest.approx(SEND_TIMEOUT_S)
+    connection = Connection(app)
+    connection.writable.clear()
+    connection.transport = transport = Transport(connection)
+    await connection.run()
+    assert not connection.messages
+    assert transport.cut_s == pytest.approx(SEND_TIMEOUT_S)
     assert idle(app)
 
 
-def test_a_client_that_takes_something_now_and_then_is_not_cut() -> None:
+async def test_a_client_that_takes_something_now_and_then_is_not_cut() -> None:
     app = fixed_app()
-
-    async def main() -> Connection:
-        connection = Connection(app)
-        loop = asyncio.get_running_loop()
-        loop.call_at(0.225, connection.writable.clear)
-        loop.call_at(0.225 + SEND_TIMEOUT_S - 1, connection.writable.set)
-        await connection.run()
-        return connection
-
-    connection = virtual_time.run(main())
+    connection = Connection(app)
+    loop = asyncio.get_running_loop()
+    loop.call_at(0.225, connection.writable.clear)
+    loop.call_at(0.225 + SEND_TIMEOUT_S - 1, connection.writable.set)
+    await connection.run()
     assert connection.complete
     assert len(texts(connection.body)) == 10
 
 
 @pytest.mark.parametrize("steppable", [True, False])
-def test_the_end_of_a_server_ends_streams_whose_clients_do_not_read_after_a_grace(steppable: bool) -> None:
+async def test_the_end_of_a_server_ends_streams_whose_clients_do_not_read_after_a_grace(steppable: bool) -> None:
     ends, goes_on = fixed_app(), fixed_app(itl_ms=1000.0)
-
-    async def main() -> tuple[float, Connection]:
-        loop = asyncio.get_running_loop()
-        blocked, other = Connection(ends), Connection(goes_on)
-        loop.call_at(0.225, blocked.writable.clear)
-        loop.call_at(0.255, ends.close)
-        others = asyncio.create_task(run(other, steppable))
-        await run(blocked, steppable)
-        ended_s = loop.time()
-        await others
-        return ended_s, other
-
-    ended_s, other = virtual_time.run(main())
+    loop = asyncio.get_running_loop()
+    blocked, other = Connection(ends), Connection(goes_on)
+    loop.call_at(0.225, blocked.writable.clear)
+    loop.call_at(0.255, ends.close)
+    others = asyncio.create_task(run(other, steppable))
+    await run(blocked, steppable)
+    ended_s = loop.time()
+    await others
     assert 0.255 < ended_s <= 0.255 + SHUTDOWN_GRACE_S + 0.1
     assert idle(ends)
     assert other.body.endswith(b"data: [DONE]\n\n")  # of another server in the same process
@@ -183,40 +164,32 @@ def test_servers_in_threads_end_one_by_one() -> None:
     assert results == {number: (True, 4) if number % 2 else (False, 10) for number in range(8)}
 
 
-def test_a_stream_that_lasts_is_handed_to_the_event_source_and_its_tokens_still_leave_without_a_task() -> None:
+async def test_a_stream_that_lasts_is_handed_to_the_event_source_and_its_tokens_still_leave_without_a_task() -> None:
     connection = Connection(fixed_app(itl_ms=1000.0))
     handed: list[float] = []
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
+    async def receive() -> Message:
+        handed.append(loop.time())  # the body, the client's leaving at first, and once the event source watches it
+        return await Connection.receive(connection)
 
-        async def receive() -> Message:
-            handed.append(loop.time())  # the body, the client's leaving at first, and once the event source watches it
-            return await Connection.receive(connection)
-
-        connection.receive = receive  # type: ignore[method-assign]
-        await connection.run()
-
-    virtual_time.run(main())
+    connection.receive = receive  # type: ignore[method-assign]
+    await connection.run()
     assert handed == pytest.approx([0.0, 0.0, EVENT_SOURCE_AFTER_S])
     assert connection.in_task == [False] * 10
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.1, 0.245, 6.5])
-def test_hundreds_of_clients_leave_at_once(at_s: float) -> None:
+async def test_hundreds_of_clients_leave_at_once(at_s: float) -> None:
     app = fixed_app(itl_ms=10.0 if at_s < 1 else 1000.0)
-
-    async def main() -> None:
-        connections = [Connection(app, max_tokens=50, n=1 + number % 3) for number in range(300)]
-        loop = asyncio.get_running_loop()
-        for connection in connections:
-            loop.call_at(at_s, connection.gone.set)
-        await asyncio.gather(*[run(connection, steppable=number % 2 == 0) for number, connection in enumerate(connections)])
-        assert loop.time() == pytest.approx(at_s)
-        assert idle(app)
-        assert len(asyncio.all_tasks()) == 1
-
-    virtual_time.run(main())
+    connections = [Connection(app, max_tokens=50, n=1 + number % 3) for number in range(300)]
+    loop = asyncio.get_running_loop()
+    for connection in connections:
+        loop.call_at(at_s, connection.gone.set)
+    await asyncio.gather(*[run(connection, steppable=number % 2 == 0) for number, connection in enumerate(connections)])
+    assert loop.time() == pytest.approx(at_s)
+    assert idle(app)
+    assert len(asyncio.all_tasks()) == 1
     assert not app.service.responses.open
     assert not app.service.responses.shutdown._waiting
 
@@ -235,37 +208,27 @@ def resumed(app: LlmirageApp, connection: Connection) -> Connection:
 
 
 @pytest.mark.parametrize(("later_s", "expected"), [(0.1, 2), (60.0, 0)])
-def test_a_response_in_the_background_is_followed_with_pings_and_to_its_end(later_s: float, expected: int) -> None:
+async def test_a_response_in_the_background_is_followed_with_pings_and_to_its_end(later_s: float, expected: int) -> None:
     app = fixed_app(ttft_ms=40_000.0)
-
-    async def main() -> Connection:
-        begun = Connection(app, "/v1/responses", **IN_BACKGROUND, stream=False)
-        await begun.run()
-        await asyncio.sleep(later_s)
-        again = resumed(app, begun)
-        await again.run()
-        return again
-
-    again = virtual_time.run(main())
+    begun = Connection(app, "/v1/responses", **IN_BACKGROUND, stream=False)
+    await begun.run()
+    await asyncio.sleep(later_s)
+    again = resumed(app, begun)
+    await again.run()
     assert b"event: response.output_text.delta" in again.body
     assert again.body.split(b"\n\n")[-2].startswith(b"event: response.incomplete")  # by its max_output_tokens
     assert len(pings(again)) == expected
 
 
 @pytest.mark.parametrize("path", ["/llmirage/live", "/v1/responses/x"])
-def test_a_head_request_opens_no_stream(path: str) -> None:
+async def test_a_head_request_opens_no_stream(path: str) -> None:
     app = create_app(ClusterConfig(ttft_ms=200.0, itl_ms=10.0, instances=1), page=True)
-
-    async def main() -> Connection:
-        asked = Connection(app, path)
-        if path != "/llmirage/live":
-            asked = resumed(app, await stored(app))
-        asked.method = "HEAD"
-        async with asyncio.timeout(1):
-            await asked.run()
-        return asked
-
-    asked = virtual_time.run(main())
+    asked = Connection(app, path)
+    if path != "/llmirage/live":
+        asked = resumed(app, await stored(app))
+    asked.method = "HEAD"
+    async with asyncio.timeout(1):
+        await asked.run()
     assert asked.complete
     assert not asked.body
     assert (b"content-type", b"text/event-stream; charset=utf-8") in asked.messages[0][1]["headers"]
@@ -295,7 +258,7 @@ def test_the_live_page_s_stream_ends_with_its_server_and_is_complete() -> None:
 
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("kind", ["live", "followed", "resumed", "not steppable", "lasting", "slow"])
-def test_no_stream_leaves_a_cycle_of_references(kind: str, leaves: bool) -> None:
+async def test_no_stream_leaves_a_cycle_of_references(kind: str, leaves: bool) -> None:
     app = create_app(ClusterConfig(ttft_ms=200.0, itl_ms=1000.0 if kind == "lasting" else 10.0, instances=1), page=True)
 
     async def respond() -> None:
@@ -314,11 +277,8 @@ def test_no_stream_leaves_a_cycle_of_references(kind: str, leaves: bool) -> None
             loop.call_later(7.245 if kind == "lasting" else 0.245, connection.gone.set)
         await run(connection, steppable=kind != "not steppable")
 
-    async def main() -> list[object]:
-        await respond()
-        return await cyclic_garbage_of(respond)
-
-    assert virtual_time.run(main()) == []
+    await respond()
+    assert (await cyclic_garbage_of(respond)) == []
 
 
 def test_tokens_for_a_page_in_a_browser_do_not_pass_through_its_middleware() -> None:
@@ -334,20 +294,14 @@ def test_tokens_for_a_page_in_a_browser_do_not_pass_through_its_middleware() -> 
 
 
 @pytest.mark.parametrize("origin", [False, True])
-def test_a_fault_breaks_the_connection_of_a_page_in_a_browser_too(origin: bool) -> None:
+async def test_a_fault_breaks_the_connection_of_a_page_in_a_browser_too(origin: bool) -> None:
     app = create_app(ClusterConfig(ttft_ms=200.0, itl_ms=10.0, instances=1, allow_fault_header=True))
-
-    async def main() -> None:
-        connection = Connection(app)
-        connection.transport = transport = _Closing(connection)
-        connection.headers = [(b"x-llmirage-fault", b"cut; after_tokens=3")] + [
-            (b"origin", b"http://localhost:3000")
-        ] * origin
-        await connection.run()
-        assert transport.closed
-        assert 1 <= len(texts(connection.body)) < 10
-
-    virtual_time.run(main())
+    connection = Connection(app)
+    connection.transport = transport = _Closing(connection)
+    connection.headers = [(b"x-llmirage-fault", b"cut; after_tokens=3")] + [(b"origin", b"http://localhost:3000")] * origin
+    await connection.run()
+    assert transport.closed
+    assert 1 <= len(texts(connection.body)) < 10
 
 
 class _Closing(Transport):

@@ -307,7 +307,7 @@ def test_an_origin_that_is_no_address_is_foreign(make_api: Any, origin: str) -> 
 
 
 @pytest.mark.parametrize(("address", "is_local"), [("127.0.0.1", True), ("::1", True), ("10.0.0.9", False)])
-def test_other_machines_do_not_change_the_server_without_a_key(
+def test_other_machines_change_nothing_without_a_key(
     runner: asyncio.Runner, make_api: Any, address: str, is_local: bool
 ) -> None:
     def status(method: str, path: str, **settings: Any) -> int:

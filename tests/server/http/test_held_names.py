@@ -75,25 +75,21 @@ def test_long_keys_are_not_kept(make_api: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [64 << 20, 20_000])
-def test_streams_that_nobody_reads_share_their_room(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+async def test_streams_that_nobody_reads_share_their_room(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(generation, "_MOST_ALL_PENDING", most)
     app = fixed_app()
     streams, asked = 10, {"max_tokens": 600, "ignore_eos": True}
-
-    async def main() -> tuple[int, int, list[bool]]:
-        connections = [Connection(app, **asked) for _ in range(streams)]
-        tasks = [asyncio.create_task(connection.run()) for connection in connections]
-        await asyncio.sleep(0.25)
-        for connection in connections:
-            connection.writable.clear()
-        await asyncio.sleep(60)
-        held = app.held_bytes()["streams"]
-        for connection in connections:
-            connection.writable.set()
-        await asyncio.gather(*tasks)
-        return held, app.held_bytes()["streams"], [connection.complete for connection in connections]
-
-    held_before, after, complete = virtual_time.run(main())
+    connections = [Connection(app, **asked) for _ in range(streams)]
+    tasks = [asyncio.create_task(connection.run()) for connection in connections]
+    await asyncio.sleep(0.25)
+    for connection in connections:
+        connection.writable.clear()
+    await asyncio.sleep(60)
+    held = app.held_bytes()["streams"]
+    for connection in connections:
+        connection.writable.set()
+    await asyncio.gather(*tasks)
+    held_before, after, complete = held, app.held_bytes()["streams"], [connection.complete for connection in connections]
     one_event = 400
     assert streams * 1000 < held_before <= min(most, streams * (64 << 10)) + streams * one_event
     assert after == 0
@@ -167,19 +163,15 @@ def test_events_in_the_background_count_and_stay_within_what_they_took(
     assert after == 0
 
 
-def test_responses_in_the_background_without_room_for_their_events_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_responses_in_the_background_without_room_for_events_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_MOST_BACKGROUND_BYTES", 200_000)
     app = create_app(ClusterConfig(ttft_ms=200, itl_ms=10, exact_length=True))
-
-    async def main() -> list[int]:
-        connections = [background(app, max_output_tokens=100, model=MODEL) for _ in range(8)]
-        for connection in connections[:7]:
-            await connection.run()
-        await asyncio.sleep(60)
-        await connections[7].run()
-        return [connection.messages[0][1]["status"] for connection in connections]
-
-    statuses = virtual_time.run(main())
+    connections = [background(app, max_output_tokens=100, model=MODEL) for _ in range(8)]
+    for connection in connections[:7]:
+        await connection.run()
+    await asyncio.sleep(60)
+    await connections[7].run()
+    statuses = [connection.messages[0][1]["status"] for connection in connections]
     assert statuses[0] == statuses[7] == 200
     assert 503 in statuses
 

@@ -37,9 +37,7 @@ OWN: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize(("method", "path"), CONTROLS)
-def test_pages_of_others_neither_change_nor_see_the_state(
-    make_api: Any, method: str, path: str, headers: dict[str, str]
-) -> None:
+def test_other_pages_neither_change_nor_see_state(make_api: Any, method: str, path: str, headers: dict[str, str]) -> None:
     refused = make_api().request(method, path, headers={"host": HOST, **headers})
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "foreign_origin")
 

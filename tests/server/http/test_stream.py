@@ -173,23 +173,19 @@ def test_a_connection_that_is_full_at_the_end_still_gets_the_end(resume_s: float
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(stream: bool) -> None:
+async def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(stream: bool) -> None:
     app = fixed_app()
+    connection = Connection(app, stream=stream)
 
-    async def main() -> Connection:
-        connection = Connection(app, stream=stream)
+    async def receive() -> Message:
+        if not connection.gone.is_set():
+            connection.gone.set()
+            return {"type": "http.request", "body": b"{", "more_body": True}
+        return {"type": "http.disconnect"}
 
-        async def receive() -> Message:
-            if not connection.gone.is_set():
-                connection.gone.set()
-                return {"type": "http.request", "body": b"{", "more_body": True}
-            return {"type": "http.disconnect"}
-
-        connection.receive = receive  # type: ignore[method-assign]
-        await connection.run()
-        return connection
-
-    assert virtual_time.run(main()).messages == []
+    connection.receive = receive  # type: ignore[method-assign]
+    await connection.run()
+    assert connection.messages == []
     assert not app.service.responses.open
 
 
@@ -205,53 +201,40 @@ def test_a_client_that_leaves_as_its_reply_is_done_raises_nothing() -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its_slot() -> None:
+async def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its_slot() -> None:
     app = fixed_app()
-
-    async def main() -> None:
-        connection = Connection(app)
-        connection.writable.clear()
-        asyncio.get_running_loop().call_at(0.05, connection.gone.set)
-        await connection.run()
-
-    virtual_time.run(main())
+    connection = Connection(app)
+    connection.writable.clear()
+    asyncio.get_running_loop().call_at(0.05, connection.gone.set)
+    await connection.run()
     assert idle(app)
     assert not app.service.responses.open
 
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_frees_its_kv_and_its_slot(stream: bool, full: bool) -> None:
+async def test_a_client_that_leaves_frees_its_kv_and_its_slot(stream: bool, full: bool) -> None:
     app = fixed_app()
-
-    async def main() -> Connection:
-        connection = Connection(app, stream=stream)
-        loop = asyncio.get_running_loop()
-        if full:
-            loop.call_at(0.215, connection.writable.clear)
-        loop.call_at(0.245, lambda: None if idle(app) else connection.gone.set())
-        await connection.run()
-        assert loop.time() == pytest.approx(0.245)
-        assert idle(app)
-        return connection
-
-    connection = virtual_time.run(main())
+    connection = Connection(app, stream=stream)
+    loop = asyncio.get_running_loop()
+    if full:
+        loop.call_at(0.215, connection.writable.clear)
+    loop.call_at(0.245, lambda: None if idle(app) else connection.gone.set())
+    await connection.run()
+    assert loop.time() == pytest.approx(0.245)
+    assert idle(app)
     assert not connection.complete
     assert len(texts(connection.body)) == (0 if not stream else 2 if full else 5)
     assert not app.service.responses.open
 
 
-def test_a_client_that_leaves_a_real_instance_frees_its_kv_and_its_slot() -> None:
+async def test_a_client_that_leaves_a_real_instance_frees_its_kv_and_its_slot() -> None:
     app = create_app(ClusterConfig(instances=1))
-
-    async def main() -> None:
-        connection = Connection(app, max_tokens=1000)
-        asyncio.get_running_loop().call_at(1.0, connection.gone.set)
-        await connection.run()
-        assert texts(connection.body)
-        assert idle(app)
-
-    virtual_time.run(main())
+    connection = Connection(app, max_tokens=1000)
+    asyncio.get_running_loop().call_at(1.0, connection.gone.set)
+    await connection.run()
+    assert texts(connection.body)
+    assert idle(app)
 
 
 def test_pings_keep_a_silent_stream_alive() -> None:
@@ -263,19 +246,14 @@ def test_pings_keep_a_silent_stream_alive() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_rest(stream: bool) -> None:
+async def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_rest(stream: bool) -> None:
     app = fixed_app()
-
-    async def main() -> tuple[Connection, Connection]:
-        loop = asyncio.get_running_loop()
-        open_one, late = Connection(app, stream=stream), Connection(app)
-        loop.call_at(0.225, app.close)
-        await open_one.run()
-        assert loop.time() == pytest.approx(0.225)
-        await late.run()
-        return open_one, late
-
-    open_one, late = virtual_time.run(main())
+    loop = asyncio.get_running_loop()
+    open_one, late = Connection(app, stream=stream), Connection(app)
+    loop.call_at(0.225, app.close)
+    await open_one.run()
+    assert loop.time() == pytest.approx(0.225)
+    await late.run()
     assert open_one.complete
     assert b'"code":"server_shutdown"' in open_one.body
     assert open_one.messages[0][1]["status"] == (200 if stream else 503)
@@ -285,23 +263,18 @@ def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_res
 
 
 @pytest.mark.parametrize(("close_s", "tokens", "last"), [(0.255, 6, b"server_shutdown"), (0.4, 10, b"[DONE]")])
-def test_tokens_due_when_the_service_closes_leave_before_the_error(close_s: float, tokens: int, last: bytes) -> None:
+async def test_tokens_due_when_the_service_closes_leave_before_the_error(close_s: float, tokens: int, last: bytes) -> None:
     app = fixed_app()
-
-    async def main() -> Connection:
-        connection = Connection(app)
-        task = asyncio.create_task(connection.run())
-        await asyncio.sleep(0.1)
-        assert isinstance(app.driver, PacedDriver)
-        assert app.driver._alarm is not None
-        app.driver._alarm.clear()  # as if the loop were too busy to hear it
-        await asyncio.sleep(close_s - 0.1)
-        app.close()
-        async with asyncio.timeout(1):  # else a stream that never ends would ping for ever
-            await task
-        return connection
-
-    connection = virtual_time.run(main())
+    connection = Connection(app)
+    task = asyncio.create_task(connection.run())
+    await asyncio.sleep(0.1)
+    assert isinstance(app.driver, PacedDriver)
+    assert app.driver._alarm is not None
+    app.driver._alarm.clear()  # as if the loop were too busy to hear it
+    await asyncio.sleep(close_s - 0.1)
+    app.close()
+    async with asyncio.timeout(1):  # else a stream that never ends would ping for ever
+        await task
     assert len(texts(connection.body)) == tokens
     assert last in connection.body.split(b"\n\n")[-2]
     ends = [not message["more_body"] for _, message in connection.messages if message["type"] == "http.response.body"]
@@ -349,9 +322,7 @@ def test_an_error_of_send_ends_the_response_and_frees_the_slot(itl_ms: float, at
     ],
     ids=str,
 )
-def test_a_response_that_is_over_leaves_nothing_to_the_collector_of_cycles(
-    path: str, fields: dict[str, Any], leaves: bool
-) -> None:
+async def test_a_response_that_is_over_leaves_no_cyclic_garbage(path: str, fields: dict[str, Any], leaves: bool) -> None:
     """Cyclic garbage stays until the collector's next full pass, and memory is in pieces by then."""
     app = fixed_app()
 
@@ -361,8 +332,5 @@ def test_a_response_that_is_over_leaves_nothing_to_the_collector_of_cycles(
             asyncio.get_running_loop().call_later(0.245, connection.gone.set)
         await connection.run()
 
-    async def main() -> list[object]:
-        await respond()  # the first loads what is loaded once
-        return await cyclic_garbage_of(respond)
-
-    assert virtual_time.run(main()) == []
+    await respond()  # the first loads what is loaded once
+    assert (await cyclic_garbage_of(respond)) == []

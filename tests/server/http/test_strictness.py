@@ -132,9 +132,7 @@ PARTS_OF_ITEMS = [case for case in RESPONSE_CASES if "content" in case[1] or "ou
 
 @pytest.mark.parametrize(("changes", "param", "code", "message"), RESPONSE_CASES)
 @pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/responses/compact"])
-def test_what_only_reads_a_prompt_refuses_it_too(
-    make_api: Any, path: str, changes: Any, param: Any, code: Any, message: Any
-) -> None:
+def test_readers_of_prompts_refuse_too(make_api: Any, path: str, changes: Any, param: Any, code: Any, message: Any) -> None:
     body = RESPONSE | changes
     if path.endswith("input_tokens") and body.pop("max_output_tokens") < 16:
         return  # a field that it has not
@@ -144,9 +142,7 @@ def test_what_only_reads_a_prompt_refuses_it_too(
 
 
 @pytest.mark.parametrize(("changes", "param", "code", "message"), PARTS_OF_ITEMS)
-def test_items_of_conversations_are_refused_likewise(
-    make_api: Any, changes: Any, param: str, code: Any, message: str
-) -> None:
+def test_conversation_items_are_refused_likewise(make_api: Any, changes: Any, param: str, code: Any, message: str) -> None:
     api = make_api()
     made = api.post("/v1/conversations", {}).json()["id"]
     for path in ("/v1/conversations", f"/v1/conversations/{made}/items"):

@@ -53,9 +53,7 @@ def test_the_messages_api_has_words_of_its_own(api: Any, path: str) -> None:
         ("/v1/responses", {"messages": SAID}, "messages"),
     ],
 )
-def test_also_inside_of_objects_and_where_another_endpoint_has_it(
-    api: Any, path: str, field: dict[str, Any], param: str
-) -> None:
+def test_inside_of_objects_and_where_another_endpoint_has_it(api: Any, path: str, field: dict[str, Any], param: str) -> None:
     error = api.post(path, BODIES[path] | field).json()["error"]
     assert (error["param"], error["code"]) == (param, "unknown_parameter")
 
