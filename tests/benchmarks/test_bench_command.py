@@ -77,9 +77,7 @@ def test_equal_costs_pass(measured: Measured, path: Path) -> None:
     assert measured.asked == ["sim_a", "sim_b"] * bench.ROUNDS
 
 
-def test_a_slower_measurement_fails_and_was_measured_again(
-    measured: Measured, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slower_measurement_repeats_and_fails(measured: Measured, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured.ratios["sim_b"] = [130.0]
     assert run(path) == 1
     assert measured.asked == ["sim_a", "sim_b"] * bench.ROUNDS + ["sim_b"] * bench.ROUNDS
@@ -134,9 +132,7 @@ def test_compiled_modules_are_another_build(monkeypatch: pytest.MonkeyPatch) -> 
     assert bench.build().endswith("compiled")
 
 
-def test_modules_compiled_from_other_sources_are_refused(
-    measured: Measured, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outdated_compiled_modules_are_refused(measured: Measured, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "complaint", lambda: "compiled modules are out of date")
     with pytest.raises(SystemExit, match="2"):
         run(path)
@@ -165,9 +161,7 @@ def test_a_figure_beyond_its_limit_fails(measured: Measured, path: Path, value: 
     assert run(path) == status
 
 
-def test_the_multiple_of_another_measurement_is_shown(
-    measured: Measured, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ratio_to_a_measurement_is_shown(measured: Measured, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     MEASUREMENTS["sim_b"] = Measurement("sim_b", "request", "", _never, beside="sim_a")
     measured.ratios |= {"sim_a": [50.0], "sim_b": [100.0]}
     run(path)

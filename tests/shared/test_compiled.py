@@ -117,7 +117,7 @@ def test_classes_that_others_inherit_from_are_open_and_what_they_inherit_from_to
     assert "SummedBatch" not in classes
 
 
-def test_a_value_that_what_is_compiled_would_not_see_is_refused(
+def test_a_value_unseen_by_compiled_code_is_refused(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("shared", "server/llmirage_server", "client", "tests"):
@@ -142,9 +142,7 @@ def test_a_value_that_what_is_compiled_would_not_see_is_refused(
     assert tool.open_classes() == {"Base", "Cache"}
 
 
-def test_a_class_that_would_lose_its_hash_is_refused(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_without_its_hash_is_refused(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     path = tmp_path / "hot.py"
     path.write_text("class Entry:\n    def __lt__(self, other): return False\n")

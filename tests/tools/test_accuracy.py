@@ -178,9 +178,7 @@ def test_kernels_stay_near_their_tables() -> None:
         assert float(np.median(medians[op])) <= bound, op
 
 
-def test_runs_of_ones_own_are_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_runs_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "my.csv"
     file.write_text(
         "id,engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot_ms,requests\n"
@@ -194,7 +192,7 @@ def test_runs_of_ones_own_are_judged(
     assert "other: no prediction: model: unknown model" in err
 
 
-def test_a_bad_file_of_runs_exits_with_two(
+def test_a_bad_file_exits_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["accuracy", "--runs", str(tmp_path / "none.csv")])
@@ -202,9 +200,7 @@ def test_a_bad_file_of_runs_exits_with_two(
     assert capsys.readouterr().err.endswith("cannot be read: No such file or directory\n")
 
 
-def test_the_page_is_not_written_without_the_tables_it_compares_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_is_not_written_without_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RunsError, match=r"aiconfigurator-core, which is not installed: pip install -e '\.\[silicon\]'"):
         write_document(tmp_path / "accuracy.md", tmp_path, tmp_path, processes=1, sample=6)

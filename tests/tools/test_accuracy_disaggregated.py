@@ -98,7 +98,7 @@ def test_drafts_are_accepted_as_measured_or_as_in_such_runs(tmp_path: Path) -> N
         ("2026-05-31", "fp4", {"concurrency": 64, "isl": 8192}, 3),
     ],
 )
-def test_drafts_are_those_of_the_recipe_of_the_day(
+def test_drafts_follow_the_days_recipe(
     tmp_path: Path, date: str, precision: str, more: dict[str, object], drafts: int
 ) -> None:
     drafting = {"date": date, "precision": precision, "spec_decoding": "mtp", "tokens_per_chunk": 1.5}

@@ -44,9 +44,7 @@ def records(folder: Path, *rows: dict[str, str]) -> Path:
         ({"date": "2026-02-20", "hardware": "b200"}, "0.5.6", "fp8"),
     ],
 )
-def test_a_record_without_an_image_has_the_version_of_its_day(
-    tmp_path: Path, row: dict[str, str], version: str, cache: str
-) -> None:
+def test_a_record_without_image_has_its_days_version(tmp_path: Path, row: dict[str, str], version: str, cache: str) -> None:
     [run] = read_inferencex(records(tmp_path, row))
     assert (run.engine_version, run.kv_cache_dtype) == (version, cache)
 

@@ -54,9 +54,7 @@ def test_a_folder_without_pages_is_no_site(tmp_path: Path) -> None:
         check_site.problems_of(tmp_path)
 
 
-def test_a_search_is_found_where_one_section_of_its_page_has_all_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_finds_the_section_that_has_all_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sections = [
         {"location": "faults.html#a", "title": "Inject a fault", "text": "<p>Errors</p>"},
         {"location": "faults.html#b", "title": "Others", "text": "<p>A timeout</p>"},

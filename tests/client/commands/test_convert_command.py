@@ -58,9 +58,7 @@ def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> No
         ({}, "inputs_json", "conversations with live replies in the history ('a')"),
     ],
 )
-def test_each_thing_that_a_format_cannot_say_is_named(
-    tmp_path: Path, change: dict[str, Any], format_name: str, lost: str
-) -> None:
+def test_all_that_a_format_cannot_say_is_named(tmp_path: Path, change: dict[str, Any], format_name: str, lost: str) -> None:
     turns = [{"messages": [{"role": "user", "content": "hi"}], **change}, {"messages": [{"role": "user", "content": "on"}]}]
     workload = load(write(tmp_path, {"session_id": "a", "turns": turns}))
     with pytest.raises(ConversionError) as caught:
@@ -155,7 +153,7 @@ EXAMPLES: list[Any] = [
 
 
 @given(st.data())
-def test_any_file_that_loads_is_inspected_and_converted_or_refused(
+def test_any_file_is_inspected_and_converted_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     rows = [mutate(data.draw(st.sampled_from(EXAMPLES)), data) for _ in range(data.draw(st.integers(1, 3)))]

@@ -110,9 +110,7 @@ def test_a_full_disk_leaves_whole_lines_and_what_waited_is_written_when_there_is
     assert [r.request_id for r in read_run(tmp_path).records] == [f"r{n}" for n in range(8)]
 
 
-def test_a_disk_that_has_room_again_is_caught_up_with_while_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_with_room_again_is_caught_up_with_during_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_file, "_RETRY_S", 0.0)
     out = writer(tmp_path)
     with room_for(2500):

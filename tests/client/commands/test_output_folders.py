@@ -36,9 +36,7 @@ def summary(folder: Path) -> bytes:
     return (folder / "profile_export_aiperf.json").read_bytes()
 
 
-def test_every_simulation_has_a_folder_of_its_own_and_latest_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_simulation_has_its_own_folder_and_latest_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260102-030405")  # both in the same second
     latest = tmp_path / "artifacts" / "latest"
@@ -112,9 +110,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None
     assert place.read_text() == "before"
 
 
-def test_where_no_file_can_be_nameless_the_next_one_removes_what_was_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nameless_files_the_next_one_removes_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmirage_client.report.atomic_files._nameless", lambda folder: None)
     (tmp_path / ".profile_export_aiperf.json.part").write_text("cut off")
     assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0

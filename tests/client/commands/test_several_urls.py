@@ -136,7 +136,6 @@ async def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., 
         writer.write(busy if len(server.requests) == 1 else OK)
 
     server = raw_server(answer)
-
     async with server:
         target = EndpointSettings(urls=(server.url,), retries=1).target()
         exchange = await target.send(Call("/chat/completions", {}, stream=False))

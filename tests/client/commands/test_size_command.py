@@ -233,9 +233,7 @@ def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> No
 
 
 @pytest.mark.parametrize("question", [["--request-rate", "5"], ["--max-rate"]])
-def test_a_long_search_says_what_it_looks_at_and_leaves_the_answer_alone(
-    question: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_search_tells_its_steps_and_keeps_its_answer(question: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmirage_client.simulate.progress.QUIET_S", -1.0)
     monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
     result = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", *question, "--json")

@@ -129,7 +129,7 @@ def test_a_second_sweep_leaves_nothing_of_the_first(endpoint: Endpoint, workload
     ]
 
 
-def test_the_table_is_there_after_every_point(
+def test_every_point_writes_a_table(
     endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -148,7 +148,7 @@ def test_the_table_is_there_after_every_point(
     assert content["search"]["interrupted"]
 
 
-def test_ctrl_c_between_points_leaves_the_table(
+def test_ctrl_c_leaves_the_table(
     endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: float) -> None:
@@ -182,9 +182,7 @@ def test_a_sweep_can_end_at_the_first_saturated_load(workload: Path, tmp_path: P
     assert "The points after concurrency 16 were not run." in said
 
 
-def test_a_search_ends_within_its_precision_and_goes_no_lower_than_its_bound(
-    endpoint: Endpoint, workload: Path, tmp_path: Path
-) -> None:
+def test_a_search_ends_within_its_precision_and_above_its_bound(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
     bounds = ("--set", "find_max_precision=0.5", "--set", "find_max_lower_bound=3")
     arguments = ("--number", 32, "--vary", *bounds, "--artifact-dir", tmp_path / "out")
     result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", *arguments)
@@ -265,9 +263,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--num-warmup-sessions", "1.5"], "neither a whole number nor a share"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_message(
-    arguments: list[str], said: str, endpoint: Endpoint, workload: Path
-) -> None:
+def test_nonsense_is_refused_in_one_message(arguments: list[str], said: str, endpoint: Endpoint, workload: Path) -> None:
     result = invoke(workload, endpoint, *arguments)
     assert result.exit_code == 2
     assert said in result.output

@@ -25,7 +25,7 @@ def upstream() -> Iterator[llmirage.Server]:
         yield server
 
 
-def test_what_a_real_endpoint_answered_is_replayed(
+def test_an_endpoints_answers_are_replayed(
     project: Project, upstream: llmirage.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.tests(RECORDED)

@@ -129,7 +129,7 @@ def test_workloads_go_from_one_function_to_the_next(tmp_path: Path) -> None:
         ({"isl": 1, "osl": 1, "progress": 3}, "progress must be true, false or a function, not 3"),
     ],
 )
-def test_mistakes_are_config_errors_that_name_the_field(
+def test_mistakes_are_errors_that_name_the_field(
     given: dict[str, Any], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(llmirage.ConfigError) as raised:
@@ -158,9 +158,7 @@ def test_mistakes_of_the_others() -> None:
 
 
 @each
-def test_a_result_shows_itself(
-    made: Callable[[], llmirage.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_show(made: Callable[[], llmirage.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = made()
     assert repr(result).startswith(f"<{type(result).__name__}: ")
     assert max(map(len, str(result).splitlines())) <= 100 or made is explained

@@ -48,9 +48,7 @@ def trees(draw: st.DrawFn) -> Workload:
 
 
 @given(trees(), st.integers(1, 3))
-def test_every_turn_goes_out_once_after_the_turn_and_the_children_it_waits_for(
-    bench: Any, flow: Workload, concurrency: int
-) -> None:
+def test_every_turn_goes_out_once_after_what_it_waits_for(bench: Any, flow: Workload, concurrency: int) -> None:
     result, target = bench.run(flow, concurrency=concurrency)
     assert len(target.sent) == sum(requests_by_root(flow).values()) == sum(len(s.turns) for s in flow.sessions.values())
     starts = {(r.conversation_id, r.turn_index): r.exchange.start_s for r in result.records}
@@ -84,9 +82,7 @@ def test_a_cap_is_met_to_the_request_and_every_child_is_accounted_for(bench: Any
 
 
 @given(trees(), st.integers(0, 40))
-def test_cancelled_at_any_moment_a_run_ends_then_and_keeps_a_record_of_all_it_sent(
-    bench: Any, flow: Workload, quarters: int
-) -> None:
+def test_a_run_cancelled_at_any_moment_ends_then_and_records_all_it_sent(bench: Any, flow: Workload, quarters: int) -> None:
     moment_s = quarters / 4 + 0.125  # never at the very instant of a reply
 
     async def interrupt(runner: Runner) -> None:

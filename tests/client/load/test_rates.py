@@ -77,9 +77,7 @@ def test_arrivals_are_the_area_under_the_rate(rates: RateSeries, start_s: float,
     ("pattern", "smoothness", "variation"),
     [("constant", 1.0, 0.0), ("poisson", 1.0, 1.0), ("gamma", 0.25, 2.0), ("gamma", 1.0, 1.0), ("gamma", 16.0, 0.25)],
 )
-def test_gaps_have_mean_one_and_the_variation_of_their_shape(
-    pattern: ArrivalPattern, smoothness: float, variation: float
-) -> None:
+def test_gaps_have_mean_one_and_their_shapes_variation(pattern: ArrivalPattern, smoothness: float, variation: float) -> None:
     gaps = list(itertools.islice(unit_gaps(pattern, smoothness, random.Random(5)), 20_000))
     assert statistics.fmean(gaps) == pytest.approx(1.0, abs=0.05)
     assert statistics.pstdev(gaps) == pytest.approx(variation, abs=0.08)

@@ -20,9 +20,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("speed", [1.0, 4.0])
-def test_on_a_schedule_a_turn_goes_out_at_its_time_or_with_the_reply_before(
-    bench: Any, tmp_path: Path, speed: float
-) -> None:
+def test_a_scheduled_turn_goes_out_at_its_time_or_with_the_reply_before(bench: Any, tmp_path: Path, speed: float) -> None:
     _, target = bench.run(load(write(tmp_path, *ROWS)), fixed_schedule=True, speed=speed)
     # Replies take 1 s: a1 is due at 0.5 s and waits for the reply to a0; a2 is due at 7 s; a3 comes 0.25 s after its reply.
     second = 1 / speed

@@ -239,7 +239,7 @@ def plays(draw: st.DrawFn) -> Workload:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(plays(), st.sampled_from(LOADS), st.sampled_from(ENDS), st.sampled_from(REST), st.integers(0, 3))
-def test_both_do_the_same_where_requests_wait_for_each_other(
+def test_both_agree_where_requests_wait_for_each_other(
     workload: Workload, load: Any, end: Any, rest: Any, seed: int
 ) -> None:
     options = RunOptions(model="m", seed=seed, **load, **end, **rest)

@@ -38,7 +38,7 @@ def test_too_few_requests_say_nothing() -> None:
 
 
 @given(st.floats(1, 100), st.floats(0, 50), st.floats(1, 150), st.floats(0, 50), st.sampled_from("<>"))
-def test_a_stricter_objective_is_never_clearly_met_alone(
+def test_stricter_objectives_are_never_met_alone(
     low: float, width: float, limit: float, stricter: float, comparison: str
 ) -> None:
     interval = Interval(low, low + width)

@@ -51,9 +51,7 @@ CLUSTERS = {
 
 
 @given(**CLUSTERS, top=st.integers(1, 3000), start=st.none() | st.floats(0.1, 5000))
-def test_it_ends_where_bisection_ends(
-    most: float, power: float, floor: float, told: float, top: int, start: float | None
-) -> None:
+def test_it_ends_as_bisection(most: float, power: float, floor: float, told: float, top: int, start: float | None) -> None:
     """`run_last` is asked where the next number is known to be missed, or is beyond the grid."""
     grid, run, last = user_grid(top), Cluster(most, power, floor, told), Cluster(most, power, floor, told)
     one = search_users(grid, run, start=start, run_last=last)  # type: ignore[arg-type]

@@ -106,7 +106,6 @@ def test_whether_a_reply_is_streamed_is_read_from_it_and_not_from_the_call(raw_s
 
 async def test_headers_of_a_call_replace_those_of_the_target_and_json_is_asked_for(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
-
     async with server:
         target = HttpTarget(server.url, headers=[("X-A", "target")])
         await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call"}, stream=False))
@@ -119,7 +118,6 @@ async def test_headers_of_a_call_replace_those_of_the_target_and_json_is_asked_f
 
 async def test_many_calls_share_the_connections(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
-
     async with server:
         target = HttpTarget(server.url)
         for _ in range(5):
@@ -172,7 +170,7 @@ REPLIES = [
 
 
 @pytest.mark.parametrize(("reply", "code", "kind"), REPLIES)
-def test_every_kind_of_bad_reply_is_an_error_of_its_own_type(
+def test_each_kind_of_bad_reply_has_its_error_type(
     raw_server: MakeServer, reply: bytes, code: int | None, kind: str
 ) -> None:
     exchange, _ = exchange_with(raw_server(reply))
@@ -246,9 +244,7 @@ def test_a_stream_without_done_but_with_a_finish_reason_is_whole(raw_server: Mak
 
 
 @pytest.mark.parametrize(("pieces", "code", "text"), [((), None, ""), ((STREAM_HEAD, token("Hel")), 200, "Hel")])
-def test_a_hanging_server_ends_in_a_timeout(
-    raw_server: MakeServer, pieces: tuple[bytes, ...], code: int | None, text: str
-) -> None:
+def test_a_hanging_server_times_out(raw_server: MakeServer, pieces: tuple[bytes, ...], code: int | None, text: str) -> None:
     exchange, _ = exchange_with(raw_server(hanging(*pieces)), timeout_s=0.05)
     assert error_of(exchange) == (code, "timeout")
     assert exchange.text == text

@@ -79,7 +79,7 @@ async def test_plain_http_goes_through_a_proxy_in_absolute_form(raw_server: Make
 
 
 @pytest.mark.parametrize("tls_to_proxy", [False, True])
-async def test_https_goes_through_a_tunnel_with_both_certificates(
+async def test_https_is_tunnelled_with_both_certificates(
     raw_server: MakeServer, authority: Path, tls_to_proxy: bool
 ) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.pem"))
@@ -88,7 +88,6 @@ async def test_https_goes_through_a_tunnel_with_both_certificates(
     proxy_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     proxy_tls.load_cert_chain(authority / "server.pem", authority / "server.key")
     tls = Tls(ca=str(authority / "ca.pem"), cert=str(authority / "client.pem"), key=str(authority / "client.key"))
-
     async with raw_server(OK, ssl=served) as server, HttpProxy(ssl=proxy_tls if tls_to_proxy else None) as proxy:
         url = f"https://localhost:{server.port}"
         address = f"{'https' if tls_to_proxy else 'http'}://localhost:{proxy.port}"
@@ -177,7 +176,6 @@ async def test_http2_carries_many_requests_and_none_waits_for_a_stream(authority
 
 async def test_connections_of_http2_are_replaced_before_their_server_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REQUESTS", 8)
-
     async with http2_server(streaming_app, requests=20) as port:
         target = through(f"http://127.0.0.1:{port}", http2=True)
         sending = []
@@ -191,7 +189,6 @@ async def test_connections_of_http2_are_replaced_before_their_server_ends_them(m
 async def test_http2_falls_back_where_the_server_chooses_otherwise(raw_server: MakeServer, authority: Path) -> None:
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(authority / "server.pem", authority / "server.key")
-
     async with raw_server(OK, ssl=served) as server:
         target = through(f"https://127.0.0.1:{server.port}", http2=True, tls=Tls(insecure=True))
         assert errors(await asyncio.gather(*[target.send(call()) for _ in range(4)])) == [None] * 4
@@ -418,7 +415,6 @@ PROXY_FAULTS = {
 @pytest.mark.parametrize("name", PROXY_FAULTS)
 async def test_a_proxy_that_refuses_is_named_without_its_credentials(raw_server: MakeServer, name: str) -> None:
     options, said = PROXY_FAULTS[name]
-
     async with raw_server(OK) as server, HttpProxy(**options) as proxy:
         address = f"http://ann:s3cret@127.0.0.1:{proxy.port}"
         [tunnel] = errors(await asked(through(f"https://localhost:{server.port}", address)))

@@ -92,7 +92,6 @@ def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServe
 
 async def test_connections_are_kept(raw_server: MakeServer) -> None:
     server = raw_server(OK)
-
     transport = TimedTransport()
     async with server:
         for body in (b"", b"one", b"two"):
@@ -269,7 +268,6 @@ async def test_a_transport_of_the_user_s_own_may_change_what_goes_out(raw_server
             return await inner.handle_async_request(request)
 
     inner = TimedTransport()
-
     async with raw_server(OK) as server:
         await HttpTarget(server.url, transport=Signing()).send(Call("/chat/completions", {}))
         [request] = server.requests
@@ -288,7 +286,6 @@ async def test_authorities_of_the_environment_are_trusted(
     name = subprocess.check_output(["openssl", "x509", "-hash", "-noout", "-in", authority / "ca.pem"], text=True).strip()
     (tmp_path / f"{name}.0").write_bytes((authority / "ca.pem").read_bytes())
     monkeypatch.setenv(variable, str(authority / "ca.pem" if variable == "SSL_CERT_FILE" else tmp_path))
-
     async with raw_server(OK, ssl=served) as server:
         url = f"https://127.0.0.1:{server.port}/v1"
         exchange = await EndpointSettings(urls=(url,), http2=path == "httpx").target().send(Call("/chat/completions", {}))

@@ -65,9 +65,7 @@ def test_no_format_takes_the_files_of_another(file: Path) -> None:
         ("Dear sir,\n", "line 1: invalid JSON: Expecting value at column 1. "),
     ],
 )
-def test_an_unknown_file_gets_one_message_with_what_was_seen_and_what_each_format_needs(
-    content: str, seen: str, tmp_path: Path
-) -> None:
+def test_an_unknown_file_is_told_what_was_seen_and_what_formats_need(content: str, seen: str, tmp_path: Path) -> None:
     (problem,) = problems_of(write_whole(tmp_path, content))
     assert problem.startswith(seen)
     for name, declared in registry.FORMATS.items():
@@ -138,7 +136,7 @@ LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for li
 
 
 @given(st.data())
-def test_any_mutant_of_any_example_is_of_some_format_or_of_none(
+def test_any_mutant_of_an_example_has_a_format_or_none(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     rows = [mutate(data.draw(st.sampled_from(LINES)), data) for _ in range(data.draw(st.integers(1, 3)))]

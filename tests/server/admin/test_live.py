@@ -83,9 +83,7 @@ def test_the_page_of_the_api_shows_each_operation(app: LlmirageApp) -> None:
     assert "script-src 'sha256-" in answer.text
 
 
-def test_states_have_the_facts_first_and_then_only_requests_that_changed(
-    app: LlmirageApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_have_facts_first_and_then_changed_requests_alone(app: LlmirageApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.01)
 
     async def chat(after: int) -> None:

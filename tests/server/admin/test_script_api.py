@@ -121,7 +121,6 @@ def test_files_may_not_disagree_about_the_fallback(tmp_path: Path) -> None:
 
 async def test_a_delay_takes_the_clusters_time() -> None:
     """At --speed 4 a delay of 2 s is over in 0.5 s; then the first token takes the cluster's time."""
-
     app = create_app(
         ClusterConfig(ttft_ms=400.0, itl_ms=40.0, speed=4.0),
         script={"rules": [{"when": {"user": "late"}, "reply": {"text": "a b c", "delay_s": 2}}, {"reply": "a b c"}]},

@@ -29,7 +29,7 @@ SENDS = st.lists(
     faster=st.sampled_from([1.5, 10.0, math.inf]),
     layers=st.integers(0, 10),
 )
-def test_a_better_link_never_delivers_later(
+def test_a_better_link_never_delays(
     sends: list[tuple[int, float, float, int]], link: KVLink, faster: float, layers: int
 ) -> None:
     for better in (
@@ -57,9 +57,7 @@ def sent(link: KVLink, sends: list[tuple[int, float, float, int]]) -> list[float
 
 
 @given(arrivals=ARRIVALS, link=LINKS, faster=st.sampled_from([2.0, math.inf]), prefill=st.integers(1, 2))
-def test_more_link_bandwidth_is_never_later_without_batching(
-    arrivals: Arrivals, link: KVLink, faster: float, prefill: int
-) -> None:
+def test_link_bandwidth_is_never_later_unbatched(arrivals: Arrivals, link: KVLink, faster: float, prefill: int) -> None:
     def finished(bytes_per_s: float) -> list[float]:
         limits = EngineLimits(kv_tokens=10_000)
         front = [FixedInstance(i, 0.05, 0.01, limits, "prefill") for i in range(prefill)]
@@ -96,9 +94,7 @@ def one_by_one(plan: Plan, turns: Turns, most: int | None = None) -> list[Reques
 
 
 @given(plan=PLANS, turns=TURNS, faster=st.sampled_from([2.0, math.inf]), prefill=st.integers(1, 2))
-def test_more_link_bandwidth_is_never_later_for_one_request_after_the_other(
-    plan: Plan, turns: Turns, faster: float, prefill: int
-) -> None:
+def test_link_bandwidth_is_never_later_for_serial_requests(plan: Plan, turns: Turns, faster: float, prefill: int) -> None:
     plan = replace(plan, prefill=prefill, events=())
     fast = replace(plan, link=replace(plan.link, bytes_per_s=plan.link.bytes_per_s * faster))
     for new, old in zip(one_by_one(fast, turns), one_by_one(plan, turns), strict=True):
@@ -106,9 +102,7 @@ def test_more_link_bandwidth_is_never_later_for_one_request_after_the_other(
 
 
 @given(limits=LIMITS, turns=TURNS, more=st.integers(1, 40))
-def test_a_larger_cache_never_computes_more_of_one_prompt_after_the_other(
-    limits: EngineLimits, turns: Turns, more: int
-) -> None:
+def test_a_larger_cache_never_computes_more_of_serial_prompts(limits: EngineLimits, turns: Turns, more: int) -> None:
     larger = replace(limits, kv_tokens=limits.kv_tokens + more)
     small, large = (one_by_one(Plan(each, instances=1), turns, limits.max_request_tokens) for each in (limits, larger))
     for new, old in zip(large, small, strict=True):

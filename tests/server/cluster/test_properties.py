@@ -34,9 +34,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(plan: Plan, arrivals: Arrivals)
 
 
 @given(plan=PLANS, arrivals=MANY_TURNS, tiers=SOME_TIERS, kv_tokens=st.integers(28, 40))
-def test_nothing_is_lost_between_the_gpu_and_its_tiers(
-    plan: Plan, arrivals: Arrivals, tiers: tuple[TierSpec, ...], kv_tokens: int
-) -> None:
+def test_nothing_is_lost_between_tiers(plan: Plan, arrivals: Arrivals, tiers: tuple[TierSpec, ...], kv_tokens: int) -> None:
     plan = replace(
         plan,
         limits=replace(plan.limits, kv_tokens=kv_tokens),

@@ -23,9 +23,7 @@ from llmirage_server.cluster.limits import StreamInterval
         (StreamInterval(100), 3, [1, 3]),
     ],
 )
-def test_the_first_token_goes_out_at_once_then_every_nth_and_the_last(
-    interval: StreamInterval, total: int, ends: list[int]
-) -> None:
+def test_tokens_go_out_first_then_every_nth_and_last(interval: StreamInterval, total: int, ends: list[int]) -> None:
     assert interval.ends(0, total, total) == ends
 
 
@@ -49,9 +47,7 @@ def test_what_was_held_back_is_lost_with_a_request_that_does_not_end() -> None:
 
 
 @given(st.integers(1, 9), st.booleans(), st.integers(1, 40), st.data())
-def test_however_often_somebody_looks_the_chunks_are_the_same(
-    tokens: int, from_start: bool, total: int, data: st.DataObject
-) -> None:
+def test_looking_often_leaves_the_chunks_the_same(tokens: int, from_start: bool, total: int, data: st.DataObject) -> None:
     interval = StreamInterval(tokens, from_start)
     looks = sorted({*data.draw(st.lists(st.integers(1, total))), total})
     found: list[int] = []

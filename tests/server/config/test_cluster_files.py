@@ -116,9 +116,7 @@ def test_the_link_between_pools_is_that_of_the_gpus_of_the_smaller_instance(tmp_
         ("trtllm", "kv_transfer: {first_token: prefill}", "prefill"),
     ],
 )
-def test_first_tokens_come_from_the_decode_instance_unless_asked_otherwise(
-    tmp_path: Path, engine: str, words: str, shown: str
-) -> None:
+def test_first_tokens_come_from_decode_unless_asked_otherwise(tmp_path: Path, engine: str, words: str, shown: str) -> None:
     pools = plan(make_config(write(tmp_path, f"engine: {engine}\n{DISAGGREGATED}{words}\n"), {}))
     assert {pool.limits.first_token for pool in pools} == {shown}
 

@@ -81,7 +81,6 @@ async def test_a_late_tick_brings_all_due_tokens_at_once_and_the_next_keep_their
 async def test_lateness_is_counted_once_for_all_that_is_due_at_one_instant() -> None:
     """At --itl 0 the cluster ends a step for each token; a figure of lateness for each would cost as much as the token."""
     counted: list[tuple[float, int]] = []
-
     loop = asyncio.get_running_loop()
     driver = PacedDriver(fixed_cluster(0.5, 0.0))
     driver.pacing.sent = lambda lag_s, tokens, now_s: counted.append((lag_s, tokens))  # type: ignore[method-assign]
@@ -163,7 +162,6 @@ class SlowCluster(Cluster):
 @pytest.mark.parametrize("kind", ["paced", "free"])
 async def test_a_long_computation_is_cut_into_slices(kind: str) -> None:
     """The loop gets its turn although 10,000 tokens are due at once and computing them takes ten slices."""
-
     clock = [0.0]
     cluster = SlowCluster(fixed_cluster(0.0, 0.0), clock, SLICE_S / 1000)
     driver: Driver = PacedDriver(cluster) if kind == "paced" else FreeDriver(cluster)

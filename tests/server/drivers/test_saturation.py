@@ -109,7 +109,6 @@ async def test_a_server_beyond_its_rate_says_so_in_its_log_and_health(
 ) -> None:
     """Two sequences at a time take at least a second each: ten requests a second are too many, one in two seconds is not."""
     app = create_app(ClusterConfig(instances=1, max_num_seqs=2, accept_models="any", speed=0.5))
-
     users = []
     for _ in range(round(20 / every_s)):
         users.append(asyncio.ensure_future(completion(app)))

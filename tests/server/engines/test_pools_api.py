@@ -139,7 +139,6 @@ def test_prefill_and_decode_apart_answer_like_one_server() -> None:
 
 async def test_the_next_turn_finds_its_history_on_the_prefill_side() -> None:
     app = disaggregated()
-
     cached = []
     prompt = list(range(2000))
     for _ in range(3):
@@ -220,7 +219,6 @@ def test_with_nobody_left_a_request_is_refused_at_once(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_waits_for_an_instance_that_will_come_back(stream: bool) -> None:
     app = crashing("fail", instances=1, restart_after_s=5.0)
-
     await ask(app, stream=stream)
     answer, end_s = await ask(app, stream=stream), asyncio.get_running_loop().time()
     assert answer.status == 200

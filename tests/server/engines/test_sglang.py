@@ -149,9 +149,7 @@ def test_flush_cache_empties_the_prefix_caches(make_api: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_aborted_request_ends_with_what_it_has(
-    make_api: Callable[..., Any], runner: asyncio.Runner, stream: bool
-) -> None:
+def test_an_aborted_request_keeps_what_it_has(make_api: Callable[..., Any], runner: asyncio.Runner, stream: bool) -> None:
     api = make_api(itl_ms=100_000.0)
 
     async def scenario() -> tuple[Any, Any]:

@@ -105,7 +105,6 @@ def test_after_bytes() -> None:
 
 async def test_a_crash_of_the_instance() -> None:
     """The stream of the request that it takes along ends with an error event, which the SDK raises."""
-
     app = new_app(on_crash="fail", instances=1)
     with pytest.raises(openai.APIError) as caught:
         await outcome(app, stream=True, extra_headers={"X-Llmirage-Fault": "crash; after_tokens=1"})

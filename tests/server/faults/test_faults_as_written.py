@@ -112,7 +112,6 @@ def test_every_example_is_a_fault() -> None:
 
 async def test_the_faults_of_a_file_are_in_force(file: Callable[[str], str]) -> None:
     path = file("faults:\n  - {kind: status, status: 503, times: 1}\n  - cut; after_tokens=2\n")
-
     app = create_app(ClusterConfig(faults=path))
     assert [rule.source for rule in app.faults.rules] == [f"{path}:2", f"{path}:3"]
     first, second = [await ask(app) for _ in range(2)]

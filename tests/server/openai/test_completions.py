@@ -96,7 +96,7 @@ def test_any_name_is_answered_under_itself_with_one_warning(make_api: Any, caplo
         assert len(caplog.records) == 1
 
 
-def test_warnings_of_unknown_names_end_and_say_so(
+def test_warnings_of_unknown_names_end(
     make_api: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmirage_server.service.models._REMEMBERED_NAMES", 3)

@@ -275,7 +275,7 @@ _GEMINI = {"error": {"code", "message", "status"}}
         ("/chat/completions", "openai", "/v1"),
     ],
 )
-def test_paths_of_others_say_whose_they_are_and_what_to_use(
+def test_other_paths_say_whose_they_are_and_what_to_use(
     make_api: Any, method: str, path: str, form: str, instead: str
 ) -> None:
     for key, status in ({}, 404), ({"api_key": ("secret",)}, 401):

@@ -269,9 +269,7 @@ def test_a_recording_proxy_takes_no_connections(tmp_path: Path) -> None:
     assert asyncio.run(play()) == 426
 
 
-def test_errors_of_the_server_itself_are_told_and_counted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_of_the_server_are_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(ResponsesHandler, "_generation", None)

@@ -100,7 +100,7 @@ DEEP = b"[" * 450 + b"]" * 450
 
 
 @pytest.mark.parametrize("body", [DEEP, b'{"messages":%b}' % DEEP])
-def test_what_is_nested_too_deep_for_a_file_passes_and_is_told(
+def test_nesting_too_deep_for_a_file_passes_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:
     request: Any = HELLO if body == DEEP else body

@@ -261,9 +261,7 @@ def test_files_are_followed_from_patch_to_patch(source: ComposedReplies, tool: s
         ("apply_patch", {"notes.txt": "changed\n"}),
     ],
 )
-def test_a_file_that_was_not_shown_is_added(
-    source: ComposedReplies, said: str, expected: Mapping[str, str], tool: str
-) -> None:
+def test_an_unseen_file_is_added(source: ComposedReplies, said: str, expected: Mapping[str, str], tool: str) -> None:
     talk = Conversation(source, {}, TOOLS[tool])
     talk.ask(said)
     assert talk.files == expected

@@ -38,9 +38,7 @@ counts = st.integers(1, 300)
 
 
 @given(prompts, counts, st.none() | st.integers(), st.integers(0, 3))
-def test_an_exact_length_is_max_tokens_and_the_text_retokenizes(
-    prompt: str, max_tokens: int, seed: int | None, choice: int
-) -> None:
+def test_exact_lengths_are_max_tokens_and_retokenize(prompt: str, max_tokens: int, seed: int | None, choice: int) -> None:
     wanted = request(prompt, max_tokens=max_tokens, seed=seed, choice=choice)
     reply = EXACT.reply(wanted)
     assert len(reply.ids) == len(reply.pieces) == max_tokens
@@ -59,9 +57,7 @@ def test_texts_are_told_with_their_ids(prompt: str, max_tokens: int | None, limi
 
 
 @given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
-def test_a_natural_stop_is_a_sentence_and_the_end_token(
-    prompt: str, max_tokens: int | None, limit: int, min_tokens: int
-) -> None:
+def test_a_natural_stop_is_sentence_and_end_token(prompt: str, max_tokens: int | None, limit: int, min_tokens: int) -> None:
     reply = PROSE.reply(request(prompt, max_tokens=max_tokens, limit_tokens=limit, min_tokens=min_tokens))
     most = min(limit, max_tokens or limit)
     assert len(reply.ids) == len(reply.pieces) <= most

@@ -91,9 +91,7 @@ def test_expressions_that_must_be_tried_in_several_ways_are_refused_when_the_scr
         (r"^[a[^]$", "^", True),
     ],
 )
-def test_expressions_mean_what_they_mean_in_python(
-    scripted: Callable[..., Any], written: str, text: str, fits: bool
-) -> None:
+def test_expressions_mean_what_python_means(scripted: Callable[..., Any], written: str, text: str, fits: bool) -> None:
     api = scripted({"when": {"user": {"regex": written}}, "reply": "yes"}, {"reply": "no"})
     assert said(api.chat(text)) == ("yes" if fits else "no")
 

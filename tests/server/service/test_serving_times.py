@@ -53,7 +53,6 @@ def test_one_user_gets_the_ttft_and_tpot_that_the_banner_promises(speed: float) 
 
 async def test_a_cached_prompt_gets_its_first_token_much_sooner() -> None:
     app = app_with()
-
     loop = asyncio.get_running_loop()
     prompt = list(range(8000))
     ttfts = []

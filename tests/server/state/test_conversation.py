@@ -99,9 +99,7 @@ def test_lost_parts_are_told() -> None:
     assert caught.value.status == 404
 
 
-def test_turns_of_a_conversation_longer_than_a_prompt(
-    make_api: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_turns_longer_than_a_prompt(make_api: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(context, "MOST_PARTS", 50)
     api = make_api(state=str(tmp_path / "state.db"))
     talk = api.post("/v1/conversations", {}).json()["id"]

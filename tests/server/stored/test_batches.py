@@ -222,7 +222,6 @@ def test_a_batch_that_has_ended_is_not_cancelled(batches: Any) -> None:
 
 async def test_a_batch_expires_in_virtual_time() -> None:
     """Lines of ten hours each, two at once: after a day four are done."""
-
     app = create_app(ClusterConfig(ttft_ms=36e6, itl_ms=0.0, max_num_seqs=4, instances=1))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         text = "\n".join(json.dumps(line(str(number))) for number in range(9))

@@ -116,9 +116,7 @@ def test_a_thousand_batches_come_in_order_and_gaps_are_replayed(cluster: Cluster
     runner.run(scenario())
 
 
-def test_what_is_kept_for_replays_is_bounded(
-    cluster: Cluster, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replays_are_bounded(cluster: Cluster, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_events, "MOST_BYTES", 5_000)
 
     async def scenario() -> None:
@@ -133,9 +131,7 @@ def test_what_is_kept_for_replays_is_bounded(
     runner.run(scenario())
 
 
-def test_what_a_request_computes_is_told_and_its_hash_follows_from_its_tokens(
-    make_api: Callable[..., Any], runner: asyncio.Runner
-) -> None:
+def test_computed_blocks_are_told_with_hashes_of_their_tokens(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
     async def scenario(app: Any) -> tuple[list[Any], list[Any], int]:
         with published(app.driver.cluster) as (_, subscriber):
             body = {"model": "x", "prompt": list(range(1000, 1100)), "max_tokens": 40, "ignore_eos": True}

@@ -97,9 +97,7 @@ def test_buckets_only_grow_to_the_count(make_api: Callable[..., Any]) -> None:
     assert list(buckets.values()) == sorted(buckets.values())
 
 
-def test_a_request_under_way_shows_and_one_that_is_left_is_an_abort(
-    make_api: Callable[..., Any], runner: asyncio.Runner
-) -> None:
+def test_a_running_request_shows_and_a_left_one_is_an_abort(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
     api = make_api(itl_ms=100_000.0)
 
     async def scenario() -> str:

@@ -108,9 +108,7 @@ def test_a_loop_of_parents_in_a_broken_file_ends() -> None:
     assert lanes(drawn(records)[0]) == [("c", 0)]
 
 
-def test_a_run_too_large_shows_the_most_interesting_trees_and_says_how_many_it_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_large_run_shows_the_most_interesting_trees_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "MOST_LANES", 72)
     records = many(300, 3) + family() + [record("poor", 0, 3.0, error=RequestError(500, "boom", "it broke"))]
     view = view_run(run(records))

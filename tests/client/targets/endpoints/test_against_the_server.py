@@ -107,9 +107,7 @@ APIS = [
 
 
 @pytest.mark.parametrize("streaming", ["--streaming", "--no-streaming"])
-def test_the_same_agent_costs_the_same_tokens_over_every_api(
-    engine: str, agent: Path, tmp_path: Path, streaming: str
-) -> None:
+def test_an_agent_costs_the_same_tokens_over_every_api(engine: str, agent: Path, tmp_path: Path, streaming: str) -> None:
     replay(agent, engine, tmp_path / "first")  # what each finds in the prefix cache is then the same
     found = {}
     for api, *more in APIS:

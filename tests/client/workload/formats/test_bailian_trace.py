@@ -122,9 +122,7 @@ def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(-1, 8), st.integers(0, 3)), min_size=1, max_size=12))
-def test_every_request_is_in_one_conversation(
-    tmp_path_factory: pytest.TempPathFactory, chats: list[tuple[int, int, int]]
-) -> None:
+def test_a_request_has_one_conversation(tmp_path_factory: pytest.TempPathFactory, chats: list[tuple[int, int, int]]) -> None:
     unique = {chat[0]: chat for chat in chats}
     path = write(tmp_path_factory.mktemp("chats"), *(row(*chat) for chat in unique.values()))
     loads_or_is_refused(path, "bailian_trace")

@@ -76,9 +76,7 @@ def test_the_first_user_message_may_have_a_length_to_keep(tmp_path: Path) -> Non
     assert workload.notes == ("left out 1: conversations whose first user message is not 5 to 10 characters long",)
 
 
-def test_with_a_tokenizer_lengths_are_tokens_and_count_the_chat_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizers_lengths_are_tokens_with_the_chat_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedded = tokenizer_loader.load(None)
     monkeypatch.setattr("llmirage_client.workload.conversation_lines.load", lambda _: embedded)
     text = "How warm should a starter be?"

@@ -238,9 +238,7 @@ def trees(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(trees())
-def test_every_tree_loads_and_every_turn_is_sent_once(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
-) -> None:
+def test_every_tree_sends_each_turn_once(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> None:
     workload = load_rows(tmp_path_factory.mktemp("tree"), *rows)
     summary = summarise(workload)
     assert summary.requests == summary.turns == sum(len(row["turns"]) for row in rows)

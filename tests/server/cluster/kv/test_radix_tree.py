@@ -250,9 +250,7 @@ def test_the_first_difference_in_a_long_run_is_found(at: int) -> None:
 
 @pytest.mark.parametrize("at", [0, 5, 10, 11, 15, 20, 25, 29, 30])
 @pytest.mark.parametrize("places", [(), (10,), (10, 20)])
-def test_the_first_difference_is_found_before_at_and_after_places_where_others_left(
-    at: int, places: tuple[int, ...]
-) -> None:
+def test_the_first_difference_is_found_before_at_and_after_branches(at: int, places: tuple[int, ...]) -> None:
     tree = RadixTree()
     store(tree, *range(30))
     for place in places:

@@ -38,7 +38,7 @@ WAITS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("engine", "waits"), [("vllm", 0), ("sglang", 0), ("trtllm", 0), ("sglang", 3), ("trtllm", 3)])
 @given(arrivals=PROMPTS, data=st.data())
-def test_admission_never_stalls_while_memory_is_free(
+def test_admission_never_stalls_with_room(
     engine: str, waits: int, arrivals: list[tuple[float, int, int]], data: Any
 ) -> None:
     """waits: for how many steps at most prompts are held back on purpose."""

@@ -137,9 +137,7 @@ def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host_of_vllm() ->
         ("vllm", "fp8", "h100_sxm", "bf16"),
     ],
 )
-def test_tensorrt_llm_keeps_the_kv_cache_of_quantised_checkpoints_in_fp8(
-    engine: str, weights: str, gpu: str, kv: str
-) -> None:
+def test_tensorrt_llm_keeps_kv_of_quantised_checkpoints_in_fp8(engine: str, weights: str, gpu: str, kv: str) -> None:
     made = Deployment.create("meta-llama/Llama-3.1-8B-Instruct", gpu, engine=engine, weights=weights)
     assert made.kv_dtype == kv
 

@@ -115,9 +115,7 @@ def test_sums_are_enough(
     chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=2),
     steps=st.integers(1, 130),
 )
-def test_the_slowest_of_several_ranks_sets_the_pace(
-    ranks: list[list[int]], chunks: list[tuple[int, int]], steps: int
-) -> None:
+def test_the_slowest_rank_sets_the_pace(ranks: list[list[int]], chunks: list[tuple[int, int]], steps: int) -> None:
     step_model = roofline("openai/gpt-oss-20b", "h100_sxm", (("dp", 2),))
     sums, wanted, now = step_model.sums, list[float](), 1.0
     found = sums.run([Contexts(contexts) for contexts in ranks if contexts], 0, now, steps)

@@ -64,16 +64,14 @@ def test_the_breakdown_adds_up_to_the_step(which: Which, prefill: list[tuple[int
 
 
 @given(deployments, chunks, st.lists(st.integers(65, 40_000), max_size=40), st.integers(1, 40_000))
-def test_one_more_sequence_is_never_faster(
-    which: Which, prefill: list[tuple[int, int]], decode: list[int], context: int
-) -> None:
+def test_a_sequence_never_speeds_up(which: Which, prefill: list[tuple[int, int]], decode: list[int], context: int) -> None:
     """Beyond the resolution of attention: a short one may move the mean context of all into the page before."""
     s = step(*which)
     assert s.step_s(prefill, [*decode, context]) > s.step_s(prefill, [c - LONGEST_TOKENS for c in decode])
 
 
 @given(deployments, chunks, contexts, st.integers(1, 3000), st.integers(0, 20_000))
-def test_one_more_chunk_is_never_faster(
+def test_a_chunk_never_speeds_up(
     which: Which, prefill: list[tuple[int, int]], decode: list[int], new: int, context: int
 ) -> None:
     s = step(*which)
@@ -148,9 +146,7 @@ def test_an_idle_rank_costs_nothing_and_a_busy_one_is_never_faster_than_none(
     chunks,
     contexts,
 )
-def test_more_bandwidth_is_never_slower(
-    model: str, factor: float, prefill: list[tuple[int, int]], decode: list[int]
-) -> None:
+def test_bandwidth_never_slows(model: str, factor: float, prefill: list[tuple[int, int]], decode: list[int]) -> None:
     gpu = find_gpu("h100")
     faster = replace(
         gpu, bandwidth_bytes_per_s=factor * gpu.bandwidth_bytes_per_s, link_bytes_per_s=factor * gpu.link_bytes_per_s

@@ -48,7 +48,7 @@ def load(url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_it_shows_what_happens_at_the_width_of_a_desk_and_of_a_phone(
+def test_it_shows_what_happens_on_a_desk_and_on_a_phone(
     url: str, load: None, tmp_path: Path, width: int, dark: bool
 ) -> None:
     assert DRIVER is not None
