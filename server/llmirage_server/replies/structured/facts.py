@@ -31,6 +31,10 @@ class NoValueError(ValueError):
     def inside(self, key: str | int) -> NoValueError:
         return NoValueError(self.message, (key, *self.path))
 
+    def alone(self) -> NoValueError:
+        """Return one without the frames that raised it: an error that a variable of its own frames holds is a cycle."""
+        return NoValueError(self.message, self.path)
+
     def __str__(self) -> str:
         path = ".".join(map(str, self.path))
         path = path if len(path) <= _SHOWN_CHARACTERS else f"{path[:_SHOWN_CHARACTERS]}..."
@@ -158,9 +162,9 @@ class Ways:
                     found = True
                     yield each
             except NoValueError as error:
-                problem = problem or error
+                problem = problem or error.alone()
         if not found:
-            raise problem or NoValueError(f"nothing satisfies its {choice.keyword!r}")
+            raise (problem or NoValueError(f"nothing satisfies its {choice.keyword!r}")).alone()
 
     def _apply(self, facts: Facts, pending: list[_Pending]) -> None:
         """Make facts of what is pending, and of what that applies to the value. Raises NoValueError for a contradiction."""

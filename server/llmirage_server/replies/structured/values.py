@@ -125,11 +125,11 @@ class _ValueWriter:
                     return value
                 problem = problem or NoValueError(self._problem(value, demands))
             except NoValueError as error:
-                problem = problem or error
+                problem = problem or error.alone()
             self._failures += 1
             if self._failures > self._most_failures:
                 raise _TooManyFailuresError(str(problem))
-        raise problem or NoValueError("nothing satisfies it")
+        raise (problem or NoValueError("nothing satisfies it")).alone()
 
     def _problem(self, value: Any, demands: Sequence[Placed]) -> str:
         return next(str(problem) for schema, scope in demands for problem in self._validator.problems(value, schema, scope))
@@ -154,10 +154,10 @@ class _ValueWriter:
             try:
                 return _MAKERS[kind](self, facts, name, depth, besides)
             except NoValueError as error:
-                problem = problem or error
+                problem = problem or error.alone()
             except PatternError as error:
                 problem = problem or NoValueError(str(error))
-        raise problem or NoValueError("no type is allowed by all that applies to it")
+        raise (problem or NoValueError("no type is allowed by all that applies to it")).alone()
 
     def _listed(self, values: Sequence[Any], demands: Sequence[Placed], besides: _Keys) -> Any:
         """Return one of the values that obeys all demands."""
@@ -355,8 +355,8 @@ class _ValueWriter:
                     besides,
                 )
             except NoValueError as error:
-                problem = problem or error
-        raise problem or NoValueError("no items satisfy it")
+                problem = problem or error.alone()
+        raise (problem or NoValueError("no items satisfy it")).alone()
 
     @staticmethod
     def _slots(facts: Facts, prefix: int) -> Iterator[dict[int, list[int]]]:

@@ -1,8 +1,11 @@
 """JSON values for schemas: valid, readable, deterministic."""
 
+import random
 import re
+from contextlib import suppress
 from typing import Any
 
+import attacks
 import pytest
 from cyclic_garbage import cyclic_garbage_of_thread
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from nasty_schemas import CONTRADICTORY, NASTY, SAMPLES, Judges, drawn_schema
 
-from llmirage_server.replies.structured.budget import FULL, Budget, limited
+from llmirage_server.replies.structured.budget import FULL, Budget, BudgetError, limited
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import value_for
 
@@ -189,7 +192,8 @@ def test_a_pattern_that_a_usual_value_matches_gives_the_usual_value() -> None:
 
 def test_a_thread_that_ends_leaves_nothing_to_the_collector_of_cycles() -> None:
     def work() -> None:
-        for schema in [TREE, *NAMED, *NASTY.values()]:
-            limited(lambda schema=schema: value_for(schema, 1), Budget(FULL))  # type: ignore[misc]
+        for schema in [TREE, *NAMED, *NASTY.values(), *[attacks.schema(random.Random(seed)) for seed in range(40)]]:
+            with suppress(SchemaError, BudgetError):
+                limited(lambda schema=schema: value_for(schema, 1), Budget(FULL // 10))  # type: ignore[misc]
 
     assert cyclic_garbage_of_thread(work) == []
