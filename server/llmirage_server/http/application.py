@@ -18,6 +18,7 @@ from llmirage_server.http.access import is_foreign, is_public
 from llmirage_server.http.byte_budget import ByteBudget, CountedBodies
 from llmirage_server.http.event_stream import SERVER_SEND
 from llmirage_server.http.exchange import INSTANCE
+from llmirage_server.http.turns import turn
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -121,8 +122,10 @@ class LazyRoutes(Starlette):
             anyio.Event()  # imports its side for asyncio, which event streams need
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._make is not None and scope["type"] != "lifespan":
-            self.make_routes()
+        if scope["type"] != "lifespan":
+            if self._make is not None:
+                self.make_routes()
+            await turn()
         if self.ports and scope.get("server") is not None and (instance := self.ports.get(scope["server"][1])) is not None:
             scope[INSTANCE] = instance
         await super().__call__(scope, receive, send)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import json.scanner
 import math
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 
 from llmirage_server.http import long_texts
 from llmirage_server.http.byte_budget import Held
+from llmirage_server.http.turns import turn
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -166,14 +166,14 @@ async def check_values(body: bytes) -> None:
     """
     found = 0
     for start in range(0, len(body), _SLICE_BYTES):
-        await asyncio.sleep(0)
+        await turn()
         found += _values(body, start, start + _SLICE_BYTES)
     if found <= MOST_VALUES:
         return
     found = 0
     in_text = escaped = False
     for start in range(0, len(body), _SLICE_BYTES):
-        await asyncio.sleep(0)
+        await turn()
         piece = body[start + escaped : start + _SLICE_BYTES]
         escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1  # the next slice begins with the escaped character
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -20,6 +19,7 @@ from llmirage_server.http.absent import absent_at
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.dialect import ASKED_PATH, DIALECT, OPENAI, Dialect
 from llmirage_server.http.fault_hooks import FaultOfRequest, Faults, Limits
+from llmirage_server.http.turns import turn
 from llmirage_server.replies.structured.budget import (
     BRIEF,
     BRIEF_TOKENS,
@@ -141,6 +141,7 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self.full_body()
+        await turn()
         return await self.has_read(empty if empty is not None and not body.strip() else await self.read(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
@@ -468,7 +469,7 @@ async def _larger_pieces(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
             if size >= _PIECE_BYTES:
                 yield b"".join(together)
                 together, size = [], 0
-                await asyncio.sleep(0)  # a connection that takes all at once waits for nothing
+                await turn()  # a connection that takes all at once waits for nothing
     yield b"".join(together)
 
 

@@ -32,6 +32,7 @@ from llmirage_server.http.event_stream import (
     unsent_bytes,
 )
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
@@ -203,7 +204,7 @@ class Generation:
         """As `start`, with a turn of the loop for others between slices. Nothing more is submitted once it has `ended`."""
         for first in range(0, len(self.choices), SLICE):
             if first:
-                await asyncio.sleep(0)
+                await turn()
                 if ended():
                     return
             self._submit(self.choices[first : first + SLICE], last=first + SLICE >= len(self.choices))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,6 +15,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.access import short_name
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
 from llmirage_server.replies.structured.matcher import GrammarError, PatternError
@@ -195,7 +195,7 @@ class Service:
         choices: list[Choice] = []
         for start in range(0, len(wanted), _SLICE):
             if start:
-                await asyncio.sleep(0)
+                await turn()
             some = wanted[start : start + _SLICE]
             replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
             choices += [

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply
 from llmirage_server.service.generation import SLICE, Choice, Generation
 from llmirage_server.service.service import Service
@@ -95,7 +96,7 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     choices: list[Choice] = []
     for first in range(0, len(prompts), SLICE):
         if first:
-            await asyncio.sleep(0)
+            await turn()
         choices += [
             Choice(
                 _EMPTY_REPLY,

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol
 
+from llmirage_server.http.turns import turn
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire.errors import ApiError
@@ -187,7 +188,7 @@ class Breaks:
 
     async def maybe(self) -> None:
         if self._clock() > self._until_s:
-            await asyncio.sleep(0)
+            await turn()
             self._until_s = self._clock() + self.SLICE_S
 
 

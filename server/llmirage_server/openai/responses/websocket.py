@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from llmirage_server.http.byte_budget import HELD
 from llmirage_server.http.endpoints import HttpFace
 from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, HttpExchange
+from llmirage_server.http.turns import turn
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.resource import new_response, response_usage
@@ -240,7 +241,7 @@ class SocketSession:
 
     async def _take(self, message: Message) -> None:
         """Serve a message, or queue it. With a full queue it waits, and with it all that the client sends."""
-        await asyncio.sleep(0)  # messages come as fast as this takes them: others have their turn between two
+        await turn()  # messages come as fast as this takes them
         await self._outbox.drained()
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
