@@ -54,6 +54,15 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | Non
     return bytes(plain)
 
 
+async def digest(body: bytes) -> int:
+    """Return a number that equal bodies have in common, read in slices."""
+    found = hash(body[:_SLICE_BYTES])
+    for start in range(_SLICE_BYTES, len(body), _SLICE_BYTES):
+        await turn()
+        found = hash((found, body[start : start + _SLICE_BYTES]))
+    return found
+
+
 def json_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in `body`; surrogates that stand alone in its texts become U+FFFD, as UTF-8 cannot write them.
 

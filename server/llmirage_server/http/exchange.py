@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -174,7 +175,7 @@ class HttpExchange:
     async def body_of_any_type(self) -> bytes:
         """Read the complete body, decompressed. Raises ClientDisconnect, and ApiError for one too large."""
         body = await self._received_body()
-        self.entry.digest = hash(body)
+        self.entry.digest = await bodies.digest(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         if (encoding := self.headers.get(b"content-encoding")) is not None:
             self.is_large = True  # maybe a thousand times as long
@@ -189,7 +190,7 @@ class HttpExchange:
         sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
         if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
             with contextlib.suppress(ClientDisconnect, ApiError):
-                self.entry.digest = hash(body := self.entry.kept(await self._received_body()))
+                self.entry.digest = await bodies.digest(body := self.entry.kept(await self._received_body()))
                 model = bodies.json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 
@@ -201,15 +202,14 @@ class HttpExchange:
         body: bytes = _body_of(message)
         if not message.get("more_body"):
             return body
-        parts = [body]
-        size = len(body)
+        whole = io.BytesIO()  # is not copied at the end, as a list of parts would be
+        whole.write(body)
         while message.get("more_body"):
             message = await self.receive()
-            parts.append(_body_of(message))
-            size += len(parts[-1])
-            if size > self.most_bytes:
+            if whole.tell() + len(part := _body_of(message)) > self.most_bytes:
                 raise errors.body_too_large(self.most_bytes)
-        return b"".join(parts)
+            whole.write(part)
+        return whole.getvalue()
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Do work whose duration grows with the body: for a large body in a thread."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -110,6 +111,8 @@ class ResponsesInProgress:
         self.held: dict[str, Callable[[], int]] = {}
         self.refusal: Callable[[], ApiError] | None = None
         self.stamps: SentStamps | None = None
+        # With the reason for which a request ended, and after the last one of a prompt all of that.
+        self._uncounted: deque[tuple[Request, str, Sequence[Choice]]] = deque()
 
     def busy(self) -> bool:
         """Refuse new responses, and tell whether any is in progress."""
@@ -142,7 +145,27 @@ class ResponsesInProgress:
 
     def requests(self) -> list[Request]:
         """Return the requests that the metrics have not counted yet."""
-        return [choice.request for generation in self.under_way for choice in generation.choices]
+        under_way = [choice.request for generation in self.under_way for choice in generation.choices]
+        return [*under_way, *[request for request, _, _ in self._uncounted]]
+
+    def count(self, generation: Generation) -> None:
+        """Let the metrics count a generation that has ended, with all others some choices in each turn of the loop."""
+        self.under_way.remove(generation)
+        waiting = bool(self._uncounted)
+        for place, choice in enumerate(generation.choices, 1):
+            of_prompt = generation.choices[place - generation.n : place] if place % generation.n == 0 else ()
+            self._uncounted.append((choice.request, choice.reply.finish_reason, of_prompt))
+        if not waiting:
+            self._count()
+
+    def _count(self) -> None:
+        for _ in range(min(SLICE, len(self._uncounted))):
+            request, finish_reason, of_prompt = self._uncounted.popleft()
+            self.metrics.ended(request, finish_reason)
+            if of_prompt:
+                self.metrics.answered([choice.request for choice in of_prompt])
+        if self._uncounted:
+            asyncio.get_running_loop().call_soon(self._count)
 
 
 class ChoiceWriter(Protocol):
@@ -232,12 +255,8 @@ class Generation:
         if unfinished:
             self.responses.driver.cancel(unfinished)
         if self in self.responses.under_way:
-            self.responses.under_way.remove(self)
-            for choice in self.choices:
-                self.responses.metrics.ended(choice.request, choice.reply.finish_reason)
-            for first in range(0, len(self.choices), self.n):
-                self.responses.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
             requests = [choice.request for choice in self.choices]
+            self.responses.count(self)
             self.entry.generated(requests, self.n, self.choices[0].reply)
             if self.trace is not None:
                 self.trace.ended(requests, [choice.reply for choice in self.choices])

@@ -172,14 +172,24 @@ def test_planning_in_slices_lets_others_run(api: Api) -> None:
     assert longest_turn_s(api, generate) < 0.05
 
 
-def test_requests_that_come_together_are_planned_in_many_turns(api: Api) -> None:
-    body = {"model": "m", "messages": USER, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
+@pytest.mark.parametrize(
+    ("path", "body", "count"),
+    [
+        (
+            "/v1/chat/completions",
+            {"model": "m", "messages": USER, "max_tokens": 3_000, "ignore_eos": True, "stream": True},
+            100,
+        ),
+        ("/v1/embeddings", {"model": "bge-m3", "input": ["some text"] * 1_000}, 10),
+    ],
+)
+def test_requests_that_come_and_go_together_take_many_turns(api: Api, path: str, body: Any, count: int) -> None:
     content = json.dumps(body).encode()
-    assert api.post("/v1/chat/completions", {**body, "max_tokens": 3}).status_code == 200
+    api._runner.run(RawAnswer().ask(api.app, path, content))
 
     async def ask() -> None:
-        asked = [asyncio.ensure_future(RawAnswer().ask(api.app, "/v1/chat/completions", content)) for _ in range(100)]
-        await asyncio.sleep(0.5)
+        asked = [asyncio.ensure_future(RawAnswer().ask(api.app, path, content)) for _ in range(count)]
+        await asyncio.sleep(1.0)
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)

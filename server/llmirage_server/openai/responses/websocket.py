@@ -18,6 +18,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.http.bodies import digest
 from llmirage_server.http.byte_budget import HELD
 from llmirage_server.http.endpoints import HttpFace
 from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, HttpExchange
@@ -245,7 +246,7 @@ class SocketSession:
         await self._outbox.drained()
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
-        frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
+        frame = SocketFrame(len(raw), await digest(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
         await read_frame(frame, raw, text is not None, self._socket.in_thread)
         if frame.error is None and frame.kind in (*_IGNORED, "response.steer"):
             if frame.kind == "response.steer":
