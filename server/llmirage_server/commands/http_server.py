@@ -284,11 +284,14 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
-        keep_large_blocks_apart()
+        # The loop lets others have the interpreter at each write, and gets it back from a thread that plans after as long.
+        sys.setswitchinterval(0.0005)
+        keep_heap_small()
         cost = machine_cost()
 
         def started() -> None:
             app.loop_watch.start()
+            app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
             if events is not None:
                 events.start()
             if fleet:
@@ -320,19 +323,20 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
 
 _LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
-_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
 
 
-def keep_large_blocks_apart() -> bool:
-    """Give each large block a mapping of its own, which goes back to the system whole. Return whether it is done.
+def keep_heap_small() -> bool:
+    """Give each large block a mapping of its own, and all threads one heap for the others. Return whether it is done.
 
-    glibc does so at first, but once such a block was freed, the next ones of its size come from the heap. The table of a
-    dict that gains and loses entries is made anew now and then; in the heap each leaves a hole that small blocks divide,
-    the next table does not fit in, and the heap grows.
+    glibc does the first, too, but once such a block was freed, the next ones of its size come from the heap. The table of a
+    dict that gains and loses entries is made anew now and then; in the heap each leaves a hole that small blocks divide, the
+    next table does not fit in, and the heap grows. A heap of each thread has holes of its own.
     """
     if sys.platform != "linux":
         return False
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
+        mallopt = ctypes.CDLL(None).mallopt
+        return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)) and bool(mallopt(_M_ARENA_MAX, 1))
     except (AttributeError, OSError):  # another C library
         return False

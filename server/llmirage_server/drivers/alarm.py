@@ -83,7 +83,7 @@ class TimerfdAlarm:
         self._ring = ring
         self._registered = False
         self._earliest_s = 0.0
-        library = ctypes.CDLL(None, use_errno=True)
+        library = ctypes.PyDLL(None, use_errno=True)  # its calls wait for nothing: no other thread need run in them
         self._settime = library.timerfd_settime
         self._fd = library.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
         if self._fd < 0:
