@@ -11,7 +11,7 @@ another, with nothing else entered in between, are one visit. No file is entered
 in (until the cluster has the request), nor on the way out (in each tick of the driver, until the bytes are handed to the
 connection).
 
-Not steps: constructors and what they call (they keep what they are given), the clock, and the journal, what counts bytes
+Not steps: constructors and what they call (they keep what they are given), the clock, turns of the loop, and the journal, what counts bytes
 and what measures the server's own pace (they are told, and give nothing back).
 """
 
@@ -45,6 +45,7 @@ NOT_TRACED = ("server/commands/http_protocol.py", "server/cluster/instances/inst
 FACE = (*(f"server/{room}" for room in ("http", "service", "openai", "anthropic", "engines", "stored")), "shared/wire")
 NO_STEPS = (
     "server/http/byte_budget.py",
+    "server/http/turns.py",
     "shared/virtual_time.py",
     "server/telemetry/journal.py",
     "server/telemetry/pace.py",
