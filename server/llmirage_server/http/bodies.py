@@ -55,7 +55,7 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | Non
 
 
 async def digest(body: bytes) -> int:
-    """Return a number that equal bodies have in common, read in slices."""
+    """Return a number that equal bodies have in common, read in slices: `hash` for one of a slice."""
     found = hash(body[:_SLICE_BYTES])
     for start in range(_SLICE_BYTES, len(body), _SLICE_BYTES):
         await turn()

@@ -175,7 +175,7 @@ class HttpExchange:
     async def body_of_any_type(self) -> bytes:
         """Read the complete body, decompressed. Raises ClientDisconnect, and ApiError for one too large."""
         body = await self._received_body()
-        self.entry.digest = await bodies.digest(body)
+        self.entry.digest = hash(body) if len(body) <= LARGE_BYTES else await bodies.digest(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         if (encoding := self.headers.get(b"content-encoding")) is not None:
             self.is_large = True  # maybe a thousand times as long

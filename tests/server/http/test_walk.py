@@ -11,8 +11,8 @@ another, with nothing else entered in between, are one visit. No file is entered
 in (until the cluster has the request), nor on the way out (in each tick of the driver, until the bytes are handed to the
 connection).
 
-Not steps: constructors and what they call (they keep what they are given), the clock, turns of the loop, and the journal, what counts bytes
-and what measures the server's own pace (they are told, and give nothing back).
+Not steps: constructors and what they call (they keep what they are given), the clock, turns of the loop, and the journal,
+what counts bytes and what measures the server's own pace (they are told, and give nothing back).
 """
 
 import asyncio
