@@ -12,7 +12,7 @@ from llmirage_shared.virtual_time import SimulatedTimeLoop
 TURN_S = 0.004
 
 
-class _Turns:
+class _LoopTurns:
     """The turns of one loop. A turn begins with the first request that asks for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -41,7 +41,7 @@ class _Turns:
         self._until_s = 0.0
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopTurns] = WeakKeyDictionary()
 
 
 async def turn() -> None:
@@ -54,5 +54,5 @@ async def turn() -> None:
     if (turns := _turns.get(loop)) is None:
         if isinstance(loop, SimulatedTimeLoop):
             return
-        turns = _turns[loop] = _Turns(loop)
+        turns = _turns[loop] = _LoopTurns(loop)
     await turns.next()
