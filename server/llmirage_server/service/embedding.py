@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,10 +94,10 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
         )
 
 
-async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
+async def maybe_in_thread(service: Service, inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
     """Do the work; in a thread if the number or length of inputs would hold up the streams of others."""
     if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
-        return await asyncio.to_thread(work)
+        return await service.text.vectors_in_thread(work)
     return work()
 
 

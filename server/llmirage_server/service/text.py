@@ -39,6 +39,7 @@ class TextLoader:
         # One thread more: who waits for the text of others shall not wait for schemas, and each thread that computes delays
         # the event loop by five milliseconds when both want the interpreter.
         self._planning = ThreadPoolExecutor(1, "llmirage-plan")
+        self._vectors = ThreadPoolExecutor(1, "llmirage-vectors")  # a request may want thousands: for seconds
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
@@ -52,10 +53,14 @@ class TextLoader:
         """Do the long part of a reply's planning in a thread of its own, after what was given before."""
         return _run_in(self._planning, work)
 
+    def vectors_in_thread(self, work: Callable[[], T], /) -> asyncio.Future[T]:
+        """Compute vectors, scores or judgements in a thread of their own, after what was given before."""
+        return _run_in(self._vectors, work)
+
     def close(self) -> None:
         """Forget what waits for a thread: its requests are cancelled. The threads end when they have done what they do."""
-        self._planning.shutdown(wait=False, cancel_futures=True)
-        self._threads.shutdown(wait=False)
+        for threads in (self._threads, self._planning, self._vectors):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def get(self) -> TextTools:
         return await self.in_thread(self.load) if self.tools is None else self.tools

@@ -1,5 +1,6 @@
 """`llmirage serve` as a process: starts, answers, ends."""
 
+import contextlib
 import json
 import os
 import re
@@ -149,6 +150,18 @@ def test_a_client_that_closes_its_connection_frees_its_slot() -> None:
 def test_a_client_that_does_not_read_cannot_keep_the_server_from_ending() -> None:
     with served("--speed", "max") as server, closing(open_stream(server, 30_000)):
         time.sleep(0.5)  # the connection's buffers are full now
+        code, _, err = server.end(signal.SIGTERM)
+    assert (code, err) == (0, "")
+
+
+def test_work_that_waits_for_a_thread_cannot_keep_the_server_from_ending() -> None:
+    content = json.dumps({"model": "text-embedding-3-large", "input": ["some text"] * 1_500}).encode()
+    request = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+    with served() as server, contextlib.ExitStack() as connections:
+        address = "localhost", int(server.url.split(":")[2].partition("/")[0])
+        for _ in range(80):
+            connections.enter_context(socket.create_connection(address)).sendall(request)
+        time.sleep(0.5)
         code, _, err = server.end(signal.SIGTERM)
     assert (code, err) == (0, "")
 
