@@ -48,10 +48,10 @@ class LoadedWorkload(Result):
     def save(self, path: str | os.PathLike[str], to: str | None = None) -> None:
         """Write it; compressed if the name ends in .gz. to: another format, by its name. Raises ConfigError."""
         if to is None and self._file is not None:
-            write_output(self._file, os.fspath(path))
+            write_output([self._file], os.fspath(path))
             return
         made = workload_files.convert(self._workload, to or self._workload.format, self._counting.tokenizer)
-        write_output(made.data, os.fspath(path))
+        write_output([made.data], os.fspath(path))
 
     @cached_property
     def _facts(self) -> workload_files.WorkloadFacts:
@@ -148,5 +148,6 @@ def generate(
     """
     given = {name: value for name, value in locals().items() if name != "set"}
     settings = settings_from(GenerateSettings, given | {"set": {"set": set}}, but=("preset",))
-    made = workload_files.generate(os.fspath(preset), settings)
-    return LoadedWorkload(made.workload, InspectSettings(tokenizer=settings.tokenizer), made.file)
+    made = workload_files.GeneratedWorkload(os.fspath(preset), settings)
+    file = b"".join(made)
+    return LoadedWorkload(made.workload, InspectSettings(tokenizer=settings.tokenizer), file)

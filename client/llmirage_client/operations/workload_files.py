@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmirage_client.load.turn_calls import written_out
@@ -14,9 +16,9 @@ from llmirage_client.workload.registry import ALIASES
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import summarise
-from llmirage_client.workload.synthesis.conversations import Plan, draw_plan
-from llmirage_client.workload.synthesis.generated import sessions_of
-from llmirage_client.workload.synthesis.profile import Profile, read_profile
+from llmirage_client.workload.synthesis.conversations import Plan, draw_parts
+from llmirage_client.workload.synthesis.generated import FORMAT_NAME, sessions_of
+from llmirage_client.workload.synthesis.profile import read_profile
 from llmirage_client.workload.writers import WRITERS
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused
@@ -48,29 +50,49 @@ def convert(workload: Workload, to: str, tokenizer: str | None = None, seed: int
         raise InputRefused([f"{workload.path}: {error}"]) from None
 
 
-@dataclass(frozen=True, slots=True)
+_PART_TOKENS = 2_000_000  # of a generated file: 10 MB
+
+
 class GeneratedWorkload:
-    """A workload, the parameters and the drawn plan that it is from, and its file."""
+    """A workload that is drawn and written in parts of whole conversations, one at a time: iterate over its bytes once.
 
-    profile: Profile
-    plan: Plan
-    workload: Workload
-    file: bytes
+    preset: a name, or a YAML file. keep: bytes of the file whose conversations stay in `workload`.
+    written, sessions, roots, requests: numbers so far, the first of bytes. Raises ConfigError, also in iterations.
+    """
 
+    def __init__(self, preset: str, settings: GenerateSettings, keep: float = math.inf) -> None:
+        self._preset, self._settings, self._keep = preset, settings, keep
+        with readable():
+            self.profile = read_profile(preset, changes_of(settings), settings.rate)
+        self.drawn: Mapping[str, list[float]] = {}
+        self.arrivals_s: list[float] = []
+        self.written = self.sessions = self.roots = self.requests = 0
+        self.workload = Workload(FORMAT_NAME, FORMAT_NAME, {}, ())
 
-def generate(preset: str, settings: GenerateSettings) -> GeneratedWorkload:
-    """Draw a workload and write its texts. preset: a name, or a YAML file. Raises ConfigError."""
-    seed = settings.random_seed
-    with readable():
-        profile = read_profile(preset, changes_of(settings), settings.rate)
-        text = SyntheticText(load(settings.tokenizer)[0], seed)
-        plan = draw_plan(profile, seed)
-        workload = sessions_of(profile, plan, text, settings.token_ids)
-        try:
-            converted = in_format(workload, profile.format)
-        except ConversionError as error:
-            raise WorkloadError(preset, [Problem(str(error), field="format")]) from None
-    return GeneratedWorkload(profile, plan, workload, converted.data)
+    def __iter__(self) -> Iterator[bytes]:
+        with readable():
+            profile, settings = self.profile, self._settings
+            text = SyntheticText(load(settings.tokenizer)[0], settings.random_seed)
+            for plan in draw_parts(profile, settings.random_seed, _PART_TOKENS):
+                part = sessions_of(profile, plan, text, settings.token_ids)
+                try:
+                    data = in_format(part, profile.format, is_part=True).data
+                except ConversionError as error:
+                    raise WorkloadError(self._preset, [Problem(str(error), field="format")]) from None
+                self._count(plan, part, len(data))
+                yield data
+
+    def _count(self, plan: Plan, part: Workload, size: int) -> None:
+        if self.written < self._keep:
+            kept = self.workload
+            self.workload = replace(part, sessions={**kept.sessions, **part.sessions}, roots=kept.roots + part.roots)
+        counts = summarise(part, with_reuse=False)
+        self.drawn = plan.drawn
+        self.arrivals_s += [c.arrival_s for c in plan.conversations if c.arrival_s is not None]
+        self.written += size
+        self.sessions += counts.sessions
+        self.roots += counts.roots
+        self.requests += counts.requests
 
 
 def changes_of(settings: GenerateSettings) -> list[tuple[str, Any]]:

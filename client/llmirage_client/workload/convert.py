@@ -16,6 +16,7 @@ from typing import Any
 
 from llmirage_client.workload.dag.graph import references
 from llmirage_client.workload.registry import ALIASES, load
+from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import (
     Round,
     Session,
@@ -212,9 +213,10 @@ class Converted:
     notes: tuple[str, ...]
 
 
-def convert(workload: Workload, format_name: str) -> Converted:
+def convert(workload: Workload, format_name: str, is_part: bool = False) -> Converted:
     """Convert a workload, without conversations that an offset left out.
 
+    is_part: of a larger file, whose schedule may begin before; formats move the first arrival to the start of the run.
     Raises ConversionError when the format cannot hold the workload, and KeyError when it has no writer.
     """
     workload = _without_skipped(workload)
@@ -232,10 +234,19 @@ def convert(workload: Workload, format_name: str) -> Converted:
             after = load(str(path), name, written.options)
         except WorkloadError as error:
             raise ConversionError(name, [str(problem) for problem in error.problems[:5]]) from None
-    found = differences(workload, after)
+    found = differences(workload, _moved(after, workload) if is_part else after)
     if found:
         raise ConversionError(name, list(found))
     return Converted(written.data, name, written.options, tuple(_notes(workload, after)))
+
+
+def _moved(workload: Workload, to: Workload) -> Workload:
+    """Return the workload with the first arrival of another."""
+    if not (workload.timed and to.timed):
+        return workload
+    starts_s = [min(w.sessions[root].arrival_s or 0.0 for root in w.roots) for w in (workload, to)]
+    moved = {root: earlier(workload.sessions[root], starts_s[0] - starts_s[1]) for root in workload.roots}
+    return replace(workload, sessions={**workload.sessions, **moved})
 
 
 def _without_skipped(workload: Workload) -> Workload:

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from llmirage_client.commands.actions import workload_files as actions
 from llmirage_client.commands.workload_files import generate
+from llmirage_client.operations import workload_files as operations
+from llmirage_client.report import progress
 from llmirage_client.workload import registry
+from llmirage_client.workload.convert import differences
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthesis.profile import presets
 from llmirage_shared.tokenizer_loader import embedded
@@ -222,6 +226,22 @@ def test_a_packed_file_and_standard_output_hold_the_same(tmp_path: Path) -> None
     assert gzip.decompress(path.read_bytes()) == run("-o", "-", *options).stdout_bytes
     assert path.read_bytes()[4:8] == b"\0\0\0\0"  # no time stamp, so that the same command writes the same file
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("to", ["chat", "agent-chain", "coding-agent"])
+def test_a_large_file_is_written_in_parts_that_are_one_workload(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (to, "--conversations", "3", "--set", "turns=2:3")
+    whole = generated(tmp_path, *command)
+    monkeypatch.setattr(operations, "_PART_TOKENS", 1)
+    monkeypatch.setattr(actions, "_KEPT_FOR_REUSE", 1)
+    monkeypatch.setattr(actions, "QUIET_S", -1.0)
+    monkeypatch.setattr(progress, "PLAIN_LINE_S", -1.0)
+    told = run(*command, "-o", str(tmp_path / "parts.jsonl.gz")).stderr
+    assert not differences(whole, registry.load(str(tmp_path / "parts.jsonl.gz")))
+    assert [line.split(" conv")[0] for line in told.splitlines()[:3]] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert "(of the first " in told
 
 
 @pytest.mark.parametrize(

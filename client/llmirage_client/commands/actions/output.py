@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
 import webbrowser
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -14,21 +15,28 @@ from llmirage_client.report.atomic_files import write_whole
 from llmirage_shared.settings import ConfigError
 
 
-def write_output(data: bytes, output: str | None) -> None:
-    """Write a file in one move, so that no reader ever sees half of it; None and "-": to standard output.
+def write_output(parts: Iterable[bytes], output: str | None) -> None:
+    """Write a file in one move, so that no reader ever sees half of it; None and "-": to standard output, part by part.
 
     Raises ConfigError.
     """
     if output in (None, "-"):
-        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.writelines(parts)
         return
     path = Path(str(output))
     if path.suffix == ".gz":
-        data = gzip.compress(data, compresslevel=9, mtime=0)
+        parts = _compressed(parts)
     try:
-        write_whole(path, lambda file: file.write(data))
+        write_whole(path, lambda file: file.writelines(parts))
     except OSError as error:
         raise ConfigError([f"Invalid value for --output: cannot write {path}: {error.strerror}"]) from None
+
+
+def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a gzip file without a time stamp, so that the same command writes the same file."""
+    packer = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    yield from map(packer.compress, parts)
+    yield packer.flush()
 
 
 def check_json(json: bool, output: str | None) -> None:

@@ -16,14 +16,16 @@ from llmirage_client.commands.actions.output import check_json, write_output
 from llmirage_client.operations import workload_files as operation
 from llmirage_client.operations.workload import load_workload, readable
 from llmirage_client.operations.workload_files import GeneratedWorkload, WorkloadFacts, changes_of, check_writable
+from llmirage_client.report.progress import StatusLine, bar, minutes
 from llmirage_client.report.screen import print_table
 from llmirage_client.settings.workload import ConvertSettings, FileSettings, GenerateSettings, InspectSettings
+from llmirage_client.simulate.progress import QUIET_S
 from llmirage_client.workload.convert import Converted
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_client.workload.shape import shape
+from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import WorkloadSummary, summarise
-from llmirage_client.workload.synthesis.conversations import Plan, as_yaml, compare, gaps
-from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
+from llmirage_client.workload.synthesis.conversations import as_yaml, compare, gaps
+from llmirage_client.workload.synthesis.profile import read_profile, read_values
 from llmirage_shared import embedded_tokenizer
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of
@@ -93,7 +95,7 @@ def convert(file: str, output: str | None, json: bool, **given: Any) -> None:
     with readable():
         workload = load_workload(file, settings, tokenizer=settings.tokenizer, seed=settings.random_seed)
         converted = operation.convert(workload, settings.to, settings.tokenizer, settings.random_seed)
-    write_output(converted.data, output)
+    write_output([converted.data], output)
     if json:
         told = {"file": output, "format": converted.format, "conversations": len(workload.roots), "notes": _notes(converted)}
         click.echo(dumps(told))
@@ -192,7 +194,7 @@ def tokenizer(folder: str, json: bool) -> None:
             if path.exists() and path.read_bytes() != data:
                 raise InputRefused([f"{path} is of another tokenizer; name another folder"], "tokenizer")
         for path, data in files.items():
-            write_output(data, str(path))
+            write_output([data], str(path))
     except OSError as error:
         raise InputRefused([f"{folder}: cannot be written: {error.strerror}"], "tokenizer") from None
     if json:
@@ -202,6 +204,7 @@ def tokenizer(folder: str, json: bool) -> None:
 
 
 _MOST_REQUESTS_FOR_REUSE = 5_000
+_KEPT_FOR_REUSE = 32e6  # bytes of the file
 
 
 def generate(preset: str, output: str | None, json: bool, show: bool, **given: Any) -> None:
@@ -217,35 +220,54 @@ def generate(preset: str, output: str | None, json: bool, show: bool, **given: A
     check_json(json, output)
     if output is None and sys.stdout.isatty():
         raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
-    made = operation.generate(preset, settings)
-    write_output(made.file, output)
-    encoder = PromptEncoder(*load(settings.tokenizer))
+    made = GeneratedWorkload(preset, settings, _KEPT_FOR_REUSE)
+    write_output(_Writing(made).parts(), output)
+    seen = shape(made.workload, PromptEncoder(*load(settings.tokenizer)), 0, _MOST_REQUESTS_FOR_REUSE)
     if json:
-        click.echo(dumps(_as_json(made, output, settings.random_seed, encoder)))
+        click.echo(dumps(_as_json(made, seen, output, settings.random_seed)))
         return
-    _report(made.profile, made.plan, made.workload, output, settings.random_seed)
-    _reuse(made.workload, encoder)
+    _report(made, seen, output, settings.random_seed)
 
 
-def _as_json(made: GeneratedWorkload, output: str | None, seed: int, encoder: PromptEncoder) -> dict[str, Any]:
-    counts, found = summarise(made.workload, with_reuse=False), gaps(made.plan)
-    seen = shape(made.workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
+class _Writing(StatusLine):
+    """Progress of a file, after the first seconds."""
+
+    def __init__(self, made: GeneratedWorkload) -> None:
+        super().__init__()
+        self._made = made
+        self._started_s = self._clock()
+        self._next_s = self._quiet_until_s = self._started_s + QUIET_S
+
+    def _line(self, elapsed_s: float) -> str:
+        made, total = self._made, self._made.profile.conversations
+        text = f"{made.roots:,} of {total:,} conversations, {made.written / 1e6:,.0f} MB, {minutes(elapsed_s)} elapsed"
+        return f"{bar(made.roots / total)} {text}" if self._has_room_for_a_bar else text
+
+    def parts(self) -> Iterator[bytes]:
+        for part in self._made:
+            self._draw_if_due()
+            yield part
+        self._end("\r\x1b[K" if self._next_s != self._quiet_until_s else "")
+
+
+def _as_json(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, seed: int) -> dict[str, Any]:
+    found = gaps(made.arrivals_s)
     return {
         "file": output,
         "format": made.profile.format,
         "seed": seed,
-        "conversations": counts.roots,
-        "sessions": counts.sessions,
-        "requests": counts.requests,
-        "parameters": [asdict(line) for line in compare(made.profile, made.plan)],
+        "conversations": made.roots,
+        "sessions": made.sessions,
+        "requests": made.requests,
+        "parameters": [asdict(line) for line in compare(made.profile, made.drawn)],
         "arrivals": None if found is None else {"rate_per_s": found[0], "variation": found[1]},
         "prefix_reuse": {**asdict(seen.reuse), "share": seen.reuse.share, "requests": seen.counted_requests},
     }
 
 
-def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:
+def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, seed: int) -> None:
     rows: list[dict[str, Any]] = []
-    for line in compare(profile, plan):
+    for line in compare(made.profile, made.drawn):
         row: dict[str, Any] = {"": line.name, "requested": line.asked_as}
         for title, asked, drawn in (
             ("mean", line.asked.mean, line.drawn.mean),
@@ -256,25 +278,16 @@ def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None
             row[title] = f"{drawn:,.4g}"
         rows.append(row | {"drawn": line.count})
     print_table(rows, stderr=True)
-    counts = summarise(workload, with_reuse=False)
-    trees = f"{counts.roots:,} conversations"
-    if workload.branching:
-        trees = f"{counts.roots:,} trees of {counts.sessions:,} conversations"
-    where = output or "standard output"
-    click.echo(f"\n{where}: {trees}, {counts.requests:,} requests, as {profile.format}; synthetic, seed {seed}", err=True)
-    found = gaps(plan)
+    trees = f"{made.roots:,} conversations"
+    if made.sessions > made.roots:
+        trees = f"{made.roots:,} trees of {made.sessions:,} conversations"
+    where, as_format = output or "standard output", made.profile.format
+    click.echo(f"\n{where}: {trees}, {made.requests:,} requests, as {as_format}; synthetic, seed {seed}", err=True)
+    found = gaps(made.arrivals_s)
     if found is not None:
-        wanted = profile.arrivals
+        wanted = made.profile.arrivals
         per_s = f"{found[0]:.4g}/s (requested {wanted.rate_per_s:.4g})"
         click.echo(f"arrivals: {per_s}, CV of gaps {found[1]:.2f} (requested {wanted.variation:.2f})", err=True)
-
-
-def _reuse(workload: Workload, encoder: Any) -> None:
-    """Return the share of prompt tokens that a cache without limits would have."""
-    seen = shape(workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
-    some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests == _MOST_REQUESTS_FOR_REUSE else ""
-    reuse = seen.reuse
-    click.echo(
-        f"prompt tokens: {reuse.prompt_tokens:,}{some}; at most {reuse.share:.1%} of them can come from a prefix cache",
-        err=True,
-    )
+    some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests < made.requests else ""
+    share = f"at most {seen.reuse.share:.1%} of them can come from a prefix cache"
+    click.echo(f"prompt tokens: {seen.reuse.prompt_tokens:,}{some}; {share}", err=True)

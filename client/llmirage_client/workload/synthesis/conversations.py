@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -59,16 +60,21 @@ class PlannedConversation:
 
 @dataclass(slots=True)
 class Plan:
-    """conversations: parents before their children. drawn: every value that was drawn, by the parameter's name."""
+    """conversations: parents before their children. drawn: every value drawn so far, by the parameter's name."""
 
     conversations: list[PlannedConversation]
-    roots: int
     drawn: dict[str, list[float]]
 
 
 def draw_plan(profile: Profile, seed: int) -> Plan:
     """Draw a plan. The same profile and seed give the same plan."""
-    return _PlanBuilder(profile, seed).plan()
+    (plan,) = draw_parts(profile, seed, math.inf)
+    return plan
+
+
+def draw_parts(profile: Profile, seed: int, tokens: float) -> Iterator[Plan]:
+    """Yield the plan in parts of whole trees, which end where a file of them has so many tokens."""
+    return _PlanBuilder(profile, seed).parts(tokens)
 
 
 class _PlanBuilder:
@@ -88,14 +94,28 @@ class _PlanBuilder:
         self._documents = [] if no_documents else self._pieces("documents.tokens", "documents.pool")
         self._document_chances = self._zipf("documents.pool", "documents.skew")
 
-    def plan(self) -> Plan:
+    def parts(self, tokens: float) -> Iterator[Plan]:
         profile = self._profile
         name = PurePath(profile.name).stem
         times_s = profile.arrivals.times_s(profile.conversations, self._rng("arrivals"))
+        written = 0
         for number in range(profile.conversations):
             self._source = self._rng("conversation", number)
+            tree = len(self._conversations)
             self._root(f"{name}-{number:04d}", None if times_s is None else times_s[number])
-        return Plan(self._conversations, profile.conversations, dict(self._drawn))
+            written += sum(map(self._written_tokens, self._conversations[tree:]))
+            if written >= tokens or number == profile.conversations - 1:
+                yield Plan(self._conversations, self._drawn)
+                self._conversations, written = [], 0
+
+    def _written_tokens(self, conversation: PlannedConversation) -> int:
+        """Return the tokens of the conversation in a file, in which calls of agentic_jsonl repeat the history."""
+        written = context = 0
+        for turn in conversation.turns:
+            own = sum(piece.tokens for piece in turn.pieces)
+            context += own + turn.output_tokens
+            written += context if self._profile.format == "agentic_jsonl" else own
+        return written
 
     def _root(self, name: str, arrival_s: float | None) -> None:
         source = self._source
@@ -219,11 +239,11 @@ class Line:
     count: int
 
 
-def compare(profile: Profile, plan: Plan) -> list[Line]:
+def compare(profile: Profile, drawn_values: Mapping[str, Sequence[float]]) -> list[Line]:
     """Return a line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
     lines = []
     for name, distribution in profile.distributions.items():
-        drawn = plan.drawn.get(name)
+        drawn = drawn_values.get(name)
         if not drawn:
             continue
         source = np.random.default_rng(0)
@@ -233,9 +253,8 @@ def compare(profile: Profile, plan: Plan) -> list[Line]:
     return lines
 
 
-def gaps(plan: Plan) -> tuple[float, float] | None:
+def gaps(times: Sequence[float]) -> tuple[float, float] | None:
     """Return arrivals per second and how the gaps between them vary (standard deviation over mean); None without times."""
-    times = [c.arrival_s for c in plan.conversations if c.arrival_s is not None]
     if len(times) < 3 or times[-1] <= 0:
         return None
     between = np.diff(np.array(times))
