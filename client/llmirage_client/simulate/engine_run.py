@@ -21,8 +21,8 @@ from llmirage_client.workload.session import Workload
 _OF_ENGINE = {"priority"}  # fields of a body that the cluster itself reads
 # Routers that do not ask which conversation a request is of.
 NAMELESS = (
-    "round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware", "llm-d:default", "dynamo:kv",
-    "sglang:cache_aware", "production-stack:prefixaware",
+    "round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware", "llm-d:default",
+    "llm-d:predicted-latency", "dynamo:kv", "sglang:cache_aware", "production-stack:prefixaware",
 )  # fmt: skip
 
 

@@ -6,10 +6,12 @@ stacks count characters; a token counts as four of them, as llm-d counts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
@@ -139,6 +141,7 @@ class ProductionStackPrefix(Router):
         return self._sent.bytes_kept()
 
 
+Floats = npt.NDArray[np.float64]
 Scorer = Callable[["LlmD", Request, Sequence[InstanceBase]], list[float]]
 
 
@@ -157,18 +160,14 @@ class LlmD(Router):
         self._sent: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)  # by instance, latest last
         self._sessions: OrderedDict[str, int] = OrderedDict()  # least recently used first
         self._blocks: list[int] = []  # of the request that is being placed
+        self._latencies = _LatencyPredictor()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         block = _block_tokens(instances)
         self._blocks = _blocks(request, block, self._MOST_BLOCKS)
-        totals = [0.0] * len(instances)
-        for name, weight in self._weights:
-            for place, score in enumerate(LLM_D_SCORERS[name](self, request, instances)):
-                totals[place] += weight * score
-        best = max(totals)
-        ties = [place for place, total in enumerate(totals) if total == best]
-        position = ties[int(self._rng.integers(len(ties)))] if len(ties) > 1 else ties[0]
+        position = self._pick(request, instances)
         chosen = instances[position]
+        self._latencies.sent(request, position, chosen.index)
         sent, room = self._sent[chosen.index], chosen.kv_total_tokens // block
         for one in self._blocks:
             sent[one] = None
@@ -181,6 +180,15 @@ class LlmD(Router):
             if len(self._sessions) > REMEMBERED_SESSIONS:
                 self._sessions.popitem(last=False)
         return position
+
+    def _pick(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        totals = [0.0] * len(instances)
+        for name, weight in self._weights:
+            for place, score in enumerate(LLM_D_SCORERS[name](self, request, instances)):
+                totals[place] += weight * score
+        best = max(totals)
+        ties = [place for place, total in enumerate(totals) if total == best]
+        return ties[int(self._rng.integers(len(ties)))] if len(ties) > 1 else ties[0]
 
     def forget(self, index: int) -> None:
         self._sent.pop(index, None)
@@ -213,6 +221,115 @@ class LlmD(Router):
         own = None if request.session_key is None else self._sessions.get(request.session_key)
         return [float(instance.index == own) for instance in instances]
 
+    def _latency(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
+        cached = self._prefix(request, instances)
+        return self._scores(request, instances, cached, self._latencies.predict(request, instances, cached))
+
+    def _scores(
+        self,
+        request: Request,
+        instances: Sequence[InstanceBase],
+        cached: Sequence[float],
+        predicted_s: Sequence[float] | None,
+    ) -> list[float]:
+        if predicted_s is not None:
+            return latency_scores(predicted_s, [not instance.unfinished for instance in instances])
+        most, kv = max(instance.waiting for instance in instances), self._kv_cache(request, instances)
+        queues = [1 - instance.waiting / most if most else 1.0 for instance in instances]
+        return [math.floor(sum(parts) / 3 * 100 + 0.5) / 100 for parts in zip(queues, kv, cached, strict=True)]
+
+
+def latency_scores(predicted_s: Sequence[float], idle: Sequence[bool]) -> list[float]:
+    """Return llm-d's scores of requests without SLO: 1.01 for the least latency, 0.01 for the most; idle instances first."""
+    places = [place for place, one in enumerate(idle) if one] or list(range(len(idle)))
+    low, high = (limit(predicted_s[place] for place in places) for limit in (min, max))
+    scores = [0.0] * len(idle)
+    for place in places:
+        share = (predicted_s[place] - low) / (high - low) if high - low > 1e-12 else 0.5
+        scores[place] = (int((1.0 - share) * 100) + 1) / 100
+    return scores
+
+
+class _LatencyPredictor:
+    """End-to-end latency of a request on each instance, learnt from the requests before by least squares.
+
+    llm-d's predicted-latency-producer without streaming mode, with its inputs: prompt, cached share, requests waiting and
+    running, KV memory in use, prompt tokens in flight. It trains XGBoost from 100 samples on, on the last few hundred.
+    """
+
+    _LEAST = 100
+    _KEPT = 0.998  # of the weight of earlier samples, with each
+
+    def __init__(self) -> None:
+        self._in_flight: list[tuple[Request, int, Floats]] = []  # with instance and inputs
+        self._inputs: Floats | None = None  # of the request that is being placed, a row an instance
+        self._products, self._sums, self._samples = 1e-6 * np.eye(7), np.zeros(7), 0
+
+    def predict(self, request: Request, instances: Sequence[InstanceBase], cached: Sequence[float]) -> list[float] | None:
+        """Return seconds for each instance; None: too few samples. cached: share of the prompt there."""
+        self._learn()
+        tokens: Counter[int] = Counter()
+        for sent, index, _ in self._in_flight:
+            tokens[index] += sent.prompt_tokens
+        thousands = request.prompt_tokens / 1e3
+        rows = []
+        for one, share in zip(instances, cached, strict=True):
+            used = one.kv_used_tokens / max(one.kv_total_tokens, 1)
+            rows.append((1, thousands, thousands * (1 - share), one.waiting, one.running, used, tokens[one.index] / 1e3))
+        self._inputs = np.array(rows, dtype=np.float64)
+        if self._samples < self._LEAST:
+            return None
+        found: list[float] = (self._inputs @ np.linalg.solve(self._products, self._sums)).tolist()
+        return found
+
+    def sent(self, request: Request, position: int, index: int) -> None:
+        """Follow the request, if its latency was to be predicted."""
+        if self._inputs is not None:
+            self._in_flight.append((request, index, self._inputs[position]))
+            self._inputs = None
+
+    def _learn(self) -> None:
+        for request, _, inputs in self._in_flight:
+            if request.finished_s >= request.arrival_s:
+                self._products = self._KEPT * self._products + np.outer(inputs, inputs)
+                self._sums = self._KEPT * self._sums + (request.finished_s - request.arrival_s) * inputs
+                self._samples += 1
+        self._in_flight = [one for one in self._in_flight if not _over(one[0])]
+
+
+class LlmDPredictedLatency(LlmD):
+    """A random instance by the scores of predicted latency, of those with 0.99 of the prompt cached, else 0.8, else of all.
+
+    llm-d's profile with latencyPredictor (llm-d/llm-d-inference-scheduler, config/charts/epplib), for requests without SLO:
+    prefix-cache-affinity-filter at 0.99 and at 0.80, latency-scorer, weighted-random-picker. A filter lets one request in a
+    hundred pass, and all where the best instance with the prompt is predicted to take 5 s longer than the best without.
+    """
+
+    _THRESHOLDS = (0.99, 0.80)
+    _EXPLORED = 0.01
+    _PENALTY_S = 5.0
+
+    def _pick(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        places, cached = list(range(len(instances))), self._prefix(request, instances)
+        predicted_s = self._latencies.predict(request, instances, cached)
+        for threshold in self._THRESHOLDS:
+            if len(places) > 1 and self._rng.random() >= self._EXPLORED:
+                places = self._sticky(places, threshold, cached, predicted_s)
+        among = None if predicted_s is None else [predicted_s[place] for place in places]
+        scores = self._scores(request, [instances[place] for place in places], [cached[place] for place in places], among)
+        total = sum(scores)
+        return places[int(self._rng.choice(len(places), p=[score / total for score in scores] if total else None))]
+
+    def _sticky(
+        self, places: list[int], threshold: float, cached: Sequence[float], predicted_s: Sequence[float] | None
+    ) -> list[int]:
+        sticky = [place for place in places if cached[place] >= threshold]
+        others = [place for place in places if cached[place] < threshold]
+        if not sticky or not others or predicted_s is None:
+            return sticky or places
+        best, other = (min(predicted_s[place] for place in some) for some in (sticky, others))
+        return places if best - other > self._PENALTY_S else sticky
+
 
 def _evenly(counts: Sequence[int]) -> list[float]:
     """Return 1 for the lowest count, 0 for the highest; 1 for all where they are equal."""
@@ -226,6 +343,7 @@ LLM_D_SCORERS: dict[str, Scorer] = {
     "kv-cache-utilization": LlmD._kv_cache,
     "prefix-cache": LlmD._prefix,
     "session-affinity": LlmD._session,
+    "latency": LlmD._latency,
 }
 _LLM_D_DEFAULT = {"queue": 2.0, "kv-cache-utilization": 2.0, "prefix-cache": 3.0}
 LLM_D = "llm-d:"

@@ -9,7 +9,7 @@ import pytest
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router, production, router_problem
-from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD
+from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD, LlmDPredictedLatency, latency_scores
 
 
 @dataclass
@@ -84,6 +84,58 @@ def test_sessions_stay_by_the_session_scorer_alone() -> None:
     places = {name: router.choose(ask(session=name), pods) for name in "abcdefgh"}
     assert len(set(places.values())) > 1
     assert all(router.choose(ask(session=name, first=500), pods) == place for name, place in places.items())
+
+
+@pytest.mark.parametrize(
+    ("predicted_ms", "idle", "scores"),
+    [
+        ((10, 100), (0, 0), [1.01, 0.01]),  # TestScoreNegativeOnly: headroom of -10 and -100 ms, both 0 to 1
+        ((50, 50), (0, 1), [0, 0.51]),  # TestScoreIdlePodPreference: equal deficits, and the busy one is left out
+        ((40, 10, 20), (0, 0, 0), [0.01, 1.01, 0.67]),
+    ],
+)
+def test_the_latency_scorer_has_the_numbers_of_its_own_test(
+    predicted_ms: tuple[int, ...], idle: tuple[int, ...], scores: list[float]
+) -> None:
+    assert latency_scores([ms / 1e3 for ms in predicted_ms], [*map(bool, idle)]) == scores
+
+
+def test_the_latency_scorer_weighs_kv_queue_and_prefix_until_it_has_samples() -> None:
+    """TestScoreCompositeFallback."""
+    pods: Any = [Pod(0, kv_used_tokens=320, running=3), Pod(1, kv_used_tokens=1280, waiting=5, running=10)]
+    assert LLM_D_SCORERS["latency"](LlmD(), ask(), pods) == [0.6, 0.07]
+
+
+@pytest.mark.parametrize(
+    ("cached", "predicted_s", "kept"),
+    [
+        ((0.9, 0.85, 0.1), (0.1, 0.12, 0.05), [0, 1]),  # TestFilter_NarrowToSticky
+        ((0.1, 0.2, 0.5), (0.01, 0.02, 0.03), [0, 1, 2]),  # TestFilter_NoStickyEndpoints
+        ((0.9, 0.1), (5.1, 0.05), [0, 1]),  # TestFilter_TTFTPenaltyBreaksStickiness
+        ((0.9, 0.1), None, [0]),
+    ],
+)
+def test_the_affinity_filter_keeps_what_its_own_test_keeps(
+    cached: tuple[float, ...], predicted_s: tuple[float, ...] | None, kept: list[int]
+) -> None:
+    assert LlmDPredictedLatency()._sticky(list(range(len(cached))), 0.8, cached, predicted_s) == kept
+
+
+@pytest.mark.parametrize("name", ["llm-d:latency", "llm-d:predicted-latency"])
+def test_latencies_are_learnt_from_requests_that_are_over(name: str) -> None:
+    """A second for each request that waits: a hundred requests at queues of 1 to 4, then two alike but for 9 against 2."""
+    router = make_router(name, 1)
+    for number in range(120):
+        pods: Any = [Pod(place, running=3, waiting=1 + (number + place) % 4) for place in range(2)]
+        request = ask(160, first=1000 * number)
+        chosen = pods[router.choose(request, pods)]
+        request.arrival_s, request.finished_s, request.produced = 0.0, float(chosen.waiting), 9
+    pods = [Pod(0, running=3, waiting=9), Pod(1, running=3, waiting=2)]
+    chosen_places = [router.choose(ask(160, first=200_000 + 1000 * number), pods) for number in range(100)]
+    assert chosen_places.count(1) >= 95
+    assert isinstance(router, LlmD)
+    predicted_s = router._latencies.predict(ask(160), pods, [0.0, 0.0])
+    assert predicted_s == pytest.approx([9, 2], rel=0.02)
 
 
 def test_the_cost_of_dynamo_is_that_of_its_formula() -> None:
