@@ -16,9 +16,12 @@ from llmirage_client.simulator.engine import ConfigError, Entry, ServedPool, rea
 # Shares of the TDP. Idle, with weights loaded: 140 to 145 of 700 W of an H100 in state P0 (nvidia-smi in
 # github.com/wilicc/gpu-burn/issues/114). Hosts: an HGX node of eight busy H100s draws 8.4 kW at most (Latif et al.,
 # Single-Node Power Demand During AI Training, IEEE Access 13, 2025), 2.8 kW more than their TDP: processors, memory,
-# NVSwitches, network cards, fans. Other GPUs are taken to have hosts in proportion.
+# NVSwitches, network cards, fans. Other GPUs are taken to have hosts in proportion. Network: switches, transceivers and
+# storage servers are 10 % of the power of a cluster of busy H100 nodes (Patel and Nishball, 100,000 H100 Clusters,
+# SemiAnalysis, June 2024); they draw it whatever the load.
 _IDLE_SHARE = 0.2
 _HOST_SHARE = 2800 / (8 * 700)
+_NETWORK_SHARE = (1 + _HOST_SHARE) / 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Bill:
     usd: low and high, by the on-demand prices of the catalogue (gpus.yaml there has their sources).
     energy_kwh: of the GPUs alone, at their TDP while a step is in flight; an upper bound of that part, to which hosts,
         networks, cooling and idle GPUs are to be added.
-    energy_kwh_with_hosts: also of idle GPUs, and of their hosts with network cards; without switches and cooling of rooms.
+    energy_kwh_with_hosts: also of idle GPUs, and of their hosts with network cards.
+    energy_kwh_with_network: also of switches, transceivers and storage servers; without cooling of rooms.
     """
 
     gpus: int
@@ -37,6 +41,7 @@ class Bill:
     usd: tuple[float, float] | None
     energy_kwh: float | None
     energy_kwh_with_hosts: float | None
+    energy_kwh_with_network: float | None
     usd_per_m_output_tokens: tuple[float, float] | None
     kwh_per_m_output_tokens: float | None
 
@@ -50,13 +55,14 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bi
     if all(price is not None for price in prices):
         low, high = (sum(its * price[end] for its, price in zip(hours, prices, strict=True) if price) for end in (0, 1))
         usd = low, high
-    energy, whole = _energy_kwh(pools, totals)
+    energy, with_hosts, with_network = _energy_kwh(pools, totals)
     return Bill(
         gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
         gpu_hours=sum(hours),
         usd=usd,
         energy_kwh=energy,
-        energy_kwh_with_hosts=whole,
+        energy_kwh_with_hosts=with_hosts,
+        energy_kwh_with_network=with_network,
         usd_per_m_output_tokens=(usd[0] / tokens_m, usd[1] / tokens_m) if usd is not None and tokens_m else None,
         kwh_per_m_output_tokens=energy / tokens_m if energy is not None and tokens_m else None,
     )
@@ -72,15 +78,16 @@ def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
     return hours
 
 
-def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> tuple[float, float] | tuple[None, None]:
-    """Return the energy of busy GPUs, and that of all GPUs with their hosts."""
+def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Return the energy of busy GPUs, that of all GPUs with their hosts, and that with the network."""
     if any(pool.deployment.gpu.tdp_w is None or pool.config.fixed_times for pool in pools):
-        return None, None
+        return None, None, None
     watts = [
         pool.deployment.gpus * (pool.deployment.gpu.tdp_w or 0.0) for pool in pools for _ in range(pool.config.instances)
     ]
     busy, paid = (float(np.dot(watts, seconds)) / 3.6e6 for seconds in (totals.busy_s, totals.paid_s))
-    return busy, busy + _IDLE_SHARE * max(0.0, paid - busy) + _HOST_SHARE * paid
+    with_hosts = busy + _IDLE_SHARE * max(0.0, paid - busy) + _HOST_SHARE * paid
+    return busy, with_hosts, with_hosts + _NETWORK_SHARE * paid
 
 
 class PriceError(ValueError):

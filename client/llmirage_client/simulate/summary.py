@@ -47,6 +47,7 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[In
         "gpu_hours": bill.gpu_hours,
         "energy_kwh_at_tdp": bill.energy_kwh,
         "energy_kwh_with_hosts": bill.energy_kwh_with_hosts,
+        "energy_kwh_with_network": bill.energy_kwh_with_network,
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
         "step_shares": totals.step_shares,
         **tiers,

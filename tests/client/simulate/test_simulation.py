@@ -47,6 +47,8 @@ def test_the_summary_and_the_cluster_fit_together() -> None:
     hosts_kwh = 2 * 350 * summary["duration_s"] / 3.6e6
     idle_kwh = 0.2 * (2 * 700 * summary["duration_s"] / 3.6e6 - summary["energy_kwh_at_tdp"])
     assert summary["energy_kwh_with_hosts"] == pytest.approx(summary["energy_kwh_at_tdp"] + hosts_kwh + idle_kwh)
+    network_kwh = summary["energy_kwh_with_network"] - summary["energy_kwh_with_hosts"]
+    assert network_kwh == pytest.approx(0.1 * (3 * hosts_kwh + network_kwh))  # a tenth of all
     assert series is not None
     assert series.running.shape == (2, series.time_s.size)
     assert (np.diff(series.time_s) >= 0).all()
