@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sizing.__main__ import TRUTH, ask, verdict
+from sizing.day import by_hours_and_whole, write_trace
 from sizing.mixes import MIXES
 from sizing.truth import Truths, grows
 
@@ -20,6 +21,15 @@ def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> No
     known.write_text(TRUTH.read_text())
     least, most = Truths(known).between(mix, sizing.answer.capacity.instances)
     assert verdict(sizing, least, most) in ("right", "neighbour")
+
+
+def test_a_day_simulated_whole_takes_the_gpu_hours_of_its_hours(tmp_path: Path) -> None:
+    """Three hours of `python -m sizing.day`."""
+    write_trace(tmp_path / "day.jsonl", [0.4, 1.6, 0.8], seed=2)
+    hourly, whole = by_hours_and_whole(tmp_path / "day.jsonl")
+    assert len(set(hourly.instances)) > 1
+    assert whole.gpu_hours == pytest.approx(hourly.gpu_hours, rel=0.1)
+    assert whole.goodput == pytest.approx(hourly.goodput, abs=0.05)
 
 
 def test_users_in_step_do_not_grow() -> None:
