@@ -113,6 +113,7 @@ def _size(
     traffic = _traffic(source, settings)
     if problems := _decided_by_the_load(objectives, source, settings):
         _refuse("\n".join(problems))
+    notes += () if day is None else day.notes
     if day is None or day.trace is None:
         notes += _of_workload(source, settings.concurrency)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)

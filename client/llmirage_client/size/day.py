@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -75,13 +74,14 @@ class SpotOffer:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """source: where it is from, for people. trace: the workload whose own times these are, if any."""
+    """source: where it is from, for people. trace: the workload whose own times these are, if any. notes: on its rates."""
 
     tenants: tuple[Tenant, ...]
     source: str
     trace: Workload | None = None
     policy: ScalingPolicy = ScalingPolicy()
     spot: SpotOffer | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def rates(self) -> list[float]:
@@ -154,17 +154,40 @@ def _read_csv(place: str, rows: list[list[str]]) -> Day:
     return _checked(Day(tenants, place))
 
 
+_SHORT_S = 300.0  # for which a trace's rate may be above that of its hour
+_ABOVE = 1.2  # times the highest hour's rate
+
+
 def _read_trace(place: str, workload: Workload) -> Day:
-    """Return the requests of each hour since the first: a conversation's turns count when it begins."""
+    """Return the requests of each hour since the first: a conversation's turns count when it begins.
+
+    The last hour has the rate of the part that the trace covers; the end of a long trace is no hour.
+    """
     if not workload.timed:
         raise ConfigError([f"--day {place}: its requests have no times"])
-    counts: Counter[int] = Counter()
-    starts = {root: workload.sessions[root].arrival_s or 0.0 for root in workload.roots}
-    first = min(starts.values())
-    for root, start_s in starts.items():
-        counts[int((start_s - first) // HOUR_S)] += len(workload.sessions[root].turns)
-    rates = tuple(counts[hour] / HOUR_S for hour in range(max(counts) + 1))
-    return _checked(Day((Tenant("all", "all", 0, rates),), f"{place}, its own times", workload))
+    sessions = [workload.sessions[root] for root in workload.roots]
+    starts_s = np.array([session.arrival_s or 0.0 for session in sessions])
+    starts_s -= starts_s.min()
+    turns, whole, notes = [len(session.turns) for session in sessions], int(starts_s.max() // HOUR_S), list[str]()
+    counts = np.bincount((starts_s // HOUR_S).astype(np.int64), turns)
+    rest_s = max(float(starts_s.max()) - whole * HOUR_S, HOUR_S / 60)
+    seconds = np.array([HOUR_S] * whole + [rest_s])
+    if whole and rest_s < 2 * _SHORT_S:
+        counts, seconds = counts[:-1], seconds[:-1]
+        notes.append(f"The last {rest_s / 60:.3g} min of the trace are left out: they are no hour.")
+    elif rest_s < HOUR_S - 2 * _SHORT_S:
+        notes.append(f"The last hour of the trace has {rest_s / 60:.3g} min; their rate is taken for the whole of it.")
+    rates = counts / seconds
+    short = np.bincount((starts_s // _SHORT_S).astype(np.int64), turns)[: int(seconds.sum() // _SHORT_S)]
+    highest = float(max(short, default=0.0)) / _SHORT_S
+    if highest > _ABOVE * rates.max() + 4 * math.sqrt(rates.max() / _SHORT_S):
+        notes.append(
+            f"The trace has {highest:.3g} req/s for {_SHORT_S / 60:g} min, and {rates.max():.3g} in its highest hour, which "
+            "the instances are for: what waits then is not seen here (simulate it with --fixed-schedule)."
+        )
+    return _checked(
+        Day((Tenant("all", "all", 0, tuple(rates.tolist())),), f"{place}, its own times", workload, notes=tuple(notes))
+    )
 
 
 def _rate(value: Any) -> float:

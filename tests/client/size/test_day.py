@@ -89,14 +89,25 @@ def test_a_day_that_cannot_be_is_refused(tmp_path: Path, text: str, problem: str
     assert problem in str(caught.value)
 
 
-def test_a_trace_is_counted_by_hour(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("times_s", "rates", "said"),
+    [
+        ([0, 1, 3599, 3600, 9000], [3 / 3600, 1 / 3600, 1 / 1800], "The last hour of the trace has 30 min;"),
+        ([*range(0, 901, 3)], [301 / 900], "The last hour of the trace has 15 min;"),
+        ([*range(0, 3600, 2), 3601, 3602], [0.5], "The last 1 min of the trace are left out"),
+        ([*range(0, 7000, 4), *[3000] * 300], [1200 / 3600, 850 / 3400], "The trace has 1.25 req/s for 5 min, and 0.333"),
+        ([*range(0, 7000, 4)], [0.25, 850 / 3400], ""),
+    ],
+)
+def test_a_trace_is_counted_by_hour(tmp_path: Path, times_s: list[int], rates: list[float], said: str) -> None:
     file = tmp_path / "trace.jsonl"
-    times_ms = [0, 1_000, 3_599_000, 3_600_000, 9_000_000]
-    rows = [{"timestamp": at, "input_length": 100, "output_length": 5, "hash_ids": [0]} for at in times_ms]
+    rows = [{"timestamp": at * 1000, "input_length": 100, "output_length": 5, "hash_ids": [0]} for at in sorted(times_s)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     day = read_day(str(file), None, lambda: load(str(file)))
     assert day.trace is not None
-    assert day.rates == [3 / 3600, 1 / 3600, 1 / 3600]
+    assert day.rates == pytest.approx(rates, rel=0.01)
+    assert said in " ".join(day.notes)
+    assert bool(said) == bool(day.notes)
 
 
 def test_more_instances_carry_as_much_each_as_fewer_were_seen_to() -> None:
