@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from llmirage_client.cli import main
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
-from llmirage_client.size.day import (
-    SHAPES,
-    CarriedLoads,
-    Day,
-    ScalingPolicy,
-    SpotOffer,
-    Tenant,
-    cold_start_s,
-    plan_day,
-    read_day,
-)
+from llmirage_client.size.day import CarriedLoads, cold_start_s, plan_day
+from llmirage_client.size.day_file import SHAPES, Day, ScalingPolicy, SpotOffer, Tenant, read_day
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
 
@@ -79,6 +70,7 @@ def test_tables_of_numbers_are_days(tmp_path: Path) -> None:
         ("rates: [0, 0]\n", "no hour has a request"),
         ("hours: [1]\n", "hours is unknown"),
         ("rates: [1]\nspot: {price: cheap}\n", "day.yaml:2: price must be a number"),
+        ("rates: [1]\nspot: {price: 40}\n", "day.yaml:2: price is a share of the on-demand price, 1 at most, not 40"),
     ],
 )
 def test_a_day_that_cannot_be_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -86,6 +78,28 @@ def test_a_day_that_cannot_be_is_refused(tmp_path: Path, text: str, problem: str
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_day(str(file), None, no_trace)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hours", "problem"),
+    [
+        (["0", "1", "3"], "day.csv:4: hour 3 stands where 2 is due"),
+        (["8", "9"], "day.csv:2: hour 8 stands where 1 is due"),
+        (["0", "0"], "day.csv:3: hour 0 stands where 1 is due"),
+        (["1", "2"], ""),
+        (["00", "01"], ""),
+        (["Monday 8:00", "Monday 9:00"], ""),
+    ],
+)
+def test_rows_of_a_table_are_hours_one_after_the_other(tmp_path: Path, hours: list[str], problem: str) -> None:
+    table = tmp_path / "day.csv"
+    table.write_text("hour,chat\n" + "".join(f"{hour},5\n" for hour in hours))
+    if not problem:
+        assert read_day(str(table), None, no_trace).rates == [5] * len(hours)
+        return
+    with pytest.raises(ConfigError) as caught:
+        read_day(str(table), None, no_trace)
     assert problem in str(caught.value)
 
 
@@ -108,6 +122,14 @@ def test_a_trace_is_counted_by_hour(tmp_path: Path, times_s: list[int], rates: l
     assert day.rates == pytest.approx(rates, rel=0.01)
     assert said in " ".join(day.notes)
     assert bool(said) == bool(day.notes)
+
+
+def test_hours_of_other_lengths_are_told(tmp_path: Path) -> None:
+    rows = [{"arrival_time_ns": at * 10**10, "input_toks": 500 + 3500 * (at > 360), "output_toks": 9} for at in range(720)]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (note,) = read_day(str(file), None, lambda: load(str(file))).notes
+    assert "Hour 1 has prompt lengths of 3,990 tokens on average, the whole trace 2,245" in note
 
 
 def test_more_instances_carry_as_much_each_as_fewer_were_seen_to() -> None:
