@@ -2,8 +2,9 @@
 
 A band is the interval of the simulation's own noise, widened at both ends by the factor within which 50 or 90 % of measured
 runs lie, so it holds the figure itself. safe: the objective would still be met at the worse end of the band of 90 %.
-marginal: at that of 50 %, or if the noise does not rule out that more instances are needed. not proven: not even that, or
-there is nothing to compare. Where nothing alike was measured, it is one step less.
+marginal: at that of 50 %, if the noise does not rule out that more instances are needed, or if fewer than three requests
+are expected beyond the percentile: without one beyond the limit, so few say nothing of it with 95 % confidence. not proven:
+not even that, or there is nothing to compare. Where nothing alike was measured, it is one step less.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
 
 Confidence = Literal["safe", "marginal", "not proven"]
+_FEWEST_BEYOND = 3 - 1e-9  # the rule of three
 _RANK: dict[Confidence, int] = {"safe": 0, "marginal": 1, "not proven": 2}
 
 # The measured quantity whose band applies to a metric.
@@ -92,10 +94,26 @@ def error_margin(
 def margins_of(trial: Trial) -> list[ErrorMargin]:
     """Return one for each verdict of the trial."""
     concurrency = trial.figures.get("users", 0.0) / decoding(trial.config)
-    return [
+    margins = [
         error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
         for verdict, noise in zip(trial.verdicts, trial.intervals, strict=True)
     ]
+    return [
+        _not_safe(margin) if trial.counted * _beyond(verdict.objective.statistic) < _FEWEST_BEYOND else margin
+        for margin, verdict in zip(margins, trial.verdicts, strict=True)
+    ]
+
+
+def _beyond(statistic: str | None) -> float:
+    """Return the share of requests on the smaller side of a percentile; 1 for other statistics."""
+    if statistic is None or not statistic.startswith("p"):
+        return 1.0
+    share = float(statistic[1:]) / 100
+    return min(share, 1 - share)
+
+
+def _not_safe(margin: ErrorMargin) -> ErrorMargin:
+    return replace(margin, confidence="marginal") if margin.confidence == "safe" else margin
 
 
 def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
@@ -103,7 +121,7 @@ def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
     margins = margins_of(capacity.trial)
     if capacity.most == capacity.instances:
         return margins
-    return [replace(margin, confidence="marginal") if margin.confidence == "safe" else margin for margin in margins]
+    return [_not_safe(margin) for margin in margins]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:

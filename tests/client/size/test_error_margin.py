@@ -124,12 +124,23 @@ def test_separate_pools_say_that_none_were_measured(capsys: pytest.CaptureFixtur
     assert not band.measured
 
 
-@pytest.mark.parametrize(("most", "confidence"), [(6, "safe"), (7, "marginal")])
-def test_an_answer_that_may_need_one_more_instance_is_not_safe(most: int, confidence: str) -> None:
-    [objective] = parse_slo("tpot_avg<30ms")
+@pytest.mark.parametrize(
+    ("most", "slo", "counted", "confidence"),
+    [
+        (6, "tpot_avg<30ms", 84, "safe"),
+        (7, "tpot_avg<30ms", 800, "marginal"),
+        (6, "tpot_p99<30ms", 300, "safe"),
+        (6, "tpot_p99<30ms", 299, "marginal"),
+        (6, "tpot_p50<30ms", 84, "safe"),
+    ],
+)
+def test_an_answer_that_may_need_more_or_has_few_requests_is_not_safe(
+    most: int, slo: str, counted: int, confidence: str
+) -> None:
+    [objective] = parse_slo(slo)
     verdict = Verdict(objective, 10.0)
     config = replace(LLAMA, instances=6)
-    trial = Trial(config, "concurrency", 60, (verdict,), None, 1000, 800, {"users": 60.0}, (None,), None)
+    trial = Trial(config, "concurrency", 60, (verdict,), None, 1000, counted, {"users": 60.0}, (None,), None)
     capacity = Capacity(InstanceShape("h100_sxm", "trtllm", "bf16"), 6, trial, 6, most)
     assert [margin.confidence for margin in margins_of_answer(capacity)] == [confidence]
 
