@@ -37,6 +37,7 @@ from llmirage_server.perf.catalogue.layers import Attention, Gqa, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
+from llmirage_server.service.adapters import LoraAdapters
 from llmirage_server.service.generation import ResponsesInProgress
 from llmirage_server.service.handoffs import HandoffEngine, KVHandoffs
 from llmirage_server.service.models import ServedModel, ServedModels
@@ -111,6 +112,7 @@ class LlmirageApp(LazyRoutes):
         self.model_names = tuple(served)
         models = ServedModels(served, config.accept_models, model_names, int(time.time()), dialect)
         models.of_instance = [pool.names for pool in self.pools for _ in range(pool.config.instances)]
+        self.adapters = LoraAdapters(models, self.driver, self.pools)
         text = text or TextLoader(lambda: load_text_tools(config))
         self.store = _state(config)
         self.files = FileStore(self.store.contents)
@@ -207,7 +209,7 @@ class LlmirageApp(LazyRoutes):
             from llmirage_server.engines.endpoints import endpoints as engines
 
             version = None if self.dialect.name == "openai" else find_engine(self.dialect.name).version
-            found += engines(service, version, self.exposition)
+            found += engines(service, self.adapters, version, self.exposition)
         if "admin" in families:
             from llmirage_server.admin.endpoints import endpoints as admin
 

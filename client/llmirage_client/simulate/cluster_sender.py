@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Protocol
 
 from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Identifiers
@@ -13,7 +15,7 @@ from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.simulate.event_queue import EventQueue
 from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, TokenRow, TokenRows, refusal
 from llmirage_client.simulate.token_streams import TokenPrompt
-from llmirage_client.simulator.engine import Request, RouterError
+from llmirage_client.simulator.engine import Adapter, Request, RouterError
 
 
 class TokenPrompts(Protocol):
@@ -32,6 +34,7 @@ class ClusterSender(Sender):
     """A sender for the conversations of an event queue.
 
     named: requests carry the name of the conversation, for the router.
+    adapters: LoRA, by the name that turns have as their model.
     by_endpoint: some requests end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
         of its own. The tokens that a cancelled request got are unknown there, and where users give up.
     """
@@ -45,6 +48,7 @@ class ClusterSender(Sender):
         identifiers: Identifiers,
         named: bool,
         by_endpoint: bool,
+        adapters: Mapping[str, Adapter] = MappingProxyType({}),
     ) -> None:
         super().__init__(options, identifiers)
         self._queue = queue
@@ -52,6 +56,7 @@ class ClusterSender(Sender):
         self._prompts = prompts
         self._named = named
         self._by_endpoint = by_endpoint
+        self._adapters = adapters
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
         queue.send, queue.end = self._send, self._end_request
@@ -67,8 +72,10 @@ class ClusterSender(Sender):
         assert index is not None
         key, prompt_tokens = self._prompts.plan(conversation, index)
         affinity_id = conversation.affinity_id if self._named else None
-        request = Request.of_key(0, key, prompt_tokens, affinity_id)
-        if extra := conversation.session.turns[index].extra:
+        turn = conversation.session.turns[index]
+        adapter = self._adapters.get(turn.model) if self._adapters and turn.model else None
+        request = Request.of_key(0, key, prompt_tokens, affinity_id, adapter)
+        if extra := turn.extra:
             request.priority = extra.get("priority", 0)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY

@@ -15,7 +15,7 @@ from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.event_queue import EventQueue
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_streams import TokenStreams
-from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, QueueWait, ServedPool, new_cluster
+from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, QueueWait, ServedPool, new_cluster, plan_of
 from llmirage_client.workload.session import Workload
 
 _OF_ENGINE = {"priority"}  # fields of a body that the cluster itself reads
@@ -40,6 +40,7 @@ class EngineRun(AnyRunner):
         """Create the cluster. prompts None: of token counts. by_endpoint: see ClusterSender. Raises ConfigError."""
         super().__init__(workload, options)
         self.cluster = new_cluster(config)
+        self._adapters = {adapter.name: adapter for pool in plan_of(config) for adapter in pool.adapters}
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
         self._named = config.router not in NAMELESS
         self._prompts = prompts or TokenStreams(options.session_prefix == "extend", variation_of(workload, options))
@@ -65,7 +66,7 @@ class EngineRun(AnyRunner):
         self.waits = cluster.waits
         self._queue = queue = EventQueue(cluster)
         sender = ClusterSender(
-            queue, self.rows, self._prompts, self._options, self._identifiers, self._named, self._by_endpoint
+            queue, self.rows, self._prompts, self._options, self._identifiers, self._named, self._by_endpoint, self._adapters
         )
         if max_time_s is not None:
             queue.call_at(max_time_s, partial(self.cancel, reason))

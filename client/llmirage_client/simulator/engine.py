@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import QueueWait, Request
 from llmirage_server.cluster.routers import RouterError
@@ -20,9 +21,9 @@ from llmirage_server.perf.steps.operations import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 __all__ = [
-    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait", "Reading",
-    "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "kv_link", "new_cluster",
-    "plan_of", "read_mapping",
+    "Adapter", "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait",
+    "Reading", "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "kv_link",
+    "new_cluster", "plan_of", "read_mapping",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from typing import Literal
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
@@ -173,6 +174,17 @@ class Cluster:
         for instance in self._instances if only < 0 else (self._instances[only],):
             instance.clear_cache(self._now)
             self._schedule_instance(instance.index)
+
+    def load_adapter(self, adapter: Adapter, instances: Sequence[int], now: float) -> float:
+        """Load a LoRA adapter on these instances; return the seconds that this takes."""
+        self._go_to(now)
+        return max([self._instances[index].load_adapter(adapter, self._now) for index in instances], default=0.0)
+
+    def unload_adapter(self, adapter: Adapter, instances: Sequence[int], now: float) -> None:
+        """Free the memory of a LoRA adapter on these instances."""
+        self._go_to(now)
+        for index in instances:
+            self._instances[index].unload_adapter(adapter)
 
     def act(self, action: Action, instance: int, now: float, restart_after_s: float | None = None) -> None:
         """Let an instance start, stop or crash now.

@@ -33,7 +33,7 @@ _AT_LEAST_ONE = (
 )  # fmt: skip
 _AT_LEAST_ZERO = (
     "long_prefill_token_threshold", "num_speculative_tokens", "prefill_decode_interval", "batch_wait_timeout_iters",
-    "attention_dp_timeout_iters", "attention_dp_batching_wait_iters",
+    "attention_dp_timeout_iters", "attention_dp_batching_wait_iters", "max_loras", "max_cpu_loras",
 )  # fmt: skip
 ONLY_OF = {
     "long_prefill_token_threshold": "vllm",
@@ -121,6 +121,8 @@ class EngineLimits:
     stream: grouping of a reply's tokens into messages; None: each token is sent by itself.
     recurrent_states: (vllm) linear attention layers keep a state, of which prefix caching stores those at the end of a
         prompt's chunks: chunks end at whole pages, one of them at the last whole page (mamba_cache_mode align).
+    max_loras, max_cpu_loras: adapters of a batch, each in GPU memory, and those in host memory; 0: there are none. SGLang
+        max_loras_per_batch, max_loaded_loras.
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
     acceptance_rate: probability that a draft token is accepted given that all before it were.
     acceptance_rates: by position, the probability that a draft token and all before it are accepted; instead of
@@ -158,6 +160,8 @@ class EngineLimits:
     attention_dp_batching_wait_iters: int = 10
     stream: StreamInterval | None = None
     recurrent_states: bool = False
+    max_loras: int = 0
+    max_cpu_loras: int = 0
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
     acceptance_rates: tuple[float, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.limits import StreamInterval
 
 TokenIds = npt.NDArray[np.int32]
@@ -44,6 +45,7 @@ class Request:
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
+    adapter: Adapter | None  # LoRA adapter of the model; the ids of `key` are its own then
     keeps_kv: bool  # once it has finished, its instance keeps its KV for a request with this one as `kv_from`, until then
     kv_from: Request | None  # whose KV it takes, until it has; an `instance` below -1: of another process
     tag: Any  # the driver's own; never read by the cluster
@@ -67,6 +69,7 @@ class Request:
     spans: list[Span]  # of instances that do not tell of single tokens
 
     __slots__ = (
+        "adapter",
         "admitted_s",
         "age_s",
         "arrival_s",
@@ -113,6 +116,7 @@ class Request:
         prompt_tokens: int = 0,
         only_instance: int = -1,
         rank: int = -1,
+        adapter: Adapter | None = None,
     ) -> None:
         """Create a request from token ids, or from key and prompt_tokens without them.
 
@@ -122,7 +126,8 @@ class Request:
         if prompt is not None and output is not None:
             key, prompt_tokens = token_bytes(prompt) + token_bytes(output), len(prompt)
         self.id = id
-        self.key = key
+        self.adapter = adapter
+        self.key = key if adapter is None else adapter.own_ids(key)
         self.prompt_tokens = prompt_tokens
         self.output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
         self.session_key = session_key
@@ -144,20 +149,25 @@ class Request:
         self.spans = []
 
     @staticmethod
-    def of_key(id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
+    def of_key(
+        id: int, key: bytes, prompt_tokens: int, session_key: str | None = None, adapter: Adapter | None = None
+    ) -> Request:
         """Return a request whose token ids are given as bytes (`key`), the prompt's before the output's."""
         output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
-        return Request(id, None, None, session_key, None, 0, output_tokens, None, key, prompt_tokens)
+        return Request(id, None, None, session_key, None, 0, output_tokens, None, key, prompt_tokens, adapter=adapter)
 
     @property
     def prompt(self) -> TokenIds:
         """Token ids of the prompt: read-only, shape (prompt_tokens,)."""
-        return np.frombuffer(self.key, np.int32, self.prompt_tokens)
+        return np.frombuffer(self._plain_key(), np.int32, self.prompt_tokens)
 
     @property
     def output(self) -> TokenIds:
         """Token ids of the output: read-only, shape (output_tokens,)."""
-        return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
+        return np.frombuffer(self._plain_key(), np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
+
+    def _plain_key(self) -> bytes:
+        return self.key if self.adapter is None else self.adapter.own_ids(self.key)
 
     def wait(self, now: float) -> QueueWait:
         """Return the wait until `now`: from arrival to the first step, and from the end of the prefill to a decode batch."""

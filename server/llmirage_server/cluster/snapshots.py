@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from llmirage_server.cluster.adapters import AdapterReading
 from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.step_counts import StepCounts
 
@@ -42,6 +43,7 @@ class InstanceSnapshot:
     preemptions: int  # counter
     tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
     steps: StepCounts | None = None  # None: it has no steps
+    adapters: AdapterReading | None = None  # LoRA; None: there cannot be any
     loading: int = 0  # of the waiting: their KV is on the way from a tier
     busy_s: float = 0.0  # counter: while a step was under way
     # Integrals of levels until t, in request-seconds: running * t + ran_s, and (running + waiting) * t + stayed_s

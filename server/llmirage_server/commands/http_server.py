@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -206,13 +206,13 @@ class Listening(ServeSettings):
         for number in range(1, instances + 1 if self.fleet else 1):
             yield bind(self.host, self.port and self.port + number)
 
-    def kv_events(self, cluster: Cluster, address: str) -> KVEvents | None:
-        """Return the publisher of KV events at an address, None without. Raises ConfigError."""
+    def kv_events(self, cluster: Cluster, address: str, adapters: Mapping[int, str]) -> KVEvents | None:
+        """Return the publisher of KV events at an address, None without. adapters: names by number. Raises ConfigError."""
         if self.kv_events_port is None:
             if self.kv_events_replay_port is not None:
                 raise ConfigError(["kv_events_replay_port needs kv_events_port"])
             return None
-        hasher = BlockHasher(self.kv_events_hash, self.kv_events_seed)
+        hasher = BlockHasher(self.kv_events_hash, self.kv_events_seed, adapters)
         ports, topic, form = (self.kv_events_port, self.kv_events_replay_port), self.kv_events_topic, self.kv_events_format
         try:
             return make_kv_events(cluster, hasher, address, *ports, topic, form)
@@ -273,7 +273,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
                 Path(listening.fleet_file).write_text("".join([f"{each}\n" for each in urls]))
             except OSError as error:
                 raise ConfigError([f"fleet_file: {listening.fleet_file}: {error.strerror}"]) from None
-        events = listening.kv_events(app.driver.cluster, bound.getsockname()[0])
+        events = listening.kv_events(app.driver.cluster, bound.getsockname()[0], app.adapters.names)
         if events is not None:
             opened.callback(events.close)
             app.held["kv_events"] = events.bytes_kept

@@ -108,6 +108,8 @@ def _instance(pool: ServedPool, index: int, store: Tier | None, fast_forward: bo
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
         front_end=front_end_of(pool.deployment.engine, pool.limits),
         fast_forward=fast_forward,
+        adapter_costs=pool.deployment.lora if pool.limits.max_loras else None,
+        adapters=pool.adapters,
     )
 
 

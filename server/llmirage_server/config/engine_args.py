@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,6 +129,7 @@ _ENVIRONMENT: Mapping[str, Found] = {
     "VLLM_MXFP4_USE_MARLIN": {"moe_backend": "marlin"},
     "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": {"profile.mxfp4_activations": "fp8"},
 }
+_LISTS = ("lora_modules", "lora_paths")  # several values follow
 _FILES = ("extra_llm_api_options", "config")  # of TensorRT-LLM: further arguments, in YAML
 
 
@@ -199,6 +201,12 @@ def _arguments(words: Sequence[str], found: EngineArgs) -> Iterator[tuple[str, s
             continue
         name, equals, value = word.lstrip("-").partition("=")
         given = value if equals else None
+        if name.replace("-", "_") in _LISTS:
+            several = list(itertools.takewhile(lambda each: not each.startswith("-"), words[i:]))
+            i += len(several)
+            several += [given] if given else []
+            yield name.replace("-", "_"), json.dumps(several), " ".join([word, *several])
+            continue
         if given is None and i < len(words) and (not words[i].startswith("-") or words[i][1:2].isdigit()):
             given = words[i]
             i += 1

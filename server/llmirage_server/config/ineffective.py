@@ -64,7 +64,8 @@ def _decodes(at: InstanceSettings) -> bool:
 
 _COMPUTED = (
     "perf_model peer_to_peer data_parallel_balance moe_backend max_num_seqs max_num_batched_tokens enable_chunked_prefill "
-    "schedule_policy async_scheduling host_kv_gib disk_kv_gib num_speculative_tokens " + " ".join(ONLY_OF)
+    "schedule_policy async_scheduling max_loras max_cpu_loras max_lora_rank host_kv_gib disk_kv_gib num_speculative_tokens "
+    + " ".join(ONLY_OF)
 )
 
 # Of each instance.
@@ -104,6 +105,7 @@ RULES = (
         "pipeline_parallel_size 1: a pipeline has several steps under way in any case",
         lambda at: at.pipeline_parallel_size == 1 or not at.async_scheduling,
     ),
+    _rule("max_loras max_cpu_loras max_lora_rank", "lora_modules or enable_lora", lambda at: at.takes_lora),
     _rule("host_kv_gb_per_s", "host_kv_gib", lambda at: at.host_kv_gib > 0),
     _rule("disk_kv_gb_per_s", "disk_kv_gib", lambda at: at.disk_kv_gib > 0),
     _rule(

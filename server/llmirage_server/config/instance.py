@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmirage_server.config.engine_args import EngineArgs, read_engine_args
+from llmirage_server.config.lora import modules_problem, read_modules
 from llmirage_server.perf.speculation import length_problem, rates_problem
 from llmirage_shared.settings import ConfigError, at_call, make_plain, settings_of, under
 
@@ -233,6 +234,30 @@ class InstanceSettings:
         unset="guaranteed_no_evict",
     )
 
+    lora_modules: tuple[str, ...] = _engine(
+        (),
+        "LoRA adapters that are there from the start: NAME=PATH, or vLLM's JSON; several between commas.",
+        metavar="NAME=PATH",
+        hidden=("lora_paths",),
+        unset="none",
+        read=read_modules,
+        check=modules_problem,
+    )
+    enable_lora: bool = _engine(
+        False, "Take LoRA adapters at run time, too (/v1/load_lora_adapter).", unset="with lora_modules"
+    )
+    max_loras: int | None = _engine(
+        None,
+        "Most LoRA adapters in a batch, each with a slot in GPU memory.",
+        hidden=("max_loras_per_batch",),
+        unset="1; 8 for sglang",
+        least=1,
+    )
+    max_cpu_loras: int | None = _engine(
+        None, "Most LoRA adapters in host memory.", hidden=("max_loaded_loras",), unset="max_loras", least=1
+    )
+    max_lora_rank: int = _engine(16, "Rank that a slot has room for.", least=1, most=512)
+
     kv_cache_dtype: str = _kv(
         "auto",
         "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.",
@@ -430,6 +455,11 @@ class InstanceSettings:
         unnamed = self.engine is None and self.num_gpu_blocks_override is None
         return 1 if self.block_size is None and unnamed else self.block_size
 
+    @property
+    def takes_lora(self) -> bool:
+        """True if requests may name LoRA adapters."""
+        return self.enable_lora or bool(self.lora_modules)
+
     def _problems(self) -> Iterator[str]:
         for name, about in settings_of(type(self)).items():
             yield from (f"{name} {problem}" for problem in about.problems(getattr(self, about.field)))
@@ -437,6 +467,9 @@ class InstanceSettings:
         if self.draft_model is not None and self.drafter != "draft_model":
             yield f"a draft_model and speculative_method {self.speculative_method} exclude each other"
         yield from self._acceptance_problems()
+        slots = self.max_loras or 1
+        if self.max_cpu_loras is not None and self.max_cpu_loras < slots:
+            yield f"max_cpu_loras {self.max_cpu_loras} is less than max_loras {slots}"
         if self.num_speculative_tokens and self.speculative_method == "draft_model" and self.draft_model is None:
             yield "speculative_method draft_model needs a draft_model"
 

@@ -6,22 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmirage_server.cluster.adapters import MOST_ADAPTERS, Adapter
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInterval
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.config.instance import ACCEPTANCE
-from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.config.lora import lora_module
+from llmirage_server.perf.catalogue.gpus import DISK_GB_PER_S, DISK_LATENCY_S, GIB, PCIE_LATENCY_S
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
 from llmirage_server.perf.steps.step import expert_skew
 from llmirage_server.perf.steps.step_model import StepModel
-
-PCIE_LATENCY_S = 20e-6
-DISK_GB_PER_S = 5.0  # sequential reads of one PCIe 4.0 NVMe drive
-DISK_LATENCY_S = 100e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,7 @@ class ServedPool:
     deployment: Deployment
     limits: EngineLimits
     step_model: StepModel
+    adapters: tuple[Adapter, ...] = ()  # LoRA, loaded at the start: those of config.lora_modules
 
     @property
     def max_model_len(self) -> int:
@@ -172,18 +172,41 @@ def plan(config: ClusterConfig) -> list[ServedPool]:
             before = f"pool {pool.name}: " if config.pools else ""
             problems += [before + problem for problem in error.problems]
     if not problems:
+        pools = _with_adapters(pools, problems)
         problems += _name_problems(pools)
     if problems:
         raise ConfigError(problems)
     return pools
 
 
+def _with_adapters(pools: list[ServedPool], problems: list[str]) -> list[ServedPool]:
+    """Return the pools with the LoRA adapters of their settings. What is wrong is added to the problems."""
+    numbers: dict[str, int] = {}
+    found = []
+    for pool in pools:
+        adapters = []
+        for module in map(lora_module, pool.config.lora_modules):
+            if module.base is not None and module.base not in pool.names:
+                problems.append(f"lora_modules: {module.name} is of {module.base!r}, but {', '.join(pool.names)} is served")
+            if any(module.name in other.names for other in pools):
+                problems.append(f"lora_modules: a model has the name {module.name!r}")
+            number = numbers.setdefault(module.name, len(numbers) + 1)
+            try:
+                adapters.append(Adapter(module.name, number, module.rank(pool.config.max_lora_rank)))
+            except ValueError as error:
+                problems.append(f"lora_modules: {module.name}: {error}")
+        found.append(replace(pool, adapters=tuple(adapters)))
+    if len(numbers) > MOST_ADAPTERS:
+        problems.append(f"lora_modules: {len(numbers):,} adapters; there may be {MOST_ADAPTERS:,}")
+    return found
+
+
 def _plan(
     config: PoolConfig, cluster: ClusterConfig, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]
 ) -> ServedPool:
-    wanted = _deployment_settings(config)
-    key = tuple(wanted.items())
     try:
+        wanted = _deployment_settings(config)
+        key = tuple(wanted.items())
         if key not in known:
             deployment = Deployment.create(**wanted)
             known[key] = deployment, deployment.step_model()
@@ -199,6 +222,7 @@ def _plan(
 
 
 def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
+    slots = _lora_slots(config, find_engine(config.engine_name).scheduler) if config.takes_lora else 0
     return {
         "model": config.model,
         "gpu": config.gpu,
@@ -219,7 +243,13 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "perf_model": config.perf_model,
         "moe_backend": config.moe_backend,
         "engine_fields": tuple(sorted(_engine_fields(config).items())),
+        "lora_slots": slots,
+        "max_lora_rank": config.max_lora_rank if slots else 0,
     }
+
+
+def _lora_slots(config: PoolConfig, scheduler: str) -> int:
+    return config.max_loras or (8 if scheduler == "sglang" else 1)
 
 
 def _engine_fields(config: PoolConfig) -> dict[str, Any]:
@@ -265,6 +295,8 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
         first_token=_first_token(cluster, deployment),
         stream=_stream(config.stream_interval, deployment),
         async_scheduling=deployment.engine.async_scheduling,
+        max_loras=deployment.lora_slots,
+        max_cpu_loras=config.max_cpu_loras or deployment.lora_slots,
         **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
     return replace(limits, max_model_len=_max_model_len(config, deployment, limits))

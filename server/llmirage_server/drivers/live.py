@@ -10,9 +10,10 @@ import abc
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.lifecycle.lifecycle import Action, State
 from llmirage_server.cluster.request import Request, StepEnd
@@ -94,6 +95,16 @@ class Driver(abc.ABC):
         if self._loop is not None:
             self.cluster.clear_cache(self._sync(), only)
             self._schedule_next_event()
+
+    def load_adapter(self, adapter: Adapter, instances: Sequence[int]) -> float:
+        """Load a LoRA adapter on these instances; return the seconds that this takes them, in cluster time."""
+        self._begin_here()
+        return self.cluster.load_adapter(adapter, instances, self._sync())
+
+    def unload_adapter(self, adapter: Adapter, instances: Sequence[int]) -> None:
+        """Free the memory of a LoRA adapter on these instances."""
+        self._begin_here()
+        self.cluster.unload_adapter(adapter, instances, self._sync())
 
     def act(self, action: Action, instance: int, restart_after_s: float | None = None) -> None:
         """Let an instance start, stop or crash now. Raises ValueError naming what is wrong."""

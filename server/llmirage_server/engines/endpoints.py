@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from llmirage_server.engines.engine_info import EngineHandler
+from llmirage_server.engines.lora import LoraHandler
 from llmirage_server.engines.pooling import PoolingHandler
 from llmirage_server.engines.rerank import RerankHandler
 from llmirage_server.engines.sglang import SglangHandler
 from llmirage_server.engines.tokenization import TokenizationHandler
 from llmirage_server.http.endpoints import Access, HttpEndpoint, Methods, get, post
+from llmirage_server.service.adapters import LoraAdapters
 from llmirage_server.service.service import Service
 
 
-def endpoints(service: Service, version: str | None, metrics: Callable[[int], str]) -> Sequence[HttpEndpoint]:
+def endpoints(
+    service: Service, adapters: LoraAdapters, version: str | None, metrics: Callable[[int], str]
+) -> Sequence[HttpEndpoint]:
     """Return the endpoints.
 
     Args:
         service: Answers their requests.
+        adapters: LoRA adapters.
         version: The version of the imitated engine, None for llmirage's own.
         metrics: Returns the metrics in Prometheus's text format, of one instance or (-1) of the server.
     """
     engine, sglang = EngineHandler(service, version, metrics), SglangHandler(service)
+    lora = LoraHandler(adapters)
     tokens, rerank, pooling = TokenizationHandler(service), RerankHandler(service), PoolingHandler(service)
     api: Mapping[str, Methods] = {
         "/tokenize": post(tokens.tokenize),
@@ -55,6 +61,10 @@ def endpoints(service: Service, version: str | None, metrics: Callable[[int], st
         "/query": get(engine.kv_bootstrap),
     }
     controls: Mapping[str, Methods] = {  # they change the state of the engine
+        "/v1/load_lora_adapter": post(lora.load),
+        "/v1/unload_lora_adapter": post(lora.unload),
+        "/load_lora_adapter": post(lora.load_sglang),
+        "/unload_lora_adapter": post(lora.unload_sglang),
         "/reset_prefix_cache": post(engine.reset_prefix_cache),
         "/sleep": post(engine.sleep),
         "/wake_up": post(engine.wake_up),

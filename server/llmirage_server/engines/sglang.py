@@ -209,7 +209,7 @@ class _SglangAnswer:
         meta: dict[str, Any] = {
             "id": self.rid,
             "finish_reason": None,
-            "prompt_tokens": len(choice.request.prompt),
+            "prompt_tokens": choice.request.prompt_tokens,
             "weight_version": "default",
             "total_retractions": choice.request.preemptions,
             "completion_tokens": shown,

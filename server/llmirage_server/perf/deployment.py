@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
@@ -14,6 +15,7 @@ from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine, MoeBackend
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.lora import LoraCosts
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
@@ -118,6 +120,8 @@ class Deployment:
     draft: ModelSpec | None = None
     perf_model: PerfModel = "roofline"
     moe_backend: MoeBackend = "auto"
+    lora_slots: int = 0  # adapters in GPU memory at a time
+    max_lora_rank: int = 0
 
     @classmethod
     def create(
@@ -143,6 +147,8 @@ class Deployment:
         perf_model: PerfModel = "roofline",
         moe_backend: MoeBackend = "auto",
         engine_fields: Sequence[tuple[str, Any]] = (),
+        lora_slots: int = 0,
+        max_lora_rank: int = 0,
     ) -> Deployment:
         """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails.
 
@@ -150,6 +156,7 @@ class Deployment:
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
         peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says. moe_backend: kernels
         of experts, where several were measured; auto: the engine's default. engine_fields: of the engine's profile, changed.
+        lora_slots, max_lora_rank: adapters in GPU memory at a time, and the rank that each slot has room for.
         """
         problems: list[str] = []
         found_model = look_up(find_model, "model", model, problems)
@@ -214,6 +221,8 @@ class Deployment:
             draft=draft,
             perf_model=perf_model,
             moe_backend=moe_backend,
+            lora_slots=lora_slots,
+            max_lora_rank=max_lora_rank,
         )
         deployment._check_memory()
         return deployment
@@ -320,6 +329,8 @@ class Deployment:
         kv, parallel, last = KV_DTYPE_BYTES[self.kv_dtype], self.parallel, i == self.parallel.pp - 1
         weights = weights_bytes_per_rank(stage, self._weights, parallel, first=i == 0, last=last)
         weights += vision_bytes_per_rank(self.model, self.engine, parallel.tp)
+        if self.lora_slots:
+            weights += self.lora_slots * self.lora.slot_bytes(self.max_lora_rank)
         whole = self.engine.whole_windows
         per_token = stage.kv_bytes_per_token(kv, parallel.tp, whole)
         windows = 0 if whole else stage.window_bytes_per_sequence(kv, parallel.tp)
@@ -365,6 +376,12 @@ class Deployment:
                 speculative=self.speculative is not None,
             )
         return self.roofline
+
+    @cached_property
+    def lora(self) -> LoraCosts:
+        """Sizes and times of LoRA adapters."""
+        constants = constants_for(self.gpu, self.engine.base)
+        return LoraCosts(self.model, self.gpu, self.engine, constants, self._weights, self.parallel, self.max_lora_rank)
 
     @cached_property
     def roofline(self) -> RooflineStep:

@@ -70,7 +70,7 @@ class Choice:
     @property
     def finished(self) -> bool:
         """The cluster has computed all tokens, or failed."""
-        return self.request.failed or self.request.produced >= len(self.request.output)
+        return self.request.failed or self.request.produced >= self.request.output_tokens
 
 
 class OpenResponse(Protocol):

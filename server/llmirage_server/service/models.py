@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from starlette.responses import Response
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.http.dialect import OPENAI, Dialect
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_shared.wire import errors
@@ -41,6 +42,9 @@ class ServedModel:
     hears: bool = False  # takes sounds
     page_tokens: int = 1  # of the radix tree
     ranks: int = 1  # of data parallelism, on each instance
+    adapter: Adapter | None = None  # LoRA; the rest is of its model then, but for these:
+    path: str = ""  # of the adapter's weights
+    parent: str | None = None  # the model's name
 
 
 class ServedModels:
@@ -60,13 +64,37 @@ class ServedModels:
         dialect: Dialect = OPENAI,
     ) -> None:
         self.served = list(served)
-        self.of_instance: Sequence[Sequence[str]] = ()  # the names of each instance's model
+        self.of_instance: Sequence[Sequence[str]] = ()  # the names at each instance's port
+        self._own: tuple[list[str], Sequence[Sequence[str]]] = self.served, ()  # names without adapters
+        self._adapters: Mapping[str, tuple[ServedModel, Collection[int]]] = {}
         self.dialect = dialect
         self._created = created
         self._accept = accept
         self._catalogue_names = catalogue
         self._found = dict(served)  # by every name that a request used
         self._spellings: dict[str, ServedModel] | None = None  # of the catalogue's names that are served
+
+    def set_adapters(self, adapters: Mapping[str, tuple[ServedModel, Collection[int]]]) -> None:
+        """Serve these LoRA adapters by name, and no others: each at the ports of some instances; -1: the router's."""
+        if not self._adapters:
+            self._own = self.served, self.of_instance
+        own, of_instance = self._own
+
+        def names(port: int) -> list[str]:
+            return [name for name, (_, at) in adapters.items() if port in at]
+
+        for name in self._adapters:
+            self._found.pop(name, None)
+        self._adapters = dict(adapters)
+        self._found |= {name: served for name, (served, _) in adapters.items()}
+        self.served = [*own, *names(-1)]
+        self.of_instance = [[*its, *names(index)] for index, its in enumerate(of_instance)]
+
+    def _adapter_at(self, name: str, exchange: HttpExchange) -> ServedModel | None:
+        """Return the adapter that a request names as SGLang's do: by `lora_path`, or behind the model's name."""
+        asked = exchange.body.get("lora_path")
+        served, at = self._adapters.get(asked if isinstance(asked, str) else name.rpartition(":")[2], (None, ()))
+        return served if exchange.instance in at else None
 
     def find(self, name: str) -> ServedModel:
         """Return the model for a name.
@@ -112,10 +140,12 @@ class ServedModels:
     def asked(self, name: str, exchange: HttpExchange) -> ServedModel:
         """Return the model that answers a request which names this one; the journal has the name. Raises as `find`."""
         exchange.entry.model = name if len(name) < _LONG_NAME else errors.shorten(name)
+        if self._adapters and (found_adapter := self._adapter_at(name, exchange)) is not None:
+            return found_adapter
         found, names = self.find(name), self.names(exchange)
         if exchange.instance < 0 or any(self._found[own] is found for own in names):
             return found
-        if name in self.served:
+        if name in self.served or found.adapter is not None:
             raise errors.model_not_found(name, names, LONGEST_NAME)
         return self._found[names[0]]
 
@@ -139,8 +169,8 @@ class ServedModels:
         """Return an entry of the list, with the keys that the dialect adds."""
         found = self.find(name)
         added = {
-            "root": name if name in self.served else found.model,
-            "parent": None,
+            "root": found.path or (name if name in self.served else found.model),
+            "parent": found.parent,
             "max_model_len": found.max_model_len,
             "permission": [
                 {"id": f"modelperm-{name}", "object": "model_permission", "created": self._created, **_PERMITTED}

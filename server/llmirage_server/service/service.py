@@ -253,6 +253,7 @@ class Service:
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,
             rank=_rank(exchange, served),
+            adapter=served.adapter,
         )
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 

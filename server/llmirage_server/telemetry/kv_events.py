@@ -158,17 +158,19 @@ class KVEvents:
 def event_of(change: KVChange, block_tokens: int, form: EventFormat) -> Any:
     """Return an event as vLLM writes it to msgpack; hashes are the last 8 bytes of the whole ones, as numbers."""
     if isinstance(change, BlocksStored):
+        lora_id, lora_name = change.adapter or (None, None)
         fields = {
             "type": "BlockStored",
             "block_hashes": _numbers(change.hashes),
             "parent_block_hash": None if change.parent is None else _numbers([change.parent])[0],
             "token_ids": np.frombuffer(change.tokens, np.int32).tolist(),
             "block_size": block_tokens,
-            "lora_id": None,
+            "lora_id": lora_id,
             "medium": "GPU",
-            "lora_name": None,
+            "lora_name": lora_name,
         }
-        more = {"extra_keys": [None] * len(change.hashes), "group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+        extra = None if lora_name is None else [lora_name]
+        more = {"extra_keys": [extra] * len(change.hashes), "group_idx": 0, "kv_cache_spec_kind": "full_attention"}
     elif change.hashes is None:
         fields, more = {"type": "AllBlocksCleared"}, {}
     else:

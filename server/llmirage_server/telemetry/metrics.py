@@ -7,6 +7,7 @@ what this server itself takes, in real time.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -156,6 +157,7 @@ class PrometheusMetrics:
             ],
         }
         yield from self._cache_lines(standings)
+        yield from self._adapter_lines(standings)
         for family in names.samples:
             yield from _sample_lines(names.prefix, family, groups[family.each])
         for histogram in names.histograms:
@@ -172,6 +174,22 @@ class PrometheusMetrics:
                 if (cache := self._caches.get(state.pool)) is not None:
                     found[_labels(labels_of(cache, state.kv_total_tokens // cache.block_size, index))] = None
         yield from [f"{name}{{{labels}}} 1.0" for labels in found]
+
+    def _adapter_lines(self, standings: Mapping[Engine, Standing]) -> Iterator[str]:
+        """Yield vLLM's family whose labels are names of LoRA adapters; its value is the present."""
+        found = [(index, state.adapters) for (_, index), at in standings.items() for state in at.states if state.adapters]
+        if not found or self._families.cache_labels is None:
+            return
+        name = f"{self._families.prefix}lora_requests_info"
+        yield from _head(name, "gauge", "LoRA adapters with running and with waiting requests.")
+        for index, reading in found:
+            labels = {
+                "max_lora": str(reading.most),
+                "running_lora_adapters": ",".join(reading.running),
+                "waiting_lora_adapters": ",".join(reading.waiting),
+            }
+            which = {"engine": str(index)} if len(found) > 1 else {}
+            yield f"{name}{{{_labels(which | labels)}}} {time.time()}"
 
     def _engine(self, model: str | None, index: int) -> EngineMetrics:
         engine = self._model(model), index

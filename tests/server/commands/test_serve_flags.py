@@ -26,6 +26,7 @@ DRAFT = ["--set", "speculative_method=draft_model", "--draft-model", "Qwen/Qwen3
 
 EMPTY = str(Path(__file__).parent)  # a folder without recordings
 KEYS = str(Path(__file__).parents[3] / "LICENSE")  # a file of lines
+LORA = ["--set", "enable_lora=true"]
 SCALED = ["--set", "scale_on_rate=2"]
 TRACES = tempfile.mkdtemp()
 
@@ -209,6 +210,11 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "draft_model": (DRAFT, ["--draft-model", "Qwen/Qwen3-8B"], decode_s),
     "ttft_ms": ((), ["--ttft", "5"], shown),
     "itl_ms": ((), ["--itl", "5"], shown),
+    "lora_modules": ((), ["--set", "lora_modules=a=/a"], lambda app: app.service.models.served),
+    "enable_lora": ((), ["--set", "enable_lora=true"], limit("max_loras")),
+    "max_loras": (LORA, ["--set", "max_loras=3"], limit("max_loras")),
+    "max_cpu_loras": (LORA, ["--set", "max_cpu_loras=3"], limit("max_cpu_loras")),
+    "max_lora_rank": (LORA, ["--set", "max_lora_rank=64"], kv_tokens),
     "served_model_name": ((), ["--served-model-name", "mine"], lambda app: app.model_names),
     "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
     "kv_store_gib": ((), ["--set", "kv_store_gib=10"], tiers),

@@ -247,3 +247,20 @@ def test_tensorrt_llm_keeps_the_whole_context_of_sliding_windows() -> None:
     assert trtllm.memory.kv_bytes_per_token == 2 * vllm.memory.kv_bytes_per_token  # every other layer slides
     assert trtllm.kv_bytes_per_token == trtllm.memory.kv_bytes_per_token
     assert trtllm.kv_bytes_per_sequence == 0
+
+
+def test_lora_slots_take_memory_and_time_by_their_rank() -> None:
+    """Llama 3.1 8B, rank 16, all linear layers: 41,943,040 parameters by PEFT's print_trainable_parameters."""
+    name = "meta-llama/Llama-3.1-8B-Instruct"
+    plain, with_slots = (Deployment.create(name, "h100_sxm", lora_slots=n, max_lora_rank=16 * bool(n)) for n in (0, 4))
+    assert with_slots.lora.slot_bytes(16) == 2 * 41_943_040
+    assert with_slots.memory.weights_bytes - plain.memory.weights_bytes == 4 * 2 * 41_943_040
+    assert with_slots.lora.load_s(16, True) - with_slots.lora.load_s(16, False) == pytest.approx(
+        2 * 41_943_040 / 5e9, rel=0.01
+    )
+    sglang = Deployment.create(name, "h100_sxm", engine="sglang", lora_slots=4, max_lora_rank=64).lora
+    padded = Deployment.create(name, "h100_sxm", lora_slots=4, max_lora_rank=64).lora
+    one, four = [(8, 32)], [(8, 8)] * 4
+    assert sglang.step_s(one) < padded.step_s(one) == padded.step_s([(64, 32)]) < padded.step_s(four)
+    halves = Deployment.create(name, "h100_sxm", tp=2, lora_slots=4, max_lora_rank=16).lora
+    assert 41_943_040 < halves.slot_bytes(16) < 2 * 41_943_040

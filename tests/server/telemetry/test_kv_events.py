@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import hashlib
+import pickle
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher, BlocksRemoved, BlocksStored
@@ -61,10 +65,13 @@ class Subscriber:
 
 
 @contextlib.contextmanager
-def published(cluster: Cluster, **more: Any) -> Iterator[tuple[Any, Subscriber]]:
+def published(
+    cluster: Cluster, adapters: Mapping[int, str] = MappingProxyType({}), **more: Any
+) -> Iterator[tuple[Any, Subscriber]]:
     """Events of a cluster, which begin now, and a subscriber to its first instance."""
     port, replay_port = free_port(), free_port()
-    events = kv_events.KVEvents(cluster, BlockHasher("sha256_cbor", "0"), "127.0.0.1", port, replay_port, **more)
+    hasher = BlockHasher("sha256_cbor", "0", adapters)
+    events = kv_events.KVEvents(cluster, hasher, "127.0.0.1", port, replay_port, **more)
     context = zmq.asyncio.Context()
     try:
         events.start()
@@ -155,6 +162,29 @@ def test_computed_blocks_are_told_with_hashes_of_their_tokens(make_api: Callable
     assert [event["parent_block_hash"] for event in first][:2] == [None, first[0]["block_hashes"][-1]]
     removed = [one for event in then for one in event["block_hashes"]]
     assert ({event["type"] for event in then}, sorted(removed)) == ({"BlockRemoved"}, sorted(hashes))
+
+
+def test_the_name_of_an_adapter_is_in_the_hash_and_the_event(cluster: Cluster, runner: asyncio.Runner) -> None:
+    """vLLM 0.24: hash_block_tokens(sha256_cbor, NONE_HASH of seed "0", (1, 2, 3, 4), ("mine",))."""
+
+    async def scenario() -> Any:
+        [[cache]] = cluster.kv_caches()
+        with published(cluster, adapters={3: "mine"}) as (_, subscriber):
+            own = Adapter("mine", 3, 16).own_ids(key(1, 2, 3, 4))
+            cache.tree.finish(cache.tree.lock(own)[0], own, 0, 4)
+            await asyncio.sleep(0)
+            [(_, batch)] = await subscriber.missed(0)
+            return batch[1][0]
+
+    event = runner.run(scenario())
+    before = hashlib.sha256(b"\x610").digest()  # the seed "0" as CBOR
+    whole = hashlib.sha256(b"\x83\x58\x20" + before + b"\x84\1\2\3\4" + b"\x81\x64mine").digest()
+    assert event["block_hashes"] == [int.from_bytes(whole[-8:], "big")]
+    shown = [event[name] for name in ("token_ids", "lora_id", "lora_name", "extra_keys")]
+    assert shown == [[1, 2, 3, 4], 3, "mine", [["mine"]]]
+    pickled = BlockHasher(seed="0").hashes(None, key(1), 1, "mine")
+    first = hashlib.sha256(pickle.dumps("0", pickle.HIGHEST_PROTOCOL)).digest()
+    assert pickled == [hashlib.sha256(pickle.dumps((first, (1,), ("mine",)), pickle.HIGHEST_PROTOCOL)).digest()]
 
 
 def test_a_crash_clears_all_blocks(cluster: Cluster, runner: asyncio.Runner) -> None:

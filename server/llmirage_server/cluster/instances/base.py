@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
@@ -15,8 +16,8 @@ from llmirage_server.cluster.step_counts import StepCounts
 class InstanceBase(ABC):
     """A model replica. Time only moves forward: no call may precede an earlier one.
 
-    Routers read `running`, `waiting`, `unfinished`, `load`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`,
-    nothing else.
+    Routers read `running`, `waiting`, `unfinished`, `load`, `match`, `kv_used_tokens`, `kv_total_tokens`, `adapters` and
+    `limits`, nothing else.
 
     running: requests in the batch.
     unfinished: requests in the queue and in the batch.
@@ -105,6 +106,18 @@ class InstanceBase(ABC):
     def clear_cache(self, now: float) -> None:
         """Evict all KV that no request uses; requests in flight keep theirs."""
 
+    def load_adapter(self, adapter: Adapter, now: float) -> float:
+        """Load a LoRA adapter, before steps that begin later; return the seconds that this takes."""
+        return 0.0
+
+    def unload_adapter(self, adapter: Adapter) -> None:  # noqa: B027 (most have none)
+        """Free the memory of a LoRA adapter."""
+
+    @property
+    def adapters(self) -> AdapterReading | None:
+        """The LoRA adapters in use; None: requests with one run as others do."""
+        return None
+
     @abstractmethod
     def advance(self) -> StepEnd | None:
         """Process the next event. Return None if the cluster needs not know of it."""
@@ -120,6 +133,7 @@ class InstanceBase(ABC):
             tiers=self.tier_snapshots(),
             steps=self.step_counts(),
             loading=self.loading,
+            adapters=self.adapters,
         )
 
     def step_counts(self) -> StepCounts | None:

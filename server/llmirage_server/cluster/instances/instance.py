@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from typing import cast
 
+from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
@@ -17,6 +18,7 @@ from llmirage_server.cluster.kv.tiered_cache import make_kv_cache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step
+from llmirage_server.cluster.schedulers.adapter_slots import AdapterCosts, AdapterSlots
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
@@ -44,7 +46,8 @@ class Instance(InstanceBase):
     fast_forward: for simulations: `advance` tells of requests that have finished, not of single tokens, whose times are in
         `Request.spans`. Steady decoding is followed in one go, and what can be read may be behind until `sync_to`. All times
         are those of step-by-step execution. Draft tokens and pipelines are followed step by step all the same: sequences
-        gain different numbers of tokens, or are in different steps at a time, which no common sum tells.
+        gain different numbers of tokens, or are in different steps at a time, which no common sum tells. So are adapters.
+    adapter_costs, adapters: of LoRA adapters, where `limits` allow some, and those that are loaded at the start.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class Instance(InstanceBase):
         kv_bytes_per_token: float = 0.0,
         front_end: FrontEnd | float = 0.0,
         fast_forward: bool = False,
+        adapter_costs: AdapterCosts | None = None,
+        adapters: Seq[Adapter] = (),
     ) -> None:
         super().__init__(index, limits, role)
         front = FrontEnd(front_end) if isinstance(front_end, (int, float)) else front_end
@@ -67,10 +72,17 @@ class Instance(InstanceBase):
         self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
         # By sums, or sequence by sequence: it is decided here and nowhere else.
         self._arrivals = ArrivalQueue(limits, front, self._stages > 1)
-        may_sum = fast_forward and not limits.num_speculative_tokens
+        may_sum = fast_forward and not limits.num_speculative_tokens and not limits.max_loras
         sums: StepSums | None = getattr(step_model, "sums", None) if may_sum else None
         caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
-        self._ranks = Ranks(limits, caches, role, stages=self._stages, summed=sums is not None)
+
+        def slots() -> AdapterSlots | None:
+            if adapter_costs is None or not limits.max_loras:
+                return None
+            return AdapterSlots(limits, adapter_costs, adapters)
+
+        self._ranks = Ranks(limits, caches, role, stages=self._stages, summed=sums is not None, adapters=slots)
+        self._slots = self._ranks.slots()
         self.schedulers = self._ranks.schedulers
         self._tiered = bool(tiers)
         self._run = FastForward(self._ranks, sums) if sums is not None else None
@@ -201,6 +213,17 @@ class Instance(InstanceBase):
     def loading(self) -> int:
         return sum([len(scheduler.kv.loading) for scheduler in self.schedulers])
 
+    def load_adapter(self, adapter: Adapter, now: float) -> float:
+        return max([slots.load(adapter, now) for slots in self._slots], default=0.0)
+
+    def unload_adapter(self, adapter: Adapter) -> None:
+        for slots in self._slots:
+            slots.unload(adapter)
+
+    @property
+    def adapters(self) -> AdapterReading | None:
+        return self._ranks.adapter_reading([entry[2] for entry in self._arrivals.entries]) if self._slots else None
+
     def step_counts(self) -> StepCounts:
         return self._ranks.counts
 
@@ -269,15 +292,19 @@ class Instance(InstanceBase):
         if not self._arrivals.at_once:
             self._arrivals.step_begins(start_s, any(step.prefill for step in steps))
         in_flight = self._in_flight
+        adapters_s = 0.0
+        if self._slots:
+            adapters_s = max([slots.step_s(step, start_s) for slots, step in zip(self._slots, steps, strict=True)])
         if self._run is not None:
             self._start_s = end_s = start_s + self._run.step_s(steps)
         elif self._group is None:
-            self._start_s = end_s = start_s + self._step_model.step_s(steps[0].prefill, steps[0].decode_contexts)
+            step_s = self._step_model.step_s(steps[0].prefill, steps[0].decode_contexts)
+            self._start_s = end_s = start_s + step_s + adapters_s
         else:
             end_s, free_s = start_s, self._free_s
             seconds = self._group.stages_s([StepBatch(step.prefill, step.decode_contexts) for step in steps])
             for stage in range(self._stages):
-                free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds[stage]
+                free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds[stage] + adapters_s / self._stages
             self._start_s = free_s[0]
         # The GPUs of a pipeline wait while other stages have the batch.
         self._busy_s += end_s - start_s if self._stages == 1 else sum(seconds) / self._stages

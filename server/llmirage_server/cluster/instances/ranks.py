@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from llmirage_server.cluster.adapters import AdapterReading
 from llmirage_server.cluster.instances.prompt_gates import make_gate
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
+from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots, names_of
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
@@ -19,9 +21,20 @@ from llmirage_server.cluster.step_counts import StepCounts
 class Ranks:
     """All schedulers of an instance, and the choice of a rank for a sequence."""
 
-    def __init__(self, limits: EngineLimits, caches: Iterable[KVCache], role: Role, *, stages: int, summed: bool) -> None:
+    def __init__(
+        self,
+        limits: EngineLimits,
+        caches: Iterable[KVCache],
+        role: Role,
+        *,
+        stages: int,
+        summed: bool,
+        adapters: Callable[[], AdapterSlots | None] = lambda: None,
+    ) -> None:
         """Create one scheduler for each cache. The other arguments are those of `make_scheduler`."""
-        self.schedulers = [make_scheduler(limits, kv, role, stages=stages, summed=summed) for kv in caches]
+        self.schedulers = [
+            make_scheduler(limits, kv, role, stages=stages, summed=summed, adapters=adapters()) for kv in caches
+        ]
         self.gate = None if role == "decode" else make_gate(limits, self.schedulers)
         self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
         self._shows_first = role == "decode" and limits.first_token == "admission" and not summed
@@ -95,6 +108,19 @@ class Ranks:
         for scheduler in self.schedulers:
             counts += scheduler.batch.counts
         return counts
+
+    def slots(self) -> list[AdapterSlots]:
+        """Return the adapters of each rank; empty if there are none."""
+        return [scheduler.adapters for scheduler in self.schedulers if scheduler.adapters is not None]
+
+    def adapter_reading(self, arriving: Iterable[Sequence]) -> AdapterReading | None:
+        """Return the adapters in use on any rank; None: there cannot be any. arriving: requests in the front end."""
+        if not (slots := self.slots()):
+            return None
+        schedulers = self.schedulers
+        running = names_of([sequence for scheduler in schedulers for sequence in scheduler.running])
+        waiting = names_of([*arriving, *[sequence for scheduler in schedulers for sequence in scheduler.waiting]])
+        return AdapterReading(running, waiting, slots[0].most)
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """Return the state of the offload tiers, the nearest first, summed over the ranks."""

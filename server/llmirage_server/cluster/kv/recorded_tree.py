@@ -1,6 +1,6 @@
 """A radix tree that tells which blocks come and go, by the chained hashes by which vLLM knows them.
 
-The hash of a block is that of the hash before it, its token ids and further keys, of which there are none here: vLLM's
+The hash of a block is that of the hash before it, its token ids and the name of its LoRA adapter, if any: vLLM's
 v1/core/kv_cache_utils.py, `hash_block_tokens` and `init_none_hash`, with its functions `sha256` (of the pickle) and
 `sha256_cbor` (of canonical CBOR, RFC 8949).
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
+from llmirage_server.cluster.adapters import plain_ids
 from llmirage_server.cluster.kv.radix_tree import RadixTree, Run, TreeNode
 
 HashAlgorithm = Literal["sha256", "sha256_cbor"]
@@ -26,11 +28,15 @@ _CBOR_INT, _CBOR_BYTES, _CBOR_TEXT, _CBOR_ARRAY, _CBOR_NULL = 0x00, 0x40, 0x60, 
 
 @dataclass(slots=True, frozen=True)
 class BlocksStored:
-    """Blocks that follow each other. parent: the hash before the first; None at the start. tokens: int32 ids as bytes."""
+    """Blocks that follow each other. parent: the hash before the first; None at the start. tokens: int32 ids as bytes.
+
+    adapter: number and name of the LoRA adapter that they are for.
+    """
 
     hashes: Sequence[bytes]
     parent: bytes | None
     tokens: bytes
+    adapter: tuple[int, str] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,21 +50,30 @@ KVChange = BlocksStored | BlocksRemoved
 
 
 class BlockHasher:
-    """The hashes of blocks. seed: what PYTHONHASHSEED is to vLLM."""
+    """The hashes of blocks. seed: what PYTHONHASHSEED is to vLLM. adapters: their names, by number."""
 
-    def __init__(self, algorithm: HashAlgorithm = "sha256", seed: str = VLLM_SEED) -> None:
+    def __init__(
+        self,
+        algorithm: HashAlgorithm = "sha256",
+        seed: str = VLLM_SEED,
+        adapters: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self.adapters = adapters
         self._cbor = algorithm == "sha256_cbor"
         text = seed.encode()
         first = _cbor_head(_CBOR_TEXT, len(text)) + text if self._cbor else pickle.dumps(seed, pickle.HIGHEST_PROTOCOL)
         self._first = hashlib.sha256(first).digest()
 
-    def hashes(self, parent: bytes | None, tokens: bytes, block_tokens: int) -> list[bytes]:
+    def hashes(self, parent: bytes | None, tokens: bytes, block_tokens: int, adapter: str | None = None) -> list[bytes]:
         """Return the hash of each whole block of `tokens` that follows `parent`; None: at the start."""
+        extra = None if adapter is None else (adapter,)
         ids, before, found = np.frombuffer(tokens, np.int32).tolist(), parent or self._first, []
         for start in range(0, len(ids) - block_tokens + 1, block_tokens):
             block = ids[start : start + block_tokens]
             written = (
-                _cbor(before, block) if self._cbor else pickle.dumps((before, tuple(block), None), pickle.HIGHEST_PROTOCOL)
+                _cbor(before, block, adapter)
+                if self._cbor
+                else pickle.dumps((before, tuple(block), extra), pickle.HIGHEST_PROTOCOL)
             )
             before = hashlib.sha256(written).digest()
             found.append(before)
@@ -112,8 +127,10 @@ class RecordedTree(RadixTree):
             known = self._hashes.setdefault(run, [])
             tokens = run.tokens[had * page : run.size]
             parent = known[-1] if known else self._hash_at(run.parent)
-            known += (new := self._hasher.hashes(parent, tokens, self.page_size))
-            self._changed(BlocksStored(new, parent, tokens))
+            plain, number = plain_ids(tokens)
+            adapter = (number, self._hasher.adapters[number]) if number else None
+            known += (new := self._hasher.hashes(parent, plain, self.page_size, adapter and adapter[1]))
+            self._changed(BlocksStored(new, parent, plain, adapter))
 
     def _shrunk(self, run: Run) -> None:
         if (known := self._hashes.get(run)) is None:
@@ -130,10 +147,14 @@ class RecordedTree(RadixTree):
         return self._hashes[node.run][node.end // self._page_bytes - 1] if node.run.parent is not None else None
 
 
-def _cbor(before: bytes, block: Sequence[int]) -> bytes:
-    """Return the canonical CBOR of [before, block, null]."""
+def _cbor(before: bytes, block: Sequence[int], adapter: str | None) -> bytes:
+    """Return the canonical CBOR of [before, block, null], or of [before, block, [adapter]]."""
     ids = b"".join([_cbor_head(_CBOR_INT, token) for token in block])
-    parts = _cbor_head(_CBOR_BYTES, len(before)), before, _cbor_head(_CBOR_ARRAY, len(block)), ids, _CBOR_NULL
+    extra = _CBOR_NULL
+    if adapter is not None:
+        name = adapter.encode()
+        extra = _cbor_head(_CBOR_ARRAY, 1) + _cbor_head(_CBOR_TEXT, len(name)) + name
+    parts = _cbor_head(_CBOR_BYTES, len(before)), before, _cbor_head(_CBOR_ARRAY, len(block)), ids, extra
     return _cbor_head(_CBOR_ARRAY, 3) + b"".join(parts)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_server.cluster.adapters import AdapterReading
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
@@ -221,6 +222,19 @@ class LlmD(Router):
         own = None if request.session_key is None else self._sessions.get(request.session_key)
         return [float(instance.index == own) for instance in instances]
 
+    def _lora(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
+        """Return 1 where the adapter runs, 0.8 where one more may, 0.6 where it waits, else 0.
+
+        kubernetes-sigs/gateway-api-inference-extension, pkg/epp/scheduling/framework/plugins/scorer/lora_affinity.go; a
+        request without an adapter looks for its model's name there.
+        """
+        name = request.model if request.adapter is None else request.adapter.name
+        scores = []
+        for reading in [instance.adapters or _NO_ADAPTERS for instance in instances]:
+            free = len(reading.running) + len(reading.waiting) < reading.most
+            scores.append(1.0 if name in reading.running else 0.8 if free else 0.6 if name in reading.waiting else 0.0)
+        return scores
+
     def _latency(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
         cached = self._prefix(request, instances)
         return self._scores(request, instances, cached, self._latencies.predict(request, instances, cached))
@@ -331,6 +345,9 @@ class LlmDPredictedLatency(LlmD):
         return places if best - other > self._PENALTY_S else sticky
 
 
+_NO_ADAPTERS = AdapterReading((), (), 0)
+
+
 def _evenly(counts: Sequence[int]) -> list[float]:
     """Return 1 for the lowest count, 0 for the highest; 1 for all where they are equal."""
     low, high = min(counts), max(counts)
@@ -344,6 +361,7 @@ LLM_D_SCORERS: dict[str, Scorer] = {
     "prefix-cache": LlmD._prefix,
     "session-affinity": LlmD._session,
     "latency": LlmD._latency,
+    "lora-affinity": LlmD._lora,
 }
 _LLM_D_DEFAULT = {"queue": 2.0, "kv-cache-utilization": 2.0, "prefix-cache": 3.0}
 LLM_D = "llm-d:"

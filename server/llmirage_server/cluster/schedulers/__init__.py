@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.schedulers.base import Scheduler
@@ -15,8 +17,6 @@ __all__ = ["Scheduler", "Step", "make_scheduler"]
 _CLASSES: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler, "trtllm": TrtllmScheduler}
 
 
-def make_scheduler(
-    limits: EngineLimits, kv: KVCache, role: Role = "both", *, stages: int = 1, summed: bool = False
-) -> Scheduler:
+def make_scheduler(limits: EngineLimits, kv: KVCache, role: Role = "both", **more: Any) -> Scheduler:
     """Return an empty scheduler with the rules of `limits.scheduler`; the arguments are those of Scheduler."""
-    return _CLASSES[limits.scheduler](limits, kv, role, stages=stages, summed=summed)
+    return _CLASSES[limits.scheduler](limits, kv, role, **more)

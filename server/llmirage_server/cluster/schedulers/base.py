@@ -20,6 +20,7 @@ from operator import attrgetter
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots
 from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
 from llmirage_server.cluster.schedulers.sequence_batch import SequenceBatch
 from llmirage_server.cluster.schedulers.summed_batch import SummedBatch
@@ -42,16 +43,25 @@ class Scheduler(ABC):
     counts_steps = False
 
     def __init__(
-        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, stages: int = 1, summed: bool = False
+        self,
+        limits: EngineLimits,
+        kv: KVCache,
+        role: Role = "both",
+        *,
+        stages: int = 1,
+        summed: bool = False,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         """Create an empty scheduler.
 
         stages: with more than one, `schedule` may be called before the last step is completed.
         summed: use the summed decode batch (summed_batch.py); single tokens are not reported then.
+        adapters: of requests that name one; not with sums.
         """
         self.kv = kv
         self.limits = limits
         self.batch: DecodeBatch = SummedBatch(kv, reserves=self.reserves) if summed else SequenceBatch(limits, kv, stages)
+        self.adapters = adapters
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
@@ -91,6 +101,8 @@ class Scheduler(ABC):
         """Drop all sequences and all KV after a crash. Counters are kept."""
         self.batch.clear()
         self.kv.clear()
+        if self.adapters is not None:
+            self.adapters.clear()
         self._reset()
 
     def add(self, sequence: Sequence) -> None:
@@ -131,11 +143,29 @@ class Scheduler(ABC):
         if self.kv.loading:
             for sequence in reversed(self.kv.take_loaded()):
                 self._requeue(sequence)
-        step = self._form(now)
+        step = self._form(now) if self.adapters is None or not self.waiting else self._form_with(self.adapters, now)
         if step.running is not None:
             self.batch.begin(step)
         if self._pipelined:
             self._in_flight.update(step.sequences)
+        return step
+
+    def _form_with(self, adapters: AdapterSlots, now: float) -> Step:
+        """Form a step as if sequences that find no slot for their adapter did not wait; others pass them."""
+        waiting = self.waiting
+        before = list(waiting)
+        held = adapters.held_back(before, self.running)
+        if not held:
+            return self._form(now)
+        waiting.clear()
+        waiting.extend([sequence for sequence in before if sequence not in held])
+        step = self._form(now)
+        left = dict.fromkeys(waiting)
+        preempted = left.keys() - set(before)
+        waiting.clear()
+        waiting.extend([sequence for sequence in before if sequence in held or sequence in left])
+        for sequence in reversed([sequence for sequence in left if sequence in preempted]):
+            self._requeue(sequence)
         return step
 
     def complete(self, step: Step, now: float, emitted: list[Request], handed_over: list[Request]) -> Iterable[Request]:

@@ -92,7 +92,7 @@ class BackgroundRun:
             asyncio.get_running_loop().call_soon(self.abort, errors.instance_lost())
             return
         data, self._sent = chunks_due(self._writer, request, self._sent)
-        if request.produced < len(request.output):
+        if request.produced < request.output_tokens:
             self._add(data)
             return
         self._add(data + self._writer.ending())

@@ -17,6 +17,9 @@ FITTED = "fitted on silicon"
 LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "ici")
 NODE_LINK_GB_PER_S = 50.0  # a 400 Gb/s network card per GPU, as in NVIDIA's HGX H100 reference systems
 HOST_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
+PCIE_LATENCY_S = 20e-6
+DISK_GB_PER_S = 5.0  # sequential reads of one PCIe 4.0 NVMe drive
+DISK_LATENCY_S = 100e-6
 NODE_LINK_LATENCY_US = 5.0  # "typical for InfiniBand between racks": aiconfigurator-core 0.12.0 systems/gb200.yaml
 
 

@@ -42,6 +42,7 @@ class Gemm:
         fused_cast: bool = False,
     ) -> None:
         c = constants.of(op, dtype.kernel_dtype)
+        self.n, self.k = n, k
         peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
         reached = bandwidth * c["memory"]
         self.peak_flops, self.bandwidth = peak, bandwidth

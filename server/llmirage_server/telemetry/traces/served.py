@@ -124,7 +124,7 @@ class RequestTrace:
         prompt = b""
         for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             if not number % sampling.n:
-                prompt = request.key[: 4 * request.prompt_tokens]
+                prompt = request.prompt.tobytes()
             end_s = request.finished_s if request.produced >= request.output_tokens else now_s
             text = "" if history.messages else texts[number // sampling.n]
             recorder.take(

@@ -64,6 +64,25 @@ class AbortRequest(WireModel):
     abort_all: bool | None = None
 
 
+class LoadLoraAdapter(WireModel):
+    """POST /v1/load_lora_adapter and /load_lora_adapter. The last three have no effect here."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool | None = None
+    is_3d_lora_weight: bool | None = None
+    pinned: bool | None = None
+    lora_id: str | None = None
+
+
+class UnloadLoraAdapter(WireModel):
+    """POST /v1/unload_lora_adapter and /unload_lora_adapter."""
+
+    lora_name: str
+    lora_int_id: Integer | None = None
+    lora_id: str | None = None
+
+
 class TokenizeRequest(WireModel):
     """POST /tokenize: a text, or a conversation as the chat template writes it."""
 

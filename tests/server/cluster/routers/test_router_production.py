@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router, production, router_problem
@@ -22,6 +23,7 @@ class Pod:
     kv_used_tokens: int = 0
     kv_total_tokens: int = 1600
     cached: int = 0
+    adapters: AdapterReading | None = None
     limits: EngineLimits = field(default_factory=lambda: EngineLimits(kv_tokens=1600))
 
     @property
@@ -46,6 +48,16 @@ def test_the_queue_scorer_has_the_numbers_of_its_own_test(waiting: tuple[int, ..
     """TestQueueScorer of the gateway API inference extension."""
     pods: Any = [Pod(place, waiting=count) for place, count in enumerate(waiting)]
     assert LLM_D_SCORERS["queue"](LlmD(), ask(), pods) == scores
+
+
+def test_the_lora_scorer_prefers_where_the_adapter_runs_then_free_slots_then_where_it_waits() -> None:
+    """loraaffinity of the gateway API inference extension."""
+    at = [(("x", "a"), ()), (("x",), ()), (("x", "y"), ("a",)), (("x", "y"), ())]
+    pods: Any = [Pod(place, adapters=AdapterReading(*names, 2)) for place, names in enumerate(at)]
+    asked = ask()
+    asked.adapter = Adapter("a", 1, 16)
+    assert LLM_D_SCORERS["lora-affinity"](LlmD(), asked, [*pods, Pod(4)]) == [1.0, 0.8, 0.6, 0.0, 0.0]
+    assert make_router("llm-d:lora-affinity=1").choose(asked, pods) == 0
 
 
 def test_the_kv_scorer_is_what_is_free() -> None:
