@@ -115,6 +115,10 @@ COMMANDS = {
         "llmirage_client.commands.finished_runs:verify_client",
         "Say how far a load client's times are off, by a server's stamps.",
     ),
+    "route-score": (
+        "llmirage_client.commands.simulate:route_score",
+        "Compare an outside router's run with llmirage's own routers.",
+    ),
     "record": ("llmirage_server.commands.record:record", "Record what a server answers, for `serve --replay`."),
     "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": (

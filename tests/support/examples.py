@@ -74,7 +74,10 @@ def furnish(folder: Path) -> None:
         )
     records = (folder / "artifacts" / "low" / "profile_export.jsonl").read_text()
     ids = [json.loads(line)["metadata"]["x_request_id"] for line in records.splitlines()]
-    stamps = [json.dumps({"request_id": each, "sent": [[20.0, 1], [300.0, 50]]}) + "\n" for each in ids]
+    stamps = [
+        json.dumps({"request_id": each, "instance": place % 2, "sent": [[20.0, 1], [300.0, 50]]}) + "\n"
+        for place, each in enumerate(ids)
+    ]
     (folder / "stamps.jsonl").write_text("".join(stamps))
     (folder / "aiperf").mkdir()
     (folder / "aiperf" / "profile_export.jsonl").write_text(records)

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "docker ": "docker: tests/deploy reads what it is given",
     "npx ": "node and packages: tests/clients/test_node_helper.py",
     "vllm-router ": "a router: tests/clients/test_outside_routers.py",
+    " routed": "a run through a router: tests/client/measure/test_route_score.py",
     "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
 }
 """Parts of commands that no page's test runs, and what they need."""

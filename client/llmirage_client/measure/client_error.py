@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,23 +43,33 @@ class ClientError:
         return asdict(self)
 
 
+T = TypeVar("T")
 Stamps = Sequence[tuple[float, int]]  # milliseconds since the request arrived, tokens sent by then
 
 
 def read_stamps(path: str) -> dict[str, Stamps]:
     """Return the stamps of a file of `serve`, by request. Raises InputRefused with its problems."""
+    return _read(path, lambda row: [(float(ms), int(tokens)) for ms, tokens in row["sent"]])
+
+
+def read_instances(path: str) -> dict[str, int]:
+    """Return which instance served each request of such a file. Raises InputRefused with its problems."""
+    return _read(path, lambda row: int(row["instance"]))
+
+
+def _read(path: str, value: Callable[[Any], T]) -> dict[str, T]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputRefused([f"{path}: {getattr(error, 'strerror', None) or error}"]) from None
-    found: dict[str, Stamps] = {}
+    found: dict[str, T] = {}
     problems = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            found[row["request_id"]] = [(float(ms), int(tokens)) for ms, tokens in row["sent"]]
+            found[row["request_id"]] = value(row)
         except (ValueError, TypeError, KeyError, RecursionError):
-            problems.append(f"{path}: line {number}: is no line of sent stamps: request_id, sent [[ms, tokens], ...]")
+            problems.append(f"{path}: line {number}: is no line of sent stamps: request_id, instance, sent [[ms, tokens]]")
     if problems:
         raise InputRefused(problems[:10])
     return found

@@ -124,6 +124,7 @@ class Exchange:
     retries: int = 0
     url: str | None = None
     other_model: tuple[str, str] | None = None
+    instance: int | None = None  # of a simulated cluster
     retry_after_s: float | None = None  # with an error: when the server wants to see us again
 
 

@@ -54,6 +54,24 @@ class SimulationOutput:
     json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.", usual=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RouteScoreSettings:
+    """Settings of a comparison of routers."""
+
+    routers: str | None = _simulation(
+        None, "Routers to compare with, between commas.", metavar="NAMES", unset="all of llmirage's", usual=True
+    )
+    workload: str | None = _simulation(
+        None, "The run's workload: a file, or bundled:NAME.", metavar="FILE", unset="as the run's files name it", usual=True
+    )
+
+
+class RouteScoreOutput:
+    """Output of `llmirage route-score`."""
+
+    json: bool = switch(SIMULATION, "Print a JSON object instead of a table.", usual=True)
+
+
 WORK, OUTPUT = "Execution", "Output"
 _work, _output = under(WORK), under(OUTPUT)
 

@@ -95,6 +95,7 @@ class TokenRows:
             finish_reason="length" if error is None else None,
             usage=_usage(request) if error is None else None,
             error=error,
+            instance=request.instance,
         )
         parent = conversation.parent
         return Record(

@@ -11,7 +11,7 @@ from functools import lru_cache
 from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import QueueWait, Request
-from llmirage_server.cluster.routers import RouterError
+from llmirage_server.cluster.routers import ROUTERS, RouterError
 from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
@@ -21,9 +21,9 @@ from llmirage_server.perf.steps.operations import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 __all__ = [
-    "Adapter", "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer", "QueueWait",
-    "Reading", "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "kv_link",
-    "new_cluster", "plan_of", "read_mapping",
+    "ROUTERS", "Adapter", "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer",
+    "QueueWait", "Reading", "Request", "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described",
+    "kv_link", "new_cluster", "plan_of", "read_mapping",
 ]  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class _WholeReplyTarget:
             exchange = await self._http.send(replace(call, body=whole, stream=False))
         finally:
             PLANS.reset(token)
+        if plans.flights:
+            exchange.instance = plans.flights[0].request.instance
         if call.stream and exchange.error is None:
             exchange.streamed = True
             exchange.token_s = _stamps(plans)

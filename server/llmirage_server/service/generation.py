@@ -472,7 +472,7 @@ class TokenStream(EventStream):
             generation.responses.open.discard(self)
             generation.stop()
             if self.stamps is not None:
-                self.stamps.ended(self._complete)
+                self.stamps.ended(self._complete, generation.choices[0].request.instance)
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.responses.served)
 

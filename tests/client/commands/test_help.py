@@ -67,7 +67,7 @@ def test_every_key_means_one_setting_of_a_command(words: tuple[str, ...]) -> Non
 
 
 def test_long_are_the_commands_that_have_a_whole_cluster_or_load() -> None:
-    assert [words[0] for words in LONG] == ["serve", "run", "simulate", "size", "calibrate"]
+    assert [words[0] for words in LONG] == ["serve", "run", "simulate", "size", "calibrate", "route-score"]
 
 
 def test_help_all_of_a_command_with_few_options_is_its_help() -> None:

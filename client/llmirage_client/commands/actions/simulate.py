@@ -1,4 +1,4 @@
-"""The action of `llmirage simulate`: write the files of a simulation, and print its report."""
+"""The actions of `llmirage simulate` and `route-score`: write the files of a simulation, print reports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.output import check_unused, open_page
+from llmirage_client.measure.route_score import against
 from llmirage_client.measure.slo import MISSED, judge_failures
+from llmirage_client.operations import route_score as routing
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report import files as run_files
 from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render, warm_up_note, written_lines
 from llmirage_client.report.files import suite_name, write_junit
-from llmirage_client.report.screen import print_blocks
+from llmirage_client.report.screen import print_blocks, print_table
 from llmirage_client.settings.places import cannot_be_folder
+from llmirage_client.settings.simulation import RouteScoreSettings
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.report import cluster_blocks, report_series, write_series
@@ -134,3 +137,31 @@ def _write(simulation: Simulation, artifact_dir: str | None, records: bool | Non
     if simulation.series is not None:
         files.append(write_series(simulation.series, folder))
     return files
+
+
+def route_score(run: str, stamps: str, json: bool, **given: Any) -> None:
+    """Run `llmirage route-score`."""
+    own_process()
+    settings, cluster = instance_of(RouteScoreSettings, given), ClusterSettings.of(given)
+    scores = routing.route_scores(run, stamps, settings, cluster)
+    if json:
+        click.echo(dumps(scores.json(), indent=2))
+        return
+    click.echo(f"best possible: {routing.BEST}; times in ms\n")
+    print_table(
+        [
+            {
+                "router": name,
+                "requests": one.requests,
+                "cached": _shown(one.hit_rate, "{:.1%}"),
+                "balance": _shown(one.balance, "{:.2f}"),
+                **{f"TTFT {tag}": _shown((one.ttft_ms or {}).get(tag), "{:,.1f}") for tag in ("mean", "p50", "p90", "p99")},
+                "mean/best": _shown((against(one, scores.best)["ttft_over_best"] or {}).get("mean"), "{:.2f}"),
+            }
+            for name, one in scores.rows()
+        ]
+    )
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

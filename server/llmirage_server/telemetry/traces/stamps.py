@@ -15,14 +15,18 @@ _STAMP_BYTES = 100
 
 
 class StreamStamps:
-    """The stamps of one stream. request_id: X-Request-ID, else the one in the response. arrived_s: on precise_clock."""
+    """The stamps of one stream. request_id: X-Request-ID, else the one in the response. arrived_s: on precise_clock.
 
-    __slots__ = ("_arrived_s", "_clock", "_keep", "_sent", "_shows", "request_id")
+    instance: the one that served it.
+    """
+
+    __slots__ = ("_arrived_s", "_clock", "_keep", "_sent", "_shows", "instance", "request_id")
 
     def __init__(self, keep: SentStamps, request_id: str, arrived_s: float) -> None:
         self._keep = keep
         self._clock = precise_clock()
         self.request_id = request_id
+        self.instance = -1
         self._arrived_s = arrived_s
         self._shows = 0
         self._sent: list[tuple[float, int]] = []
@@ -36,8 +40,9 @@ class StreamStamps:
         self._shows = shows
         self._sent.append((self._clock(), tokens))
 
-    def ended(self, complete: bool) -> None:
+    def ended(self, complete: bool, instance: int) -> None:
         """Have the stamps of a complete stream written."""
+        self.instance = instance
         if complete and self._sent:
             self._keep.thread.take(self)
 
@@ -46,7 +51,8 @@ class StreamStamps:
         visible = [(at_s, tokens) for at_s, tokens in self._sent if tokens > self._shows]
         sent = [[round((at_s - self._arrived_s) * 1000, 4), tokens] for at_s, tokens in visible]
         arrived_unix_s = round(time.time() - (self._clock() - self._arrived_s), 6)
-        return json_line({"request_id": self.request_id, "arrived_unix_s": arrived_unix_s, "sent": sent})
+        known = {"request_id": self.request_id, "instance": self.instance, "arrived_unix_s": arrived_unix_s}
+        return json_line(known | {"sent": sent})
 
 
 class SentStamps:
