@@ -26,6 +26,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "sweep": [["{study}"]],
     "calibrate": [["{runs}/a"]],
     "compare": [["{runs}/a", "{runs}/b"]],
+    "route-score": [["{runs}/a", "{stamps}", "--routers", "session"]],
     "step": [["--model", "Qwen/Qwen3-8B"]],
     "check": [["{workload}"]],
     "inspect": [["{workload}"]],
@@ -68,7 +69,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name in "ab":
         words = ["simulate", *LENGTHS, "--concurrency", "2", "--artifact-dir", str(folder / name)]
         assert CliRunner().invoke(main, words).exit_code == 0
-    named = {"workload": "workload.jsonl", "study": "study.yaml", "runs": "", "out": "out"}
+    lines = (folder / "a" / "profile_export.jsonl").read_text().splitlines()
+    ids = [json.loads(line)["metadata"]["x_request_id"] for line in lines]
+    stamps = [json.dumps({"request_id": each, "instance": 0, "sent": [[1.0, 1]]}) for each in ids]
+    (folder / "stamps").write_text("\n".join(stamps))
+    named = {"stamps": "stamps", "workload": "workload.jsonl", "study": "study.yaml", "runs": "", "out": "out"}
     return {key: str(folder / name) for key, name in named.items()}
 
 
