@@ -54,6 +54,7 @@ class EngineNames:
     instance_labels: Callable[[str, int], Mapping[str, str]]  # by model and index
     model_labels: Mapping[str, str] = field(default_factory=dict)  # beside the model's name
     cache_labels: Callable[[CacheSettings, int, int], Mapping[str, str]] | None = None  # by the blocks, and the index
+    role_label: str = ""  # that names the half of the work of disaggregated instances
 
     @property
     def measures(self) -> dict[str, Sequence[float]]:
@@ -309,6 +310,7 @@ _SGLANG = EngineNames(
     },
     {"engine_type": "unified"},
     lambda cache, blocks, index: {"num_pages": str(blocks), "page_size": str(cache.block_size)},
+    "engine_type",
 )
 
 _PREFILL_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)

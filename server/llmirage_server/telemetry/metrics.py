@@ -150,10 +150,11 @@ class PrometheusMetrics:
         for (model, _), at in standings.items():
             models.setdefault(model, []).append(at)
         groups = {
-            "instance": [(dict(names.instance_labels(*engine)), at) for engine, at in standings.items()],
+            "instance": [({**names.instance_labels(*engine), **self._role(at)}, at) for engine, at in standings.items()],
             "model": [
-                ({**names.model_labels, "model_name": model}, first.with_others(others))
+                ({**names.model_labels, **self._role(at), "model_name": model}, at)
                 for model, (first, *others) in models.items()
+                for at in [first.with_others(others)]
             ],
         }
         yield from self._cache_lines(standings)
@@ -162,6 +163,11 @@ class PrometheusMetrics:
             yield from _sample_lines(names.prefix, family, groups[family.each])
         for histogram in names.histograms:
             yield from _histogram_lines(names.prefix, histogram, groups[histogram.each])
+
+    def _role(self, at: Standing) -> Mapping[str, str]:
+        """Return the label of instances that all prefill, or all decode."""
+        label, roles = self._families.role_label, {state.role for state in at.states}
+        return {label: roles.pop()} if label and roles in ({"prefill"}, {"decode"}) else {}
 
     def _cache_lines(self, standings: Mapping[Engine, Standing]) -> Iterator[str]:
         labels_of, name = self._families.cache_labels, f"{self._families.prefix}cache_config_info"

@@ -225,3 +225,14 @@ def test_at_any_speed_nothing_is_lost_or_kept(make_api: Callable[..., Any], runn
     app.ports = {PREFILL: 0, DECODE: 1}
     assert runner.run(many()) == [200] * 20
     assert used(app) == [0, 0]
+
+
+def test_sglangs_metrics_tell_the_half_of_the_work() -> None:
+    async def metrics(app: LlmirageApp, port: int) -> str:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://test:{port}") as client:
+            return (await client.get("/metrics")).text
+
+    app = apart("sglang")
+    told = [virtual_time.run(metrics(app, port)) for port in (PREFILL, DECODE, 80)]
+    found = [{role for role in ("unified", "prefill", "decode") if f'engine_type="{role}"' in text} for text in told]
+    assert found == [{"prefill"}, {"decode"}, {"prefill", "decode", "unified"}]
