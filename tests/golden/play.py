@@ -23,7 +23,6 @@ from play_engines import cluster_of, config_of, ids_of, play_engine
 from stored import Row, packed
 
 from llmirage_client.load.options import RunOptions, Share
-from llmirage_client.load.rates import RateSeries
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
 from llmirage_client.simulate import engine_run
@@ -31,6 +30,7 @@ from llmirage_client.simulate.simulation import SimulationError, Via, simulate
 from llmirage_client.simulator import in_process
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire_json import encode_body
+from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
 from llmirage_shared import virtual_time

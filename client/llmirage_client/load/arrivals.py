@@ -14,8 +14,8 @@ from typing import Protocol
 
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import Share
-from llmirage_client.load.rates import RateSeries
 from llmirage_client.measure.submission import PerformanceWindow
+from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from llmirage_client.load.options import Share
 from llmirage_client.load.plays import Play
 from llmirage_client.measure.record import BranchMode
-from llmirage_client.workload.session import BranchKind, Event, Round, Session, ThinkTime, Workload
+from llmirage_client.workload.session import NOBODY, BranchKind, Event, Round, Session, Tenant, ThinkTime, Workload
 
 if TYPE_CHECKING:
     from llmirage_client.load.history import Thread
@@ -276,6 +276,14 @@ class Conversation:
     @property
     def root_correlation_id(self) -> str:
         return self.correlation_id if self.parent is None else self.parent.root_correlation_id
+
+    def tenant_of(self, turn_index: int) -> Tenant:
+        """Return whose request that of a turn is."""
+        asker, priority = self, self.session.turns[turn_index].extra.get("priority", 0)
+        while asker.parent is not None and asker.session.tenant == NOBODY:
+            asker = asker.parent
+        tenant = asker.session.tenant
+        return replace(tenant, priority=priority) if priority and type(priority) is int else tenant
 
     @property
     def parent_turn_index(self) -> int | None:

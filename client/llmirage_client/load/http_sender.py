@@ -103,6 +103,7 @@ class HttpSender(Sender):
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
             joined=conversation.joined(turn_index),
+            tenant=conversation.tenant_of(turn_index),
         )
         self._in_flight += 1
         try:

@@ -17,7 +17,7 @@ from llmirage_client.choices import (
     SessionPrefix,
     ToolResults,
 )
-from llmirage_client.load.rates import RateSeries
+from llmirage_client.workload.rates import RateSeries
 from llmirage_shared.settings import make_plain
 
 _T = TypeVar("_T")

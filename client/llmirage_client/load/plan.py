@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from llmirage_client.choices import SamplingStrategy
 from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Slots, Start, Stop, Users
 from llmirage_client.load.options import RunOptions, Share
-from llmirage_client.load.rates import unit_gaps
+from llmirage_client.workload.rates import unit_gaps
 from llmirage_client.workload.session import Session, Workload
 
 _T = TypeVar("_T")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class RequestGroup:
     """Some requests of a run. per_request: summaries of those of GROUP_METRICS that a request of it has.
 
     cached_pct: prompt tokens that the server took from its cache, percent of all its prompt tokens; None: not reported.
+    name: of groups whose key says nothing. good: requests within the limits of goodput; None: there are no limits.
     """
 
     key: int
@@ -74,9 +76,55 @@ class RequestGroup:
     cancelled: int
     per_request: Mapping[str, Summary]
     cached_pct: float | None
+    name: str = ""
+    good: int | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Input and output tokens of its requests."""
+        found = [self.per_request.get(f"{side}_sequence_length") for side in ("input", "output")]
+        return sum(summary.sum for summary in found if summary is not None)
+
+    @property
+    def good_share(self) -> float | None:
+        """Part of its requests that are good; those that were cancelled do not count."""
+        count = self.ok + self.failed
+        return None if self.good is None or not count else self.good / count
 
 
-def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[RequestGroup, ...]:
+TenantPart = Literal["name", "service_class", "priority"]
+
+
+def tenant_groups(
+    columns: Columns, metrics: Mapping[str, Floats], part: TenantPart, good: Bools | None
+) -> tuple[RequestGroup, ...]:
+    """Return a group for each name, service class or priority of tenants; none where all requests have the same."""
+    values = [getattr(tenant, part) for tenant in columns.tenants]
+    names = sorted(set(values))
+    if len(names) < 2:
+        return ()
+    key = np.array([names.index(value) for value in values])[columns.tenant]
+    groups = grouped(columns, metrics, key, good)
+    return tuple(replace(group, name=str(names[group.key])) for group in groups) if len(groups) > 1 else ()
+
+
+def jain_index(values: Sequence[float]) -> float | None:
+    """Return Jain's index of fairness: 1 where all have the same, 1/n where one of n has everything."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
+
+
+def fairness(tenants: Sequence[RequestGroup]) -> dict[str, float]:
+    """Return Jain's index over tenants, of their tokens, mean TTFT and shares of good requests, where they are known."""
+    ttfts = [one.per_request["time_to_first_token"].avg for one in tenants if "time_to_first_token" in one.per_request]
+    shares = [share for one in tenants if (share := one.good_share) is not None]
+    figures = {"tokens": [one.tokens for one in tenants], "time_to_first_token": ttfts, "good_request_fraction": shares}
+    return {name: index for name, values in figures.items() if (index := jain_index(values)) is not None}
+
+
+def grouped(
+    columns: Columns, metrics: Mapping[str, Floats], key: Ints, good: Bools | None = None
+) -> tuple[RequestGroup, ...]:
     """Return one RequestGroup for each value of `key`, which has one entry a row; ascending."""
     keys, group = np.unique(key, return_inverse=True)
     count = keys.size
@@ -93,6 +141,7 @@ def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple
             cancelled=int(cancelled[i]),
             per_request={tag: summary for tag, each in found.items() if (summary := each[i]) is not None},
             cached_pct=cached[i],
+            good=None if good is None else int(np.count_nonzero(good[group == i])),
         )
         for i in range(count)
     )

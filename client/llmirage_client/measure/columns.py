@@ -13,6 +13,7 @@ import numpy.typing as npt
 from llmirage_client.measure.arrays import Bools, Floats, Ints
 from llmirage_client.measure.record import Record
 from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
+from llmirage_client.workload.session import NOBODY, Tenant
 
 BRANCH_MODES = ("root", "fork", "spawn")
 
@@ -28,6 +29,7 @@ class Columns:
     continues: the row whose prompt and reply this one's prompt begins with: the conversation's turn before, or where a fork
         began, the parent's turn; of those that succeeded. -1: none.
     final: the last turn that its conversation has, or it is not known how many it has. measured: not of the warm-up.
+    tenant: an index into tenants, which are none where the workload does not say whose its requests are.
     stamps_s: arrivals of all content events, row after row; None if only the above is known.
     """
 
@@ -53,8 +55,10 @@ class Columns:
     streamed: Bools
     final: Bools
     measured: Bools
+    tenant: Ints
     usage: Mapping[str, Floats] = field(default_factory=dict)
     stamps_s: Floats | None = None
+    tenants: tuple[Tenant, ...] = ()
 
     def __len__(self) -> int:
         return self.start_s.size
@@ -67,16 +71,22 @@ class Columns:
         kept = (columns["continues"] >= 0) & chosen[columns["continues"]]
         columns["continues"] = np.where(kept, (np.cumsum(chosen) - 1)[columns["continues"]], -1)
         stamps = None if self.stamps_s is None else self.stamps_s[np.repeat(chosen, self.events)]
-        return Columns(**columns, usage={tag: v[chosen] for tag, v in self.usage.items()}, stamps_s=stamps)
+        usage = {tag: v[chosen] for tag, v in self.usage.items()}
+        return Columns(**columns, usage=usage, stamps_s=stamps, tenants=self.tenants)
 
 
-_ARRAYS = tuple(f.name for f in fields(Columns))[:-2]
-_INTEGERS = {"events", "conversation", "turn_index", "agent_depth", "branch_mode", "continues"}
+_ARRAYS = tuple(f.name for f in fields(Columns))[:-3]
+_INTEGERS = {"events", "conversation", "turn_index", "agent_depth", "branch_mode", "continues", "tenant"}
 _FLAGS = {"ok": True, "cancelled": False, "streamed": True, "final": True, "measured": True}
 
 
 def filled(
-    start_s: Floats, *, usage: Mapping[str, Floats] | None = None, stamps_s: Floats | None = None, **known: npt.NDArray[Any]
+    start_s: Floats,
+    *,
+    usage: Mapping[str, Floats] | None = None,
+    stamps_s: Floats | None = None,
+    tenants: tuple[Tenant, ...] = (),
+    **known: npt.NDArray[Any],
 ) -> Columns:
     """Return columns of what is known; the rest as for plain requests that succeeded.
 
@@ -109,7 +119,16 @@ def filled(
     if "continues" not in known:
         columns["continues"] = _turns_before(columns["conversation"], columns["turn_index"], columns["ok"])
     counts = {tag: np.asarray(values, dtype=np.float64) for tag, values in (usage or {}).items()}
-    return Columns(**columns, usage=counts, stamps_s=stamps_s)
+    return Columns(**columns, usage=counts, stamps_s=stamps_s, tenants=tenants)
+
+
+def numbered_tenants(of_rows: Sequence[Tenant]) -> tuple[Ints, tuple[Tenant, ...]]:
+    """Return the columns tenant and tenants."""
+    if all(tenant is NOBODY for tenant in of_rows):
+        return np.zeros(len(of_rows), dtype=np.int64), ()
+    numbers: dict[Tenant, int] = {}
+    rows = np.array([numbers.setdefault(tenant, len(numbers)) for tenant in of_rows], dtype=np.int64)
+    return rows, tuple(numbers)
 
 
 def columns_of(records: Sequence[Record]) -> Columns:
@@ -129,6 +148,7 @@ def columns_of(records: Sequence[Record]) -> Columns:
     ok = np.array([e.error is None for e in exchanges], dtype=bool) & ~cancelled
     conversation = _numbered([r.correlation_id for r in records])
     turn_index = np.array([r.turn_index for r in records], dtype=np.int64)
+    tenant, tenants = numbered_tenants([r.tenant for r in records])
     return Columns(
         start_s=start,
         issued_s=_floats([r.issued_s for r in records]),
@@ -152,6 +172,8 @@ def columns_of(records: Sequence[Record]) -> Columns:
         streamed=np.array([e.streamed for e in exchanges], dtype=bool),
         final=_bools(records, lambda r: r.turns is None or r.turn_index >= r.turns - 1),
         measured=_bools(records, lambda r: r.phase == "profiling"),
+        tenant=tenant,
+        tenants=tenants,
         usage=_usage_columns([e.usage for e in exchanges]),
         stamps_s=stamps,
     )

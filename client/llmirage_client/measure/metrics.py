@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats, Ints, ratio
-from llmirage_client.measure.breakdowns import Level, RequestGroup, cached_pct, grouped, levels
+from llmirage_client.measure.arrays import Bools, Floats, Ints, ratio
+from llmirage_client.measure.breakdowns import Level, RequestGroup, cached_pct, fairness, grouped, levels, tenant_groups
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
@@ -179,6 +179,7 @@ class Basis:
     """The basis of metrics: the measured requests, their values by tag (request_columns), and token counts.
 
     counted: cached tokens, from the server or estimated. Counts are NaN where they are not known.
+    good: requests within the limits of goodput, where there are limits.
     """
 
     columns: Columns
@@ -188,6 +189,7 @@ class Basis:
     cached: Floats
     counted: Floats
     speed: float
+    good: Bools | None = None
 
 
 def _nothing() -> Basis:
@@ -202,7 +204,8 @@ class Metrics:
     per_request, per_conversation: tag to summary; over_time: tag to statistics of a level; whole_run: tag to value; units
         are in measure.catalogue. A metric without data has no key.
     errors: most frequent first. by_depth, by_turn, by_branch_mode: a group for each agent depth, turn index, and index
-        into columns.BRANCH_MODES, ascending.
+        into columns.BRANCH_MODES, ascending. by_tenant, by_class, by_priority: likewise, where there are several. fairness:
+        Jain's index over the tenants, by what it is of.
     workload_throughput: token rates by what is counted; cached_counted_by: whose count of cached tokens they use.
     input_counted_by, output_counted_by: "server" when the counts are those of the reply's usage; "client" when we counted
         ourselves (input: the workload or the tokenizer; output: content events, which may hold several tokens each).
@@ -231,6 +234,22 @@ class Metrics:
     @cached_property
     def by_branch_mode(self) -> tuple[RequestGroup, ...]:
         return grouped(self.basis.columns, self.basis.found, self.basis.columns.branch_mode)
+
+    @cached_property
+    def by_tenant(self) -> tuple[RequestGroup, ...]:
+        return tenant_groups(self.basis.columns, self.basis.found, "name", self.basis.good)
+
+    @cached_property
+    def by_class(self) -> tuple[RequestGroup, ...]:
+        return tenant_groups(self.basis.columns, self.basis.found, "service_class", self.basis.good)
+
+    @cached_property
+    def by_priority(self) -> tuple[RequestGroup, ...]:
+        return tenant_groups(self.basis.columns, self.basis.found, "priority", self.basis.good)
+
+    @property
+    def fairness(self) -> Mapping[str, float]:
+        return fairness(self.by_tenant)
 
     @cached_property
     def per_conversation(self) -> Mapping[str, Summary]:
@@ -300,8 +319,9 @@ def compute_columns(
     cached = found.get("usage_prompt_cache_read_tokens")
     counted, cached_by = cached_or_estimated(columns, prompt, completion, cached)
     whole_run = _whole_run(columns, found, per_request, speed)
-    if goodput:
-        whole_run |= _goodput(whole_run, int(good_requests(columns, found, goodput).sum()))
+    good = good_requests(columns, found, goodput) if goodput else None
+    if good is not None:
+        whole_run |= _goodput(whole_run, int(good.sum()))
     if scheduled and "credit_to_start_latency" in found:
         whole_run |= _schedule_lag(found["credit_to_start_latency"])
     return Metrics(
@@ -320,6 +340,7 @@ def compute_columns(
             cached=empty if cached is None else cached,
             counted=counted,
             speed=speed,
+            good=good,
         ),
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from llmirage_client.measure.cache_verdict import CacheVerdict
 from llmirage_client.measure.distortion import Distortion
 from llmirage_client.measure.submission import PerformanceWindow, ReplayCounts, Submission
+from llmirage_client.workload.session import NOBODY, Tenant
 
 NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
@@ -159,6 +160,7 @@ class Record:
     joined: tuple[str, ...] = ()
     turns: int | None = None
     input_tokens_asked: int | None = None  # of the workload, in its tokenizer
+    tenant: Tenant = NOBODY
 
     @property
     def ok(self) -> bool:

@@ -271,14 +271,17 @@ _NAMES = {name: tag for name, tag in SHORT_NAMES.items() if tag in PER_REQUEST a
 def parse_goodput(text: str) -> dict[str, float]:
     """Return limits by metric tag, in the metric's own unit (ms, tokens/sec/user), from "name:limit name:limit".
 
-    A name is a tag of a per-request metric, as AIPerf has it, or the short name of one (vLLM's are among these). Raises
-    ValueError with one line a problem.
+    A name is a tag of a per-request metric, as AIPerf has it, or the short name of one (vLLM's are among these).
+    "class/name:limit" is for a service class, instead of the limit of that name that holds for all; its key is class/tag.
+    Raises ValueError with one line a problem.
     """
     limits: dict[str, float] = {}
     problems = []
     for part in text.replace(",", " ").split():
-        name, colon, limit_text = part.partition(":")
+        of_class, slash, rest = part.rpartition("/")
+        name, colon, limit_text = rest.partition(":")
         tag = _NAMES.get(name, name)
+        key = of_class + slash + tag
         try:
             limit = float(limit_text)
         except ValueError:
@@ -287,9 +290,9 @@ def parse_goodput(text: str) -> dict[str, float]:
             problems.append(f"{part!r}: no metric of single requests is called {name!r}; known are {', '.join(_NAMES)}")
         elif not colon or not (0 < limit < math.inf):
             problems.append(f"{part!r}: expected {name}:LIMIT with a limit above zero in {PER_REQUEST[tag].unit}")
-        elif tag in limits:
-            problems.append(f"{part!r}: {tag} has a limit already")
-        limits[tag] = limit
+        elif key in limits:
+            problems.append(f"{part!r}: {key} has a limit already")
+        limits[key] = limit
     if not limits:
         problems.append("no objective given; an example is ttft:200")
     if problems:
@@ -314,7 +317,11 @@ def good_requests(columns: Columns, metrics: Mapping[str, Floats], limits: Mappi
     good = columns.ok.copy()
     lengths = metrics.get("output_sequence_length")
     single = np.zeros(len(columns), dtype=bool) if lengths is None else lengths <= 1
-    for tag, limit in limits.items():
+    classes = np.array([tenant.service_class for tenant in columns.tenants] or [""])[columns.tenant]
+    for key, limit in limits.items():
+        of_class, slash, tag = key.rpartition("/")
+        own = [other.rpartition("/")[0] for other in limits if other.endswith(f"/{tag}")]
+        held = classes == of_class if slash else ~np.isin(classes, own)
         values = metrics.get(tag)
         if values is None:
             values = np.full(len(columns), np.nan)
@@ -322,5 +329,5 @@ def good_requests(columns: Columns, metrics: Mapping[str, Floats], limits: Mappi
             met = values >= limit if tag in _LARGER_IS_BETTER else values <= limit
         if tag in ("inter_token_latency", "output_token_throughput_per_user", "time_to_second_token"):
             met |= np.isnan(values) & single
-        good &= met
+        good &= met | ~held
     return good

@@ -19,6 +19,7 @@ from llmirage_client.measure.record import BranchStats, ClientCost, Exchange, Re
 from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.measure.usage import USAGE_TAGS, usage_of
+from llmirage_client.workload.session import Tenant
 from llmirage_shared.settings import InputRefused
 
 _IN_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
@@ -79,6 +80,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         parent_turn_index=_whole(own.get("parent_turn_index")),
         turns=_whole(own.get("turns")),
         joined=tuple(map(str, own.get("joined", ()))),
+        tenant=Tenant(str(own.get("tenant") or ""), str(own.get("service_class") or ""), _whole(own.get("priority")) or 0),
     )
     if own.get("branch_mode") in BRANCH_MODES:
         record.branch_mode = own["branch_mode"]

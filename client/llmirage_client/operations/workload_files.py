@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import summarise
 from llmirage_client.workload.synthesis.conversations import Plan, draw_parts
 from llmirage_client.workload.synthesis.generated import FORMAT_NAME, sessions_of
-from llmirage_client.workload.synthesis.profile import read_profile
+from llmirage_client.workload.synthesis.profile import Profile, read_profile
 from llmirage_client.workload.writers import WRITERS
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused
@@ -57,6 +57,7 @@ class GeneratedWorkload:
     """A workload that is drawn and written in parts of whole conversations, one at a time: iterate over its bytes once.
 
     preset: a name, or a YAML file. keep: bytes of the file whose conversations stay in `workload`.
+    plan: its last part, with all that was drawn. arrivals_s: of all conversations.
     written, sessions, roots, requests: numbers so far, the first of bytes. Raises ConfigError, also in iterations.
     """
 
@@ -64,7 +65,7 @@ class GeneratedWorkload:
         self._preset, self._settings, self._keep = preset, settings, keep
         with readable():
             self.profile = read_profile(preset, changes_of(settings), settings.rate)
-        self.drawn: Mapping[str, list[float]] = {}
+        self.plan = Plan([], {})
         self.arrivals_s: list[float] = []
         self.written = self.sessions = self.roots = self.requests = 0
         self.workload = Workload(FORMAT_NAME, FORMAT_NAME, {}, ())
@@ -82,17 +83,27 @@ class GeneratedWorkload:
                 self._count(plan, part, len(data))
                 yield data
 
+    def arrivals(self) -> list[tuple[Profile, list[float]]]:
+        """Return each tenant's profile, or the one there is, with the times of its conversations."""
+        if not self.profile.tenants:
+            return [(self.profile, self.arrivals_s)]
+        return [(one, _times_s(plan)) for one, plan in zip(self.profile.tenants, self.plan.tenants, strict=True)]
+
     def _count(self, plan: Plan, part: Workload, size: int) -> None:
         if self.written < self._keep:
             kept = self.workload
             self.workload = replace(part, sessions={**kept.sessions, **part.sessions}, roots=kept.roots + part.roots)
         counts = summarise(part, with_reuse=False)
-        self.drawn = plan.drawn
-        self.arrivals_s += [c.arrival_s for c in plan.conversations if c.arrival_s is not None]
+        self.plan = plan
+        self.arrivals_s += _times_s(plan)
         self.written += size
         self.sessions += counts.sessions
         self.roots += counts.roots
         self.requests += counts.requests
+
+
+def _times_s(plan: Plan) -> list[float]:
+    return [conversation.arrival_s for conversation in plan.conversations if conversation.arrival_s is not None]
 
 
 def changes_of(settings: GenerateSettings) -> list[tuple[str, Any]]:

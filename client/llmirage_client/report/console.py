@@ -15,7 +15,7 @@ from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
-from llmirage_client.report.numbers import count, duration, group_cells, known, number, percent, plural
+from llmirage_client.report.numbers import count, duration, group_cells, known, number, percent, plural, statistic
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, plain_table, styled, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.statistics import Summary
@@ -149,6 +149,19 @@ def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, st
     return table
 
 
+def tenant_table(groups: Sequence[RequestGroup]) -> ScreenTable:
+    """Return a table with a row a tenant, class or priority."""
+    table = plain_table("", "ok", "failed", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "tokens", "good")
+    whole = sum(group.tokens for group in groups)
+    times = [(tag, name) for tag in ("time_to_first_token", "inter_token_latency") for name in ("p50", "p99")]
+    for group in groups:
+        figures = [statistic(group.per_request.get(tag), name) for tag, name in (*times, ("request_latency", "p50"))]
+        tokens = percent(100 * group.tokens / whole) if whole else "-"
+        good = known(group.good_share, lambda share: percent(100 * share))
+        table.add_row(group.name or "(none)", count(group.ok), count(group.failed), *figures, tokens, good)
+    return table
+
+
 def branch_table(stats: BranchStats) -> ScreenTable:
     """Return the table of forks, spawns and joins."""
     table = plain_table("", "", "", words=(2,))
@@ -170,6 +183,7 @@ def error_table(errors: Sequence[ErrorGroup]) -> ScreenTable:
 
 
 _TURNS_SHOWN = 20
+_FAIR_WORDS = {"tokens": "tokens", "time_to_first_token": "mean TTFT", "good_request_fraction": "requests within limits"}
 _GROUP_WORDS = "; times in ms, mean tokens"
 
 
@@ -195,6 +209,12 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
         tables.append(("By conversation", conversation_table(metrics)))
     if metrics.workload_throughput and metrics.whole_run.get("benchmark_duration", 0.0) > LAST_WINDOW_S:
         tables.append(("Tokens per second over the run", token_rate_table(metrics)))
+    for title, named in (
+        ("By tenant", metrics.by_tenant),
+        ("By service class", metrics.by_class),
+        ("By priority (lower is served first)", metrics.by_priority),
+    ):
+        tables.append((f"{title}; times in ms", tenant_table(named)))
     if len(metrics.by_depth) > 1:
         title = "By agent depth (0: roots, 1: their children)"
         tables.append((title + _GROUP_WORDS, group_table("depth", metrics.by_depth)))
@@ -210,6 +230,9 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
+        if table.rows and title.startswith("By tenant"):
+            indices = ", ".join(f"{_FAIR_WORDS[name]} {index:.3f}" for name, index in metrics.fairness.items())
+            blocks.append(f"Jain's index of fairness among tenants (1: equal): {indices}")
     first = _first_notes(result)
     notes = [
         *(note for note in result.notes if note not in first),

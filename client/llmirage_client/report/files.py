@@ -109,6 +109,16 @@ def summary_json(
         "by_branch_mode": [
             _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
         ],
+        **{
+            f"by_{name}": [_group_json(name, one) | {name: one.name} for one in groups]
+            for name, groups in {
+                "tenant": metrics.by_tenant,
+                "class": metrics.by_class,
+                "priority": metrics.by_priority,
+            }.items()
+            if groups
+        },
+        **({"fairness": dict(metrics.fairness)} if metrics.by_tenant else {}),
         "conversations": {tag: PER_CONVERSATION[tag].entry(s) for tag, s in metrics.per_conversation.items()},
         "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
         "cached_tokens_counted_by": metrics.cached_counted_by,
@@ -149,6 +159,8 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
         "cancelled_request_count": group.cancelled,
     }
     content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in group.per_request.items()}
+    if group.good is not None:
+        content["good_request_count"] = group.good
     if group.cached_pct is not None:
         content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
     return content

@@ -22,6 +22,7 @@ from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
 from llmirage_client.report.secrets import hide_in_options, hide_in_text
+from llmirage_client.workload.session import Tenant
 
 SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
 
@@ -231,18 +232,25 @@ def _own(record: Record) -> str:
         "other_model": exchange.other_model,
     }
     given = {key: value for key, value in rare.items() if value is not None}
-    common = _common(record.branch_mode, exchange.streamed, exchange.status, exchange.finish_reason, record.turns)
+    common = _common(
+        record.branch_mode, exchange.streamed, exchange.status, exchange.finish_reason, record.turns, record.tenant
+    )
     return f"{{{common},{_ENCODER.encode(given)[1:]}" if given else f"{{{common}}}"
 
 
 @lru_cache(maxsize=1024)
-def _common(branch_mode: str, streamed: bool, status: int | None, finish_reason: str | None, turns: int | None) -> str:
+def _common(
+    branch_mode: str, streamed: bool, status: int | None, finish_reason: str | None, turns: int | None, tenant: Tenant
+) -> str:
     own = {
         "branch_mode": branch_mode,
         "turns": turns,
         "streamed": streamed,
         "status": status,
         "finish_reason": finish_reason,
+        "tenant": tenant.name or None,
+        "service_class": tenant.service_class or None,
+        "priority": tenant.priority or None,
     }
     return _ENCODER.encode({key: value for key, value in own.items() if value is not None})[1:-1]
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from llmirage_client.choices import ArrivalPattern, CacheBust, RateOf, SamplingStrategy
-from llmirage_client.load.rates import series_text
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
+from llmirage_client.workload.rates import series_text
 from llmirage_shared.settings import again, switch, under
 
 LOAD, STOP, SCENARIO = "Load", "Stop conditions", "Scenario"

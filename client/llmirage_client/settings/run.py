@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import scheduled_roots
-from llmirage_client.load.rates import read_rate_series
 from llmirage_client.settings.contradictions import RunSettings, as_flag, contradictions
 from llmirage_client.settings.load import LoadSettings
+from llmirage_client.workload.rates import read_rate_series
 from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError, settings_of
 

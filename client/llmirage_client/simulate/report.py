@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,22 +54,11 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
     if simulation.rates is not None:
         blocks.append(rates_text(simulation.rates))
     blocks.append(_bill(simulation.bill, series.changes))
-    if classes := simulation.summary.get("by_priority"):
-        blocks += ["", bold("By priority (lower is served first)"), _classes(classes)]
     if simulation.seeds:
         blocks += ["", bold("Over several seeds"), _seeds(simulation.seeds)]
     if simulation.saturation is not None:
         blocks.append(warning(f"Saturated, queues {_STATES[simulation.queues[0].state]}: {simulation.saturation}."))
     return blocks
-
-
-def _classes(classes: Mapping[str, Mapping[str, Any]]) -> Block:
-    table = plain_table("priority", "requests", "TTFT mean", "p50", "p90", "p99", "latency mean", "p90")
-    for priority, found in classes.items():
-        ttft, latency = found.get("ttft_ms", {}), found.get("latency_ms", {})
-        cells = [*(ttft.get(name) for name in ("mean", "p50", "p90", "p99")), latency.get("mean"), latency.get("p90")]
-        table.add_row(priority, count(found["requests"]), *("-" if cell is None else number(cell) for cell in cells))
-    return table
 
 
 def _seeds(spread: Mapping[str, Mapping[str, float]]) -> Block:

@@ -28,7 +28,7 @@ from llmirage_client.simulate.engine_run import EngineRun, engine_run
 from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import InstanceQueue, idle_models, in_step, queues_of, start_burst
-from llmirage_client.simulate.summary import by_priority, summary_of
+from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
 from llmirage_client.simulate.window import WINDOW_OVER, Window
@@ -91,8 +91,6 @@ class Simulation:
         self.summary = summary_of(metrics, self.totals, self.bill, queues)
         self.repeats = result.repeats
         self.summary |= rates_json(rates)
-        if rows is not None and (classes := by_priority(rows.rows, columns)):
-            self.summary["by_priority"] = classes
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
         self.submission = result.submission

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from llmirage_client.measure.columns import Columns
+from llmirage_client.measure.breakdowns import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import STATISTICS
+from llmirage_shared.statistics import Summary
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
     from llmirage_client.simulate.cluster_series import Totals
     from llmirage_client.simulate.saturation import InstanceQueue
-    from llmirage_client.simulate.token_rows import TokenRow
 
 SHOWN_STATISTICS = ("mean", *(name for name in STATISTICS if name[0] == "p"), "min", "max")
 _TIMES = {
@@ -54,22 +52,6 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, queues: Sequence[In
     }
 
 
-def by_priority(rows: Sequence[TokenRow], columns: Columns) -> dict[str, dict[str, Any]]:
-    """Return requests and times of each priority, where there are several. rows: those of the columns."""
-    priorities = np.array([row.request.priority for row in rows], dtype=np.int64)
-    found = {}
-    counted = columns.measured & columns.ok
-    for priority in np.unique(priorities).tolist() if len(set(priorities.tolist())) > 1 else ():
-        of = counted & (priorities == priority)
-        times = {"ttft_ms": columns.first_s - columns.start_s, "latency_ms": columns.end_s - columns.start_s}
-        found[str(priority)] = {"requests": int(of.sum())} | {
-            name: {"mean": float(ms.mean()), **{f"p{share}": float(np.percentile(ms, share)) for share in (50, 90, 95, 99)}}
-            for name, seconds in times.items()
-            if (ms := 1e3 * seconds[of]).size
-        }
-    return found
-
-
 def _queue_json(queue: InstanceQueue, totals: Totals) -> dict[str, Any]:
     first_s, worst_s, last_s = queue.waited_s
     return {
@@ -86,13 +68,9 @@ def _queue_json(queue: InstanceQueue, totals: Totals) -> dict[str, Any]:
 
 def figures_of_run(metrics: Metrics) -> dict[str, Any]:
     """Return the figures that runs against endpoints have, too."""
-    figures: dict[str, Any] = {}
-    for name, tag in _TIMES.items():
-        found = metrics.per_request.get(tag)
-        figures[name] = found and {statistic: getattr(found, STATISTICS[statistic]) for statistic in SHOWN_STATISTICS}
     whole = metrics.whole_run
     cached = whole.get("overall_usage_prompt_cache_read_pct")
-    return figures | {
+    return _times(metrics.per_request) | {
         "output_tok_per_s": whole.get("output_token_throughput", 0.0),
         "total_tok_per_s": whole.get("total_token_throughput", 0.0),
         "requests": int(whole.get("request_count", 0)),
@@ -101,4 +79,34 @@ def figures_of_run(metrics: Metrics) -> dict[str, Any]:
         "request_per_s": whole.get("request_throughput", 0.0),
         "goodput_per_s": whole.get("goodput"),
         "cached_token_share": None if cached is None else cached / 100.0,
+        **_tenants(metrics),
+    }
+
+
+def _times(per_request: Mapping[str, Summary]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, tag in _TIMES.items():
+        found = per_request.get(tag)
+        figures[name] = found and {statistic: getattr(found, STATISTICS[statistic]) for statistic in SHOWN_STATISTICS}
+    return figures
+
+
+def _tenants(metrics: Metrics) -> dict[str, Any]:
+    """Return figures by tenant, class and priority, where there are several of them, and the fairness among tenants."""
+    groups = {"by_tenant": metrics.by_tenant, "by_class": metrics.by_class, "by_priority": metrics.by_priority}
+    found: dict[str, Any] = {
+        name: {one.name: _group(one, sum(other.tokens for other in several)) for one in several}
+        for name, several in groups.items()
+        if several
+    }
+    return found | ({"fairness": dict(metrics.fairness)} if metrics.by_tenant else {})
+
+
+def _group(one: RequestGroup, tokens: float) -> dict[str, Any]:
+    return {
+        "requests": one.ok,
+        "failed_requests": one.failed,
+        **{name: times for name, times in _times(one.per_request).items() if name != "itl_ms"},
+        "token_share": one.tokens / tokens if tokens else None,
+        "good_request_fraction": one.good_share,
     }

@@ -116,6 +116,7 @@ class TokenRows:
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
             joined=conversation.joined(row.turn_index),
+            tenant=conversation.tenant_of(row.turn_index),
         )
 
 

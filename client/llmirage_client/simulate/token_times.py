@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
-from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
+from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled, numbered_tenants
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
 from llmirage_client.measure.request_metrics import all_request_columns, parse_goodput
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
@@ -174,8 +174,11 @@ def columns_of_rows(kept: TokenRows, times: TokenTimes) -> Columns:
         modes = map(BRANCH_MODES.index, [conversation.branch_mode for conversation in conversations])
         of_branches["branch_mode"] = np.fromiter(modes, dtype=np.int64, count=n)
         of_branches["agent_depth"] = _column(conversations, "depth", np.int64)
+    tenant, tenants = numbered_tenants([row.conversation.tenant_of(row.turn_index) for row in rows])
     return filled(
         _column(rows, "start_s"),
+        tenant=tenant,
+        tenants=tenants,
         issued_s=_column(rows, "issued_s"),
         first_s=times.first_s,
         second_s=times.second_s,

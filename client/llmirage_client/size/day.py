@@ -18,9 +18,10 @@ import numpy as np
 
 from llmirage_client.simulator.deployments import Shape
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
-from llmirage_client.size.day_file import HOUR_S, Day, ScalingPolicy
+from llmirage_client.size.day_file import Day, ScalingPolicy
 from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, hourly
 from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.workload.rates import HOUR_S
 
 _LEVELS = 12  # of the day's rates that are searched, at most; the others lie between them
 _SCALE_DOWN_S = 300.0  # for which an instance stays that is not needed any more, as in `llmirage serve`

@@ -13,28 +13,17 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.simulator.engine import ConfigError, Entry, YamlNode, read_mapping
-from llmirage_client.workload.session import Session, Turn, Workload
-
-HOUR_S = 3600.0
-_WORK = (0.1,) * 7 + (0.25, 0.6, 0.9, 1.0, 0.95, 0.8, 0.9, 1.0, 0.95, 0.85, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1)
-_REGIONS = [max(_WORK[hour], 0.8 * _WORK[hour - 8]) for hour in range(24)]
-SHAPES: Mapping[str, tuple[float, ...]] = {  # shares of the highest rate, by hour
-    "office-hours": _WORK,
-    "two-regions": tuple(share / max(_REGIONS) for share in _REGIONS),
-    "batch-at-night": (1.0,) * 6 + (0.5,) + (0.1,) * 14 + (0.5, 1.0, 1.0),
-}
+from llmirage_client.workload.rates import HOUR_S, SHAPES, shape_name
+from llmirage_client.workload.session import Session, Tenant, Turn, Workload
 
 PolicyKind = Literal["reactive", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
-    """service_class: under which its goodput counts. priority: less is served first. rates: requests/s of each hour."""
+class TenantDay(Tenant):
+    """rates: requests/s of each hour."""
 
-    name: str
-    service_class: str
-    priority: int
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +53,7 @@ class SpotOffer:
 class Day:
     """source: where it is from, for people. trace: the workload whose own times these are, if any. notes: on its rates."""
 
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[TenantDay, ...]
     source: str
     trace: Workload | None = None
     policy: ScalingPolicy = ScalingPolicy()
@@ -85,17 +74,13 @@ class Day:
         return replace(self, tenants=tuple(replace(tenant, priority=0) for tenant in self.tenants))
 
 
-def _shape_name(text: str) -> str:
-    return text.strip().lower().replace("_", "-").replace(" ", "-")
-
-
 def read_day(place: str, peak: float | None, trace: Callable[[], Workload]) -> Day:
     """Read a day: a named shape of that peak, a table (YAML, JSON, CSV), or else a trace. Raises ConfigError."""
-    if (name := _shape_name(place)) in SHAPES:
+    if (name := shape_name(place)) in SHAPES:
         if peak is None:
             raise ConfigError([f"--day {name} needs --request-rate, the rate of its highest hour"])
         return Day(
-            (Tenant("all", "all", 0, tuple(peak * share for share in SHAPES[name])),), f"{name}, {peak:g} req/s at most"
+            (TenantDay("all", "all", 0, tuple(peak * share for share in SHAPES[name])),), f"{name}, {peak:g} req/s at most"
         )
     if peak is not None:
         raise ConfigError(
@@ -147,7 +132,7 @@ def _read_csv(place: str, rows: list[list[str]]) -> Day:
                 problems.append(f"{place}:{number}: {text!r} must be a number of requests per second")
     if problems:
         raise ConfigError(problems)
-    tenants = tuple(Tenant(name, name, 0, tuple(rates)) for name, rates in zip(names, found, strict=True))
+    tenants = tuple(TenantDay(name, name, 0, tuple(rates)) for name, rates in zip(names, found, strict=True))
     return _checked(Day(tenants, place))
 
 
@@ -184,7 +169,7 @@ def _read_trace(place: str, workload: Workload) -> Day:
         )
     notes += _other_lengths(sessions, starts_s, rates)
     return _checked(
-        Day((Tenant("all", "all", 0, tuple(rates.tolist())),), f"{place}, its own times", workload, notes=tuple(notes))
+        Day((TenantDay("all", "all", 0, tuple(rates.tolist())),), f"{place}, its own times", workload, notes=tuple(notes))
     )
 
 
@@ -259,10 +244,10 @@ class _TableReader:
 
     def rates(self, node: YamlNode, hours: Any, shape: Any, peak: float) -> tuple[float, ...]:
         if shape is not None:
-            if _shape_name(str(shape)) not in SHAPES or not peak:
+            if shape_name(str(shape)) not in SHAPES or not peak:
                 self.wrong(node.line, f"shape must be one of {', '.join(SHAPES)}, with its peak in req/s")
                 return ()
-            return tuple(peak * share for share in SHAPES[_shape_name(str(shape))])
+            return tuple(peak * share for share in SHAPES[shape_name(str(shape))])
         try:
             return tuple(_rate(value) for value in hours)
         except (TypeError, ValueError):
@@ -272,7 +257,7 @@ class _TableReader:
 
 def _read_table(place: str) -> Day:
     entries: dict[str, Entry] = {entry.key: entry for entry in read_mapping(place, "a day")}
-    read, tenants = _TableReader(place), list[Tenant]()
+    read, tenants = _TableReader(place), list[TenantDay]()
     known = ("rates", "tenants", "autoscaling", "spot")
     for key, entry in entries.items():
         if key not in known:
@@ -281,7 +266,7 @@ def _read_table(place: str) -> Day:
         read.wrong(1, "a day has either rates, or tenants with rates of theirs")
     elif "rates" in entries:
         node = entries["rates"].node
-        tenants.append(Tenant("all", "all", 0, read.rates(node, node.value, None, 0.0)))
+        tenants.append(TenantDay("all", "all", 0, read.rates(node, node.value, None, 0.0)))
     else:
         for node in entries["tenants"].node.items or ():
             fields = {"name": "", "class": None, "priority": 0, "rates": None, "shape": None, "peak": 0.0}
@@ -291,7 +276,7 @@ def _read_table(place: str) -> Day:
                 read.wrong(node.line, f"priority must be a whole number, not {priority!r}")
                 priority = 0
             rates = read.rates(node, one["rates"], one["shape"], one["peak"])
-            tenants.append(Tenant(name, str(one["class"] or name), priority, rates))
+            tenants.append(TenantDay(name, str(one["class"] or name), priority, rates))
     policy, spot = ScalingPolicy(), None
     if "autoscaling" in entries:
         entry = entries["autoscaling"]

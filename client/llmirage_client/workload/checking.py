@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from llmirage_client.workload.session import Problem
+from llmirage_client.workload.session import NOBODY, Problem, Tenant
 
 Value = TypeVar("Value")
 
@@ -28,6 +28,9 @@ AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
 MOST_TOKENS = 10_000_000  # of one prompt or reply; more is a mistake of the file, and no endpoint could take it
 FIELD_REQUIRED = "Field required"
 ABSENT = object()  # what `required` returns for a missing key; checks let it pass, as the problem is noted already
+
+
+TENANT_KEYS = ("tenant", "service_class")
 
 
 class Checker:
@@ -50,6 +53,11 @@ class Checker:
         if key not in values:
             self.fail(prefix + key, FIELD_REQUIRED)
         return values.get(key, ABSENT)
+
+    def tenant(self, row: Mapping[str, Any]) -> Tenant:
+        """Return the tenant of a row by its TENANT_KEYS."""
+        name, service_class = (self.given(row, key, self.text) or "" for key in TENANT_KEYS)
+        return Tenant(name, service_class) if name or service_class else NOBODY
 
     def given(
         self, values: Mapping[str, Any], key: str, read: Callable[[object, str], Value | None], prefix: str = ""

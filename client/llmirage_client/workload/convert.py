@@ -88,6 +88,8 @@ def _session(
     alone = len(one.turns) == 1 and not is_fork and not _forked(one)
     if not _same_time(one.arrival_s, other.arrival_s):
         found.note("arrival times", where)
+    if one.tenant != other.tenant:
+        found.note("tenants and service classes", where)
     if len(one.turns) != len(other.turns):
         found.note("turns", where)
         return

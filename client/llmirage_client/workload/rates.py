@@ -1,14 +1,14 @@
-"""Arrivals per second as a function of time: constant, growing over a ramp, or along a series of points."""
+"""Arrivals per second as a function of time: constant, growing over a ramp, by the hour, or along a series of points."""
 
 from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,30 @@ from llmirage_client.choices import ArrivalPattern
 
 if TYPE_CHECKING:
     from random import Random  # for its type alone: options are loaded for a help text, too
+
+
+HOUR_S = 3600.0
+_WORK = (0.1,) * 7 + (0.25, 0.6, 0.9, 1.0, 0.95, 0.8, 0.9, 1.0, 0.95, 0.85, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1)
+_REGIONS = [max(_WORK[hour], 0.8 * _WORK[hour - 8]) for hour in range(24)]
+SHAPES: Mapping[str, tuple[float, ...]] = {  # shares of the highest rate, by hour
+    "office-hours": _WORK,
+    "two-regions": tuple(share / max(_REGIONS) for share in _REGIONS),
+    "batch-at-night": (1.0,) * 6 + (0.5,) + (0.1,) * 14 + (0.5, 1.0, 1.0),
+}
+
+
+def shape_name(text: str) -> str:
+    """Return a name as SHAPES has them."""
+    return text.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+@dataclass(slots=True, frozen=True)
+class Spike:
+    """A time in which the rate is so many times as high."""
+
+    at_s: float
+    lasts_s: float
+    times: float
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +55,38 @@ class RateSeries:
     def constant(cls, per_s: float, ramp_s: float = 0.0) -> RateSeries:
         """Return the rate from the start, or growing to it from 0 within ramp_s."""
         return cls(((0.0, 0.0), (ramp_s, per_s)) if ramp_s else ((0.0, per_s),))
+
+    @classmethod
+    def hourly(cls, rates: Sequence[float]) -> RateSeries:
+        """Return the rates of hours, one after the other."""
+        return cls(
+            tuple(point for hour, rate in enumerate(rates) for point in ((hour * HOUR_S, rate), ((hour + 1) * HOUR_S, rate)))
+        )
+
+    def spiked(self, spikes: Sequence[Spike]) -> RateSeries:
+        """Return the series with spikes; where several meet, they multiply."""
+        edges = [edge for spike in spikes for edge in (spike.at_s, spike.at_s + spike.lasts_s)]
+        cuts, points = sorted({*edges, *(time_s for time_s, _ in self.points)}), list[tuple[float, float]]()
+        for begin_s, end_s in pairwise(cuts):
+            factor = math.prod(spike.times for spike in spikes if spike.at_s <= begin_s < spike.at_s + spike.lasts_s)
+            points += [(begin_s, factor * self._rate(begin_s, after=True)), (end_s, factor * self._rate(end_s, after=False))]
+        return RateSeries((*points, (cuts[-1], self._rate(cuts[-1], after=True))))
+
+    def _rate(self, time_s: float, after: bool) -> float:
+        """Return the rate just after, or just before, a time."""
+        index = (bisect_right if after else bisect_left)(self.points, time_s, key=lambda point: point[0])
+        if index in (0, len(self.points)):
+            return self.points[index and -1][1]
+        (start_s, start), (end_s, end) = self.points[index - 1 : index + 1]
+        return start + (end - start) * (time_s - start_s) / (end_s - start_s)
+
+    def until(self, time_s: float) -> float:
+        """Return the number of arrivals up to a time, in the mean."""
+        total, last = 0.0, (math.inf, self.points[-1][1])
+        for (start_s, start), (end_s, _) in pairwise((*self.points, last)):
+            if start_s < (stop_s := min(end_s, time_s)):
+                total += (start + self._rate(stop_s, after=False)) / 2 * (stop_s - start_s)
+        return total
 
     def after(self, time_s: float, arrivals: float) -> float:
         """Return when `arrivals` more arrivals are due, counted from time_s: where the area under the rate reaches them.

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_client.workload.dag.graph import roots
+from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session, Workload
 
-Process = Literal["none", "constant", "poisson", "gamma"]
+Process = Literal["none", "constant", "poisson", "gamma", "weibull"]
+_DRAWN_AT_ONCE = 1024
 
 
 @dataclass(slots=True, frozen=True)
 class ArrivalProcess:
     """rate_per_s conversations a second in the long run, the first at 0 s.
 
-    none: no times; the load strategy of the run says when. constant: equal gaps. poisson: exponential gaps. gamma: gaps
-    whose standard deviation is cv times their mean; above 1 arrivals come in bursts, 1 is Poisson, 0 constant.
+    none: no times; the load strategy of the run says when. constant: equal gaps. poisson: exponential gaps. gamma, weibull:
+    gaps whose standard deviation is cv times their mean; above 1 arrivals come in bursts, 1 is Poisson, 0 constant.
+    rates: instead of rate_per_s, over the time; the gaps are in the time that passes as fast as the rate is high. Their
+    number follows: all before duration_s.
     """
 
     process: Process = "none"
     rate_per_s: float = 1.0
     cv: float = 1.0
+    rates: RateSeries | None = None
+    duration_s: float = 0.0
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Conversations a second, of all its time."""
+        return self.rate_per_s if self.rates is None else self.rates.until(self.duration_s) / self.duration_s
 
     @property
     def variation(self) -> float:
@@ -32,15 +45,42 @@ class ArrivalProcess:
         return {"constant": 0.0, "poisson": 1.0}.get(self.process, self.cv)
 
     def times_s(self, count: int, source: np.random.Generator) -> list[float] | None:
-        """Return `count` times, ascending from 0; None for the process none."""
+        """Return `count` times, ascending from 0, or those of its rates; None for the process none."""
         if self.process == "none":
             return None
-        mean_s = 1 / self.rate_per_s
-        cv = self.variation
-        gaps = max(count - 1, 0)
-        shape = 1 / cv**2 if cv else 0.0
-        gaps_s = source.gamma(shape, mean_s / shape, gaps) if shape else np.full(gaps, mean_s)
+        if self.rates is not None:
+            return self._times_along(self.rates, source)
+        gaps_s = self._gaps(max(count - 1, 0), 1 / self.rate_per_s, source)
         return [0.0, *np.cumsum(gaps_s).tolist()][:count]
+
+    def _times_along(self, rates: RateSeries, source: np.random.Generator) -> list[float]:
+        times_s, time_s = list[float](), 0.0
+        while True:
+            for gap in self._gaps(_DRAWN_AT_ONCE, 1.0, source).tolist():
+                time_s = rates.after(time_s, gap)
+                if time_s >= self.duration_s:
+                    return times_s
+                times_s.append(time_s)
+
+    def _gaps(self, count: int, mean: float, source: np.random.Generator) -> npt.NDArray[np.float64]:
+        cv = self.variation
+        if not cv:
+            return np.full(count, mean)
+        if self.process == "weibull":
+            shape = _weibull_shape(cv)
+            return mean / math.gamma(1 + 1 / shape) * source.weibull(shape, count)
+        shape = 1 / cv**2
+        return source.gamma(shape, mean / shape, count)
+
+
+def _weibull_shape(cv: float) -> float:
+    """Return the shape of a Weibull distribution whose standard deviation is cv times its mean."""
+    low, high = 0.1, 200.0  # cv falls from 400 to 0.006
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        spread = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)
+        low, high = (middle, high) if spread > math.log1p(cv**2) else (low, middle)
+    return middle
 
 
 Item = TypeVar("Item")

@@ -166,6 +166,21 @@ class ThinkTime:
 
 
 @dataclass(slots=True, frozen=True)
+class Tenant:
+    """Whose requests they are, and the class of service that they are promised; empty: not known.
+
+    priority: less is served first.
+    """
+
+    name: str = ""
+    service_class: str = ""
+    priority: int = 0
+
+
+NOBODY = Tenant()
+
+
+@dataclass(slots=True, frozen=True)
 class Session:
     """An ordered chain of turns.
 
@@ -176,6 +191,7 @@ class Session:
     repeat: 0: as the file has it; else the tokens that are its own are fresh, and the same in every copy of this number.
     routed: its name goes out with each request as X-Session-ID, with __repeat_N from its second time in the run on.
     salted: its system message stands between a text for the number of the repeat and one for the session.
+    tenant: without a name or class, that of the session that starts it. The priority is in the `extra` of the turns.
     """
 
     id: str
@@ -190,6 +206,7 @@ class Session:
     repeat: int = 0
     routed: bool = False
     salted: bool = False
+    tenant: Tenant = NOBODY
 
     @property
     def route(self) -> str:

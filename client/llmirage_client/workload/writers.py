@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmirage_client.workload.checking import TENANT_KEYS
 from llmirage_client.workload.dag.schema import CONTEXT_MODES
 from llmirage_client.workload.formats.mooncake import BLOCK_TOKENS
 from llmirage_client.workload.session import (
@@ -59,6 +60,11 @@ def extra_of(turn: Turn) -> dict[str, Any]:
     return {**exact, **turn.extra}
 
 
+def _labels(session: Session) -> dict[str, str]:
+    values = session.tenant.name, session.tenant.service_class
+    return {key: value for key, value in zip(TENANT_KEYS, values, strict=True) if value}
+
+
 _NS_PER_S = 1_000_000_000
 
 
@@ -67,7 +73,7 @@ def write_tokens(workload: Workload) -> Written:
     rows = []
     for name in workload.roots:
         session = workload.sessions[name]
-        arrival: dict[str, Any] = {"arrival_time_ns": round((session.arrival_s or 0.0) * _NS_PER_S)}
+        arrival: dict[str, Any] = {"arrival_time_ns": round((session.arrival_s or 0.0) * _NS_PER_S), **_labels(session)}
         rows_of_calls = [_call_row(turn.tokens, turn) for turn in session.turns if turn.tokens is not None]
         if len(rows_of_calls) == 1:
             rows.append(line(arrival | rows_of_calls[0]))
@@ -193,7 +199,7 @@ def write_dag(workload: Workload) -> Written:
 
 
 def _dag_session(session: Session) -> dict[str, Any]:
-    row: dict[str, Any] = {"session_id": session.id}
+    row: dict[str, Any] = {"session_id": session.id, **_labels(session)}
     if session.arrival_s is not None:
         row["timestamp"] = milliseconds(session.arrival_s)
     if session.mode != "accumulate":

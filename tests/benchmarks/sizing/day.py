@@ -18,7 +18,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from llmirage_client.cli import main as llmirage
-from llmirage_client.size.day_file import SHAPES
+from llmirage_client.workload.rates import SHAPES
 
 OFFICE = [3.0 * share for share in SHAPES["office-hours"]]
 _MODEL = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "--weights", "fp8")

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.rates import RateSeries
+from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session
 
 SECONDS = st.integers(0, 40).map(lambda eighths: eighths / 8)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmirage_client.load.arrivals import first_users
-from llmirage_client.load.rates import RateSeries
 from llmirage_client.measure.record import CANCELLED, BranchStats
+from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.rates import ArrivalPattern, RateSeries, RateSeriesError, read_rate_series, unit_gaps
+from llmirage_client.workload.rates import ArrivalPattern, RateSeries, RateSeriesError, read_rate_series, unit_gaps
 
 
 def ticks(series: RateSeries, count: int) -> list[float]:

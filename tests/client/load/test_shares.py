@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmirage_client.load.arrivals import Slots
 from llmirage_client.load.options import Share
 from llmirage_client.load.plan import own_gaps
-from llmirage_client.load.rates import RateSeries, unit_gaps
+from llmirage_client.workload.rates import RateSeries, unit_gaps
 from llmirage_client.workload.session import Session, Workload
 
 SHARES = st.integers(1, 9).flatmap(lambda of: st.integers(0, of - 1).map(lambda index: Share(index, of)))

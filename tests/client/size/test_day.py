@@ -13,7 +13,8 @@ from llmirage_client.cli import main
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.day import CarriedLoads, cold_start_s, plan_day
-from llmirage_client.size.day_file import SHAPES, Day, ScalingPolicy, SpotOffer, Tenant, read_day
+from llmirage_client.size.day_file import Day, ScalingPolicy, SpotOffer, TenantDay, read_day
+from llmirage_client.workload.rates import SHAPES
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
 
@@ -26,7 +27,7 @@ def no_trace() -> Workload:
 
 
 def day_of(*rates: float, policy: ScalingPolicy | None = None, spot: SpotOffer | None = None) -> Day:
-    return Day((Tenant("all", "all", 0, rates),), "a test", policy=policy or ScalingPolicy(), spot=spot)
+    return Day((TenantDay("all", "all", 0, rates),), "a test", policy=policy or ScalingPolicy(), spot=spot)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -163,7 +164,7 @@ def test_a_backlog_is_answered_faster_than_objectives_allow() -> None:
 
 
 def test_what_is_left_goes_to_the_higher_priority() -> None:
-    tenants = (Tenant("chat", "interactive", 0, (4.0, 8.0)), Tenant("night", "batch", 1, (4.0, 16.0)))
+    tenants = (TenantDay("chat", "interactive", 0, (4.0, 8.0)), TenantDay("night", "batch", 1, (4.0, 16.0)))
     plan = plan_day(Day(tenants, "a test"), TWO_GPUS, LOADS, [1, 4], None, 90.0)
     assert plan.hours[1].goodput == {"interactive": 1.0, "batch": pytest.approx(1 - 180 / 3600)}
     assert plan.usd is None

@@ -259,7 +259,7 @@ def _as_json(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, s
         "conversations": made.roots,
         "sessions": made.sessions,
         "requests": made.requests,
-        "parameters": [asdict(line) for line in compare(made.profile, made.drawn)],
+        "parameters": [asdict(line) for line in compare(made.profile, made.plan)],
         "arrivals": None if found is None else {"rate_per_s": found[0], "variation": found[1]},
         "prefix_reuse": {**asdict(seen.reuse), "share": seen.reuse.share, "requests": seen.counted_requests},
     }
@@ -267,7 +267,7 @@ def _as_json(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, s
 
 def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, seed: int) -> None:
     rows: list[dict[str, Any]] = []
-    for line in compare(made.profile, made.drawn):
+    for line in compare(made.profile, made.plan):
         row: dict[str, Any] = {"": line.name, "requested": line.asked_as}
         for title, asked, drawn in (
             ("mean", line.asked.mean, line.drawn.mean),
@@ -283,11 +283,13 @@ def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, se
         trees = f"{made.roots:,} trees of {made.sessions:,} conversations"
     where, as_format = output or "standard output", made.profile.format
     click.echo(f"\n{where}: {trees}, {made.requests:,} requests, as {as_format}; synthetic, seed {seed}", err=True)
-    found = gaps(made.arrivals_s)
-    if found is not None:
-        wanted = made.profile.arrivals
-        per_s = f"{found[0]:.4g}/s (requested {wanted.rate_per_s:.4g})"
-        click.echo(f"arrivals: {per_s}, CV of gaps {found[1]:.2f} (requested {wanted.variation:.2f})", err=True)
+    for one, times_s in made.arrivals():
+        found, wanted = gaps(times_s), one.arrivals
+        if found is not None:
+            of = "" if one.tenant is None else f" of {one.tenant.name}"
+            title = "requested" if wanted.rates is None else "requested, in the mean of its time"
+            per_s = f"{found[0]:.4g}/s ({title} {wanted.mean_rate_per_s:.4g})"
+            click.echo(f"arrivals{of}: {per_s}, CV of gaps {found[1]:.2f} (requested {wanted.variation:.2f})", err=True)
     some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests < made.requests else ""
     share = f"at most {seen.reuse.share:.1%} of them can come from a prefix cache"
     click.echo(f"prompt tokens: {seen.reuse.prompt_tokens:,}{some}; {share}", err=True)

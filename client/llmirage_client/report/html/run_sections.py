@@ -183,6 +183,8 @@ def groups(view: RunView) -> Section:
             _row({"root": "roots", "fork": "forks", "spawn": "spawns"}[BRANCH_MODES[g.key]], g)
             for g in view.metrics.by_branch_mode
         ]
+    named = {"tenant": view.metrics.by_tenant, "class": view.metrics.by_class, "priority": view.metrics.by_priority}
+    rows += [_row(f"{kind} {g.name or '(none)'}", g) for kind, several in named.items() for g in several]
     if rows:
         columns = [
             "Requests of", "ok", "failed", "TTFT p50", "TTFT p99", "TPOT p50", "latency p50", "tokens in", "tokens out",

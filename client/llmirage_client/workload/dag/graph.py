@@ -229,6 +229,7 @@ def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
         rounds=rounds,
         think_time=conversation.orchestrator.think_time if conversation.orchestrator else None,
         line=conversation.line,
+        tenant=conversation.tenant,
     )
     return session, problems
 

@@ -2,7 +2,8 @@
 
 The schema is that of the format's documentation (session_id, turns, pre_session_spawns; per turn messages, model,
 max_tokens, tools, extra, forks, spawns, delay) and of AIPerf 0.13 (orchestrator, spawns, rounds, think_time_*,
-context_mode); timestamp is ours. Unknown keys are refused everywhere. Messages are the documentation's.
+context_mode); timestamp, tenant and service_class are ours. Unknown keys are refused everywhere. Messages are the
+documentation's.
 
 An orchestrator conversation sends no request: rounds is a number (its spawns start that many times) or a list (each round
 names its own); without it the spawns start once. Think time is the pause before a round: fixed, or drawn from a lognormal
@@ -15,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, Checker
-from llmirage_client.workload.session import ContextMode, Problem, Round, ThinkTime
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, TENANT_KEYS, Checker
+from llmirage_client.workload.session import NOBODY, ContextMode, Problem, Round, Tenant, ThinkTime
 
 THINK_TIME_KEYS = ("think_time_ms", "think_time_sigma", "think_time_min_ms", "think_time_max_ms")
 _MOST_ROUNDS = 100_000  # a round is an object in memory; more than this is a slip of the keyboard
@@ -126,6 +127,7 @@ def _think_time(given: Mapping[str, Any], check: Checker) -> tuple[float, ThinkT
 CONVERSATION_KEYS = (
     "session_id", "turns", "pre_session_spawns", "orchestrator", "spawns", "rounds", "think_time_ms",
     "think_time_sigma", "think_time_min_ms", "think_time_max_ms", "context_mode", "timestamp",
+    *TENANT_KEYS,
 )  # fmt: skip
 TURN_KEYS = ("messages", "model", "max_tokens", "tools", "extra", "forks", "spawns", "delay")
 CONTEXT_MODES: Mapping[str, ContextMode] = {
@@ -177,6 +179,7 @@ class ConversationLine:
     orchestrator: Orchestrator | None
     mode: ContextMode
     arrival_s: float | None = None
+    tenant: Tenant = NOBODY
 
 
 def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
@@ -196,9 +199,10 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
     mode = _mode(value, check)
     timestamp_ms = check.given(value, "timestamp", check.number)
     arrival_s = None if timestamp_ms is None else timestamp_ms / 1000
+    tenant = check.tenant(value)
     if check.problems or session_id is None:
         return None, check.problems
-    return ConversationLine(line, session_id, turns, pre, orchestrator, mode, arrival_s), []
+    return ConversationLine(line, session_id, turns, pre, orchestrator, mode, arrival_s, tenant), []
 
 
 def _turns(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> tuple[TurnLine, ...]:

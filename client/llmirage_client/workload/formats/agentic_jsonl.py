@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, TENANT_KEYS, Checker
 from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
 _CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids", "priority"})
-_FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns"}
-_SESSION_KEYS = frozenset({"session_id", "arrival_time_ns", "sub_requests", "priority"})
+_FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns", *TENANT_KEYS}
+_SESSION_KEYS = frozenset({"session_id", "arrival_time_ns", "sub_requests", "priority", *TENANT_KEYS})
 _SUB_REQUEST_KEYS = _CALL_KEYS | {"tool_duration_ns"}
 _LARGEST_ID = np.iinfo(np.int32).max
 _NS_PER_S = 1e9
@@ -53,13 +53,14 @@ def _session(row: Mapping[str, Any], check: Checker, unused: Counter[str]) -> Se
     if "sub_requests" not in row:
         unused.update(row.keys() - _FLAT_KEYS)
         turn = Turn(tokens=_tokens(row, "", check), extra=_priority(row, "", check))
-        return Session(f"request_{check.line}", (turn,), mode="tokens", arrival_s=arrival_s, line=check.line)
+        name, tenant = f"request_{check.line}", check.tenant(row)
+        return Session(name, (turn,), mode="tokens", arrival_s=arrival_s, line=check.line, tenant=tenant)
     unused.update(row.keys() - _SESSION_KEYS)
     session_id = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
-    turns = _chain(row["sub_requests"], _priority(row, "", check), check, unused)
+    turns, tenant = _chain(row["sub_requests"], _priority(row, "", check), check, unused), check.tenant(row)
     if session_id is None:
         return None
-    return Session(session_id, turns, mode="tokens", arrival_s=arrival_s, line=check.line)
+    return Session(session_id, turns, mode="tokens", arrival_s=arrival_s, line=check.line, tenant=tenant)
 
 
 def _chain(value: object, extra: dict[str, Any], check: Checker, unused: Counter[str]) -> tuple[Turn, ...]:

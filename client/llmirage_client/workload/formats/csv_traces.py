@@ -42,7 +42,7 @@ from llmirage_client.workload.hash_blocks import (
     without_reply_note,
 )
 from llmirage_client.workload.schedule import SessionLines, scheduled
-from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Session, SyntheticUser, Tenant, Turn, Workload, WorkloadError
 from llmirage_shared.yaml_lines import check_aliases
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -162,6 +162,7 @@ class _Row:
     group: str
     prefix_tokens: int
     line: int
+    tenant: Tenant
 
 
 def load_blis(path: str, *, block_size: int = _BLIS_BLOCK_TOKENS, header: str | None = None) -> Workload:
@@ -250,6 +251,7 @@ def _blis_row(cells: Mapping[str, str], check: Checker) -> _Row | None:
     return _Row(
         session, number, arrival_us / _US_PER_S, tokens, output, (think_us or 0.0) / _US_PER_S,
         cells.get("prefix_group", ""), min(prefix or 0, tokens), check.line or 0,
+        Tenant(cells.get("tenant_id", ""), cells.get("slo_class", "")),
     )  # fmt: skip
 
 
@@ -262,7 +264,7 @@ def _blis_session(name: str, rows: list[_Row], block_tokens: int, grows: bool) -
         turn = recorded_turn(_with_group(grown, row, block_tokens), row.output_tokens, row.arrival_s)
         wait_s = row.think_s or max(row.arrival_s - rows[index - 1].arrival_s, 0.0) if index else 0.0
         turns.append(replace(turn, delay_s=wait_s))
-    return Session(name, tuple(turns), "isolated", rows[0].arrival_s, line=rows[0].line)
+    return Session(name, tuple(turns), "isolated", rows[0].arrival_s, line=rows[0].line, tenant=rows[0].tenant)
 
 
 def _with_group(prompt: SyntheticUser, row: _Row, block_tokens: int) -> SyntheticUser:

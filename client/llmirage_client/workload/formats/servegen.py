@@ -22,7 +22,7 @@ from llmirage_client.workload.files import JsonFault, Places, fault, parse, read
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, recorded_turn, unknown_prompt
 from llmirage_client.workload.schedule import scheduled
-from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
+from llmirage_client.workload.session import Problem, Session, Tenant, Workload, WorkloadError
 
 _TRACE, _DATASET = "trace.csv", "dataset.json"
 _WINDOW_S = 600.0
@@ -213,7 +213,7 @@ def _drawn(
                 if start_s <= at_s < end_s:
                     turn = recorded_turn(unknown_prompt(tokens, place + number), output, at_s)
                     name = f"{client.name}_{window.start_s:g}_{number}"
-                    sessions.append(Session(name, (turn,), "isolated", at_s))
+                    sessions.append(Session(name, (turn,), "isolated", at_s, tenant=Tenant(client.name)))
     return sessions
 
 

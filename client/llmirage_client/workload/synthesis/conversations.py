@@ -9,15 +9,16 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
+from llmirage_client.workload.session import Tenant
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Values
-from llmirage_client.workload.synthesis.profile import Profile
+from llmirage_client.workload.synthesis.profile import TENANTS, Profile
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,14 +57,19 @@ class PlannedConversation:
     turns: list[PlannedTurn]
     system: Piece | None = None
     arrival_s: float | None = None
+    tenant: Tenant | None = None
 
 
 @dataclass(slots=True)
 class Plan:
-    """conversations: parents before their children. drawn: every value drawn so far, by the parameter's name."""
+    """conversations: parents before their children. drawn: every value drawn so far, by the parameter's name.
+
+    tenants: the plan of each, where the profile has any.
+    """
 
     conversations: list[PlannedConversation]
     drawn: dict[str, list[float]]
+    tenants: tuple[Plan, ...] = ()
 
 
 def draw_plan(profile: Profile, seed: int) -> Plan:
@@ -73,12 +79,16 @@ def draw_plan(profile: Profile, seed: int) -> Plan:
 
 
 def draw_parts(profile: Profile, seed: int, tokens: float) -> Iterator[Plan]:
-    """Yield the plan in parts of whole trees, which end where a file of them has so many tokens."""
-    return _PlanBuilder(profile, seed).parts(tokens)
+    """Yield the plan in parts of whole trees, which end where a file of them has so many tokens; that of tenants whole."""
+    if not profile.tenants:
+        yield from _PlanBuilder(profile, seed).parts(tokens)
+        return
+    plans = [next(_PlanBuilder(one, (seed, one.tenant and one.tenant.name)).parts(math.inf)) for one in profile.tenants]
+    yield Plan([each for plan in plans for each in plan.conversations], {}, tuple(plans))
 
 
 class _PlanBuilder:
-    def __init__(self, profile: Profile, seed: int) -> None:
+    def __init__(self, profile: Profile, seed: object) -> None:
         self._profile = profile
         self._numbers = profile.numbers
         self._seed = seed
@@ -96,15 +106,18 @@ class _PlanBuilder:
 
     def parts(self, tokens: float) -> Iterator[Plan]:
         profile = self._profile
-        name = PurePath(profile.name).stem
+        name = PurePath(profile.name).stem if profile.tenant is None else profile.tenant.name
         times_s = profile.arrivals.times_s(profile.conversations, self._rng("arrivals"))
+        roots = profile.conversations if times_s is None else len(times_s)
         written = 0
-        for number in range(profile.conversations):
+        for number in range(roots):
             self._source = self._rng("conversation", number)
             tree = len(self._conversations)
             self._root(f"{name}-{number:04d}", None if times_s is None else times_s[number])
             written += sum(map(self._written_tokens, self._conversations[tree:]))
-            if written >= tokens or number == profile.conversations - 1:
+            for conversation in self._conversations[tree:]:
+                conversation.tenant = profile.tenant
+            if written >= tokens or number == roots - 1:
                 yield Plan(self._conversations, self._drawn)
                 self._conversations, written = [], 0
 
@@ -239,11 +252,16 @@ class Line:
     count: int
 
 
-def compare(profile: Profile, drawn_values: Mapping[str, Sequence[float]]) -> list[Line]:
+def compare(profile: Profile, plan: Plan) -> list[Line]:
     """Return a line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
-    lines = []
+    lines = [
+        replace(line, name=f"{one.tenant.name}: {line.name}")
+        for one, own in zip(profile.tenants, plan.tenants, strict=True)
+        if one.tenant is not None
+        for line in compare(one, own)
+    ]
     for name, distribution in profile.distributions.items():
-        drawn = drawn_values.get(name)
+        drawn = plan.drawn.get(name)
         if not drawn:
             continue
         source = np.random.default_rng(0)
@@ -255,7 +273,8 @@ def compare(profile: Profile, drawn_values: Mapping[str, Sequence[float]]) -> li
 
 def gaps(times: Sequence[float]) -> tuple[float, float] | None:
     """Return arrivals per second and how the gaps between them vary (standard deviation over mean); None without times."""
-    if len(times) < 3 or times[-1] <= 0:
+    times = sorted(times)
+    if len(times) < 3 or times[-1] <= times[0]:
         return None
     between = np.diff(np.array(times))
     return float(1 / between.mean()), float(between.std() / between.mean())
@@ -279,6 +298,8 @@ def as_yaml(values: Values) -> str:
                 lines.append(f"{group}:")
         indent = "  " if dot else ""
         lines.append(f"{indent}{key}: {_shown(values[name])}  # {parameter.help}")
+    if TENANTS in values:
+        lines.append(f"{TENANTS}: {json.dumps(values[TENANTS])}")
     return "\n".join(lines) + "\n"
 
 

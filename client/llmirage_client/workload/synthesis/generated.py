@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.workload.dag.graph import branches_of
+from llmirage_client.workload.dag.graph import branches_of, roots
 from llmirage_client.workload.dag.schema import ForkEntry, SpawnEntry
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
-from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
+from llmirage_client.workload.schedule import scheduled_trees
+from llmirage_client.workload.session import NOBODY, Branch, Session, Tenant, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthesis.conversations import Piece, Plan, PlannedConversation, PlannedTurn, draw_plan
 from llmirage_client.workload.synthesis.parameters import defaults
-from llmirage_client.workload.synthesis.profile import Profile, presets, read_profile
+from llmirage_client.workload.synthesis.profile import TENANTS, Profile, presets, read_profile
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
 
@@ -36,7 +37,7 @@ def as_messages(plan: Plan, text: SyntheticText, exact_replies: bool) -> Workloa
     """
     writer = _MessageWriter(text)
     sessions = {c.name: _message_session(c, writer, exact_replies) for c in plan.conversations}
-    return Workload(FORMAT_NAME, FORMAT_NAME, sessions, _roots(sessions))
+    return Workload(FORMAT_NAME, FORMAT_NAME, sessions, roots(sessions))
 
 
 def as_tokens(plan: Plan, text: SyntheticText | None) -> Workload:
@@ -45,11 +46,6 @@ def as_tokens(plan: Plan, text: SyntheticText | None) -> Workload:
     Without arrival times all begin at 0 s: formats of such calls must have one.
     """
     return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, (_token_session(c, text) for c in plan.conversations))
-
-
-def _roots(sessions: Mapping[str, Session]) -> tuple[str, ...]:
-    children = {name for s in sessions.values() for turn in s.turns for branch in turn.branches for name in branch.children}
-    return tuple(name for name in sessions if name not in children)
 
 
 def _message_session(conversation: PlannedConversation, writer: _MessageWriter, exact_replies: bool) -> Session:
@@ -65,12 +61,22 @@ def _message_session(conversation: PlannedConversation, writer: _MessageWriter, 
             Turn(
                 messages=tuple(messages),
                 max_tokens=tokens,
-                extra={"min_tokens": tokens, "ignore_eos": True} if exact_replies else {},
+                extra=_priority(conversation) | ({"min_tokens": tokens, "ignore_eos": True} if exact_replies else {}),
                 delay_s=planned.wait_s,
                 branches=_branches(conversation.name, index, count, planned),
             )
         )
-    return Session(conversation.name, tuple(turns), arrival_s=conversation.arrival_s)
+    return Session(conversation.name, tuple(turns), arrival_s=conversation.arrival_s, tenant=_tenant(conversation))
+
+
+def _tenant(conversation: PlannedConversation) -> Tenant:
+    of = conversation.tenant
+    return NOBODY if of is None else replace(of, priority=0)
+
+
+def _priority(conversation: PlannedConversation) -> dict[str, int]:
+    tenant = conversation.tenant
+    return {"priority": tenant.priority} if tenant is not None and tenant.priority else {}
 
 
 def _branches(name: str, index: int, turns: int, planned: PlannedTurn) -> tuple[Branch, ...]:
@@ -117,9 +123,10 @@ def _token_session(conversation: PlannedConversation, text: SyntheticText | None
             reply = text.ids(planned.pieces[-1].key + 1, planned.output_tokens)
             spec = TokenSpec(context_tokens, planned.output_tokens, prompt, reply)
             context = np.concatenate([prompt, reply])
-        turns.append(Turn(tokens=spec, delay_s=planned.wait_s))
+        turns.append(Turn(tokens=spec, delay_s=planned.wait_s, extra=_priority(conversation)))
         context_tokens += planned.output_tokens
-    return Session(conversation.name, tuple(turns), mode="tokens", arrival_s=conversation.arrival_s or 0.0)
+    arrival_s = conversation.arrival_s or 0.0
+    return Session(conversation.name, tuple(turns), mode="tokens", arrival_s=arrival_s, tenant=_tenant(conversation))
 
 
 MOST_DRAWN = 200  # conversations: their prompts are kept; a run repeats them with fresh tokens
@@ -137,7 +144,7 @@ def _is_parameters(name: str) -> bool:
         keys = set(re.findall(r"^(\w+):", Path(name).read_text(encoding="utf-8"), re.MULTILINE))
     except (OSError, ValueError):
         return False
-    return bool(keys) and keys <= {"preset", *(parameter.partition(".")[0] for parameter in defaults())}
+    return bool(keys) and keys <= {"preset", TENANTS, *(parameter.partition(".")[0] for parameter in defaults())}
 
 
 def preset_workload(
@@ -151,7 +158,8 @@ def preset_workload(
         changes = [*changes, ("conversations", min(conversations, MOST_DRAWN))]
     profile = read_profile(name, changes)
     text = SyntheticText(load(tokenizer)[0], seed)
-    return replace(sessions_of(profile, draw_plan(profile, seed), text, with_ids=True), path=name)
+    drawn = sessions_of(profile, draw_plan(profile, seed), text, with_ids=True)
+    return scheduled_trees(FORMAT_NAME, name, drawn.sessions.values())
 
 
 def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: bool) -> Workload:
@@ -160,14 +168,19 @@ def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: boo
     with_ids: of the tokens, for a format that has them. Raises WorkloadError for branches, which such a format has not.
     """
     if profile.format != "agentic_jsonl":
-        return as_messages(plan, text, profile.exact_replies)
+        return _in_time(plan, as_messages(plan, text, profile.exact_replies))
     if profile.branching:
         raise fault(
             profile.name,
             "agentic_jsonl has only chains of requests: set sub_agents.share=0, forks.share=0 and forks.background=0",
             field="format",
         )
-    return as_tokens(plan, text if with_ids else None)
+    return _in_time(plan, as_tokens(plan, text if with_ids else None))
+
+
+def _in_time(plan: Plan, workload: Workload) -> Workload:
+    """Return the workload by time where tenants' conversations were drawn one tenant after the other."""
+    return scheduled_trees(FORMAT_NAME, FORMAT_NAME, workload.sessions.values()) if plan.tenants else workload
 
 
 def preset_names() -> list[str]:

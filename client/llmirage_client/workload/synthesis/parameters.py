@@ -19,11 +19,12 @@ from llmirage_client.workload.distributions import (
     parameters_of,
     read_distribution,
 )
+from llmirage_client.workload.rates import HOUR_S, SHAPES, RateSeries, Spike, read_rate_series, shape_name
 from llmirage_client.workload.session import Problem
 
 _MOST_TURNS, _MOST_CHILDREN, _MOST_SECONDS = 100_000, 1_000, 1e7
 
-Kind = Literal["distribution", "integer", "number", "boolean", "choice"]
+Kind = Literal["distribution", "integer", "number", "boolean", "choice", "rates"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,10 +73,17 @@ PARAMETERS: Mapping[str, Parameter] = {
     "format": Parameter("choice", "format of the file", "dag_jsonl", choices=FORMATS),
     "conversations": Parameter("integer", "root conversations", 100, least=1, most=1_000_000),
     "arrivals.process": Parameter(
-        "choice", "when they begin; none: the run says", "none", choices=("none", "constant", "poisson", "gamma")
+        "choice", "when they begin; none: the run says", "none", choices=("none", "constant", "poisson", "gamma", "weibull")
     ),
     "arrivals.rate_per_s": Parameter("number", "conversations that begin in a second", 1.0, least=1e-6, most=1e6),
-    "arrivals.cv": Parameter("number", "of gamma: how gaps vary, deviation over mean; above 1: bursts", 2.0, most=100),
+    "arrivals.cv": Parameter(
+        "number", "of gamma and weibull: how gaps vary, deviation over mean; above 1: bursts", 2.0, most=100
+    ),
+    "arrivals.rates": Parameter("rates", "rates over the time: see docs/formats.md", ""),
+    "arrivals.spikes": Parameter("rates", "AT_S:LASTS_S:TIMES,...: when the rate is so many times as high", ""),
+    "arrivals.duration_s": Parameter(
+        "number", "time in which conversations begin, whose number follows; 0: that of arrivals.rates", 0, most=_MOST_SECONDS
+    ),
     **_conversation("a conversation"),
     "system_prompt.tokens": _distribution("tokens of a system prompt"),
     "system_prompt.variants": Parameter("integer", "different system prompts", 1, least=1, most=1_000_000),
@@ -99,6 +107,26 @@ PARAMETERS: Mapping[str, Parameter] = {
     **_under("forks", _conversation("a branch")),
     "exact_replies": Parameter("boolean", "replies of exactly so many tokens (min_tokens, ignore_eos), or at most", True),
 }  # fmt: skip
+
+
+def _hours(rates: Any, duration_s: float) -> RateSeries:
+    """Return rates of hours, day after day where the duration is longer. Raises ValueError."""
+    if not isinstance(rates, list) or not all(type(rate) in (int, float) and 0 <= rate < math.inf for rate in rates):
+        raise ValueError("a table of hours is a list of numbers of conversations per second")
+    if not any(rates):
+        raise ValueError("every rate is 0")
+    return RateSeries.hourly(rates * max(1, math.ceil(duration_s / HOUR_S / len(rates))))
+
+
+def _spikes(text: Any) -> list[Spike]:
+    found = []
+    for part in str(text).split(",") if text else ():
+        at_s, lasts_s, times = map(float, part.split(":")) if part.count(":") == 2 else (0.0, 0.0, 0.0)
+        if not (0 <= at_s < math.inf and 0 < lasts_s < math.inf and 0 <= times < math.inf):
+            raise ValueError(f"{part.strip()!r} is not AT_S:LASTS_S:TIMES, such as 600:60:5")
+        found.append(Spike(at_s, lasts_s, times))
+    return found
+
 
 Values = dict[str, Any]
 """By dotted name: a mapping with its `distribution` for distributions, else a plain value."""
@@ -195,6 +223,35 @@ class Reader:
             self._problems.append(Problem(f"{value!r} is neither true nor false", field=name))
             return False
         return words[value.lower()]
+
+    def rates(self, rate_per_s: float, duration_s: float) -> tuple[RateSeries | None, float]:
+        """Return the rate over the time, None where it is always the same, and for how long it holds."""
+        given, field = self._values["arrivals.rates"], "arrivals.rates"
+        try:
+            series = None
+            if name := given if isinstance(given, str) else "":
+                shares = SHAPES.get(shape_name(name))
+                series = read_rate_series(name) if shares is None else None
+                given = shares and [rate_per_s * share for share in shares]
+            if given:
+                series = _hours(given, duration_s)
+            duration_s = duration_s or (series.points[-1][0] if series else 0.0)
+            if series is None and duration_s:
+                series = RateSeries.constant(rate_per_s)
+            if series is not None and not duration_s:
+                raise ValueError("they have no end: give arrivals.duration_s")
+            field = "arrivals.spikes"
+            if spikes := _spikes(self._values[field]):
+                if series is None:
+                    raise ValueError("they need arrivals.duration_s, or arrivals.rates")
+                series = series.spiked(spikes)
+            field = "arrivals.rates"
+            if series is not None and series.until(duration_s) > PARAMETERS["conversations"].most:
+                raise ValueError(f"{series.until(duration_s):,.0f} conversations would begin in {duration_s:g} s")
+        except (TypeError, ValueError) as error:
+            self._problems.append(Problem(str(error), field=field))
+            return None, 0.0
+        return series, duration_s
 
     def choice(self, name: str) -> str:
         value, choices = self._values[name], PARAMETERS[name].choices

@@ -13,7 +13,7 @@ import yaml
 from llmirage_client.workload.distributions import Distribution, DistributionError
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.schedule import ArrivalProcess, Process
-from llmirage_client.workload.session import Problem, WorkloadError
+from llmirage_client.workload.session import Problem, Tenant, WorkloadError
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Kind, Reader, Values, defaults, merge, put
 from llmirage_shared.yaml_lines import check_aliases
 
@@ -64,17 +64,24 @@ def _lines(node: Any, prefix: str = "") -> list[tuple[str, int]]:
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         name = f"{prefix}{key.value}"
         found.append((name, key.start_mark.line + 1))
-        if isinstance(value, yaml.MappingNode):
-            found += _lines(value, f"{name}.")
+        items = list(enumerate(value.value)) if isinstance(value, yaml.SequenceNode) else []
+        found += [(f"{name}.{number}", item.start_mark.line + 1) for number, item in items]
+        for place, inner in [("", value), *((f"{number}.", item) for number, item in items)]:
+            if isinstance(inner, yaml.MappingNode):
+                found += _lines(inner, f"{name}.{place}")
     return found
 
 
+TENANTS = "tenants"
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
 @dataclass(slots=True, frozen=True)
 class Profile:
-    """distributions, numbers: the other parameters, by their names in `parameters.PARAMETERS`."""
+    """distributions, numbers: the other parameters, by their names in `parameters.PARAMETERS`.
+
+    tenants: where there are any, a profile for each, and nothing is drawn from this one. tenant: whose profile it is.
+    """
 
     name: str
     format: str
@@ -83,10 +90,13 @@ class Profile:
     exact_replies: bool
     distributions: Mapping[str, Distribution]
     numbers: Mapping[str, float]
+    tenant: Tenant | None = None
+    tenants: tuple[Profile, ...] = ()
 
     @property
     def branching(self) -> bool:
-        return any(self.numbers[name] for name in ("sub_agents.share", "forks.share", "forks.background"))
+        own = any(self.numbers[name] for name in ("sub_agents.share", "forks.share", "forks.background"))
+        return any(each.branching for each in self.tenants) if self.tenants else own
 
 
 def presets() -> dict[str, Path]:
@@ -101,15 +111,20 @@ def read_profile(name: str, changes: Sequence[tuple[str, Any]] = (), rate_per_s:
     """
     problems: list[Problem] = []
     values, lines = read_values(name, changes, rate_per_s, problems)
+    tenants = values.pop(TENANTS, [])
     profile = _profile(name, Reader(values, problems))
+    profile = replace(profile, tenants=_tenants(profile, values, tenants, changes, problems))
     if problems:
         raise WorkloadError(name, [_with_line(problem, lines) for problem in problems])
     return profile
 
 
 def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
-    """Return the problem with the line of its field, if it lacks one."""
-    return replace(problem, line=lines.get(problem.field or "")) if problem.line is None else problem
+    """Return the problem with the line of its field, or of what that is in, if it lacks one."""
+    field, line = problem.field or "", problem.line
+    while line is None and field:
+        line, field = lines.get(field), field.rpartition(".")[0]
+    return replace(problem, line=line)
 
 
 def read_values(
@@ -127,6 +142,7 @@ def read_values(
             raise fault(name, f"there is no such preset or file; presets are {', '.join(known)}")
         path = Path(name)
     tree, lines = read_yaml(path, name)
+    tenants = tree.pop(TENANTS, None)
     base = tree.pop("preset", None)
     if base is not None:
         if not isinstance(base, str) or base not in known:
@@ -143,8 +159,43 @@ def read_values(
         values["arrivals.rate_per_s"] = rate_per_s
         if values["arrivals.process"] in (None, "none"):
             values["arrivals.process"] = "poisson"
+    if tenants is not None:
+        values[TENANTS] = tenants
     changed = {part for field, _ in changes for part in (field, field.rpartition(".")[0])}
     return values, {} if name in known else {field: line for field, line in lines.items() if field not in changed}
+
+
+def _tenants(
+    profile: Profile, values: Values, given: Any, changes: Sequence[tuple[str, Any]], problems: list[Problem]
+) -> tuple[Profile, ...]:
+    """Return a profile for each tenant: the common values, its own, and then the changes."""
+    found = list[Profile]()
+    for number, tree in enumerate(given if isinstance(given, list) else [given]):
+        at = f"{TENANTS}.{number}"
+        if not isinstance(tree, dict):
+            problems.append(Problem("a tenant is a mapping, such as {name: chat, rates: [2, 5, 3]}", field=at))
+            continue
+        own, wrong = dict(tree), list[Problem]()
+        name, service, priority = (own.pop(key, None) for key in ("name", "class", "priority"))
+        tenant = Tenant(str(name or f"tenant {number + 1}"), "" if service is None else str(service), priority or 0)
+        if type(priority or 0) is not int:
+            wrong.append(Problem(f"{priority!r} is not a whole number", field="priority"))
+        if any(other.tenant is not None and other.tenant.name == tenant.name for other in found):
+            wrong.append(Problem(f"{tenant.name!r} is the name of another tenant, too", field="name"))
+        merged = dict(values)
+        of_arrivals = {"shape": "rates", "rates": "rates", "peak": "rate_per_s"}  # as a tenant of `size --day` has them
+        pairs = [(f"arrivals.{field}", own.pop(key)) for key, field in of_arrivals.items() if key in own]
+        merge(merged, {**own, **dict(pairs)}, wrong)
+        for field, value in changes:
+            put(merged, field, value)
+        one = _profile(profile.name, Reader(merged, wrong))
+        if one.format != profile.format:
+            wrong.append(Problem("is of the whole file, not of a tenant", field="format"))
+        problems += [replace(problem, field=f"{at}.{problem.field}") for problem in wrong]
+        found.append(replace(one, tenant=replace(tenant, service_class=tenant.service_class or tenant.name)))
+    if len({one.arrivals.process == "none" for one in found}) > 1:
+        problems.append(Problem("either all have arrivals, or none", field=TENANTS))
+    return tuple(found)
 
 
 def _profile(name: str, read: Reader) -> Profile:
@@ -152,12 +203,15 @@ def _profile(name: str, read: Reader) -> Profile:
     choices = {name: read.choice(name) for name in of_kind["choice"]}
     integers = {name: read.integer(name) for name in of_kind["integer"]}
     numbers = {name: read.number(name) for name in of_kind["number"]}
-    process = cast(Process, choices["arrivals.process"])
+    process, rate_per_s = cast(Process, choices["arrivals.process"]), numbers["arrivals.rate_per_s"]
+    rates, duration_s = read.rates(rate_per_s, numbers["arrivals.duration_s"])
+    if rates is not None and process == "none":
+        process = "poisson"
     return Profile(
         name=name,
         format=choices["format"],
         conversations=integers["conversations"],
-        arrivals=ArrivalProcess(process, numbers["arrivals.rate_per_s"], numbers["arrivals.cv"]),
+        arrivals=ArrivalProcess(process, rate_per_s, numbers["arrivals.cv"], rates, duration_s),
         exact_replies=read.boolean("exact_replies"),
         distributions={name: read.distribution(name) for name in of_kind["distribution"]},
         numbers={**integers, **numbers},

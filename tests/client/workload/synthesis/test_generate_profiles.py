@@ -24,7 +24,7 @@ def small(path: str) -> None:
         plan = draw_plan(profile, 0)
         assert sum("/" not in one.name for one in plan.conversations) == 3
         with patch.object(conversations, "_SAMPLES", 100):
-            assert conversations.compare(profile, plan.drawn)
+            assert conversations.compare(profile, plan)
 
 
 @given(st.data())
