@@ -108,7 +108,7 @@ class LlmirageApp(LazyRoutes):
         self.kv_link = kv_link(config, self.pools)
         self.driver = driver or _driver(config, build(config, self.pools, self.kv_link))
         self.dialect = dialect = _dialect(config, self.pools)
-        served = served_models(self.pools)
+        served = served_models(self.pools, config.class_priorities)
         self.model_names = tuple(served)
         models = ServedModels(served, config.accept_models, model_names, int(time.time()), dialect)
         models.of_instance = [pool.names for pool in self.pools for _ in range(pool.config.instances)]
@@ -428,7 +428,7 @@ def _state(config: ClusterConfig) -> State:
         raise ConfigError([f"state: {error}"]) from None
 
 
-def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
+def served_models(pools: Sequence[ServedPool], class_priorities: Sequence[tuple[str, int]] = ()) -> dict[str, ServedModel]:
     """Return the model for each name. A request must fit in every pool of its model, since it may come to any."""
     served: dict[str, ServedModel] = {}
     for pool in pools:
@@ -441,7 +441,17 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         page_tokens = max(other.limits.page_size for other in together)
         ranks = min(other.deployment.parallel.dp for other in together)
         served |= {
-            name: ServedModel(pool.model, limit_tokens, joined, priorities, seats, hears, page_tokens, ranks)
+            name: ServedModel(
+                pool.model,
+                limit_tokens,
+                joined,
+                priorities,
+                seats,
+                hears,
+                page_tokens,
+                ranks,
+                dict(class_priorities) if priorities else {},
+            )
             for name in pool.names
         }
     return served

@@ -19,6 +19,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import LIVE_MODES, Message, Thread, authored, fit_results, items_of
@@ -34,6 +35,7 @@ from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import TokenizerError
 from llmirage_shared.wire.refusals import ENGINE_FIELDS
 
+_AS_IT_IS = " !#$&'()*+,/:;=?@[]"  # besides letters, digits and -._~, in a header; all else is percent-encoded
 _EXACT_FIELDS = ("min_tokens", "ignore_eos")
 
 
@@ -162,8 +164,19 @@ def _endpoint_of(payload: Mapping[str, Any]) -> EndpointName:
 
 def headers(conversation: Conversation, request_id: str, call: Call, options: RunOptions) -> dict[str, str]:
     """Return the headers of a request."""
-    route = {"X-Session-ID": conversation.session.route} if conversation.session.routed else {}
-    return route | {
+    found = {"X-Session-ID": conversation.session.route} if conversation.session.routed else {}
+    tenant = conversation.tenant_of(conversation.turn_index or 0)
+    if tenant.service_class:
+        found["X-Gateway-Inference-Objective"] = quote(tenant.service_class, _AS_IT_IS)
+    if tenant.name:
+        found["X-Gateway-Inference-Fairness-ID"] = quote(tenant.name, _AS_IT_IS)
+    if "dynamo" in options.session_headers:
+        found["X-Dynamo-Session-ID"] = conversation.correlation_id
+        if conversation.parent is not None:
+            found["X-Dynamo-Parent-Session-ID"] = conversation.parent.correlation_id
+    if "smg" in options.session_headers:
+        found["X-SMG-Routing-Key"] = conversation.affinity_id
+    return found | {
         "X-Request-ID": request_id,
         options.session_header or "X-Correlation-ID": conversation.correlation_id,
         "X-Session-Affinity": conversation.affinity_id,

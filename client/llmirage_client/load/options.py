@@ -109,6 +109,7 @@ class RunOptions:
     extra_inputs: Mapping[str, Any] = field(default_factory=dict)
     use_legacy_max_tokens: bool = False
     session_header: str | None = None
+    session_headers: tuple[str, ...] = ()
 
     session_prefix: SessionPrefix = "extend"
     tokenizer: str | None = None

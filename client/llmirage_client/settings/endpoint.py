@@ -112,6 +112,15 @@ class RequestSettings(PromptSettings):
     use_legacy_max_tokens: bool = switch(ENDPOINT, "Send max_tokens instead of max_completion_tokens.", carried=True)
 
 
+def _session_headers(value: Any) -> tuple[str, ...]:
+    """Return the kinds of headers. Raises ValueError."""
+    parts = [value] if isinstance(value, str) else value
+    kinds = tuple(kind.strip() for part in parts for kind in str(part).split(","))
+    if unknown := [kind for kind in kinds if kind not in ("dynamo", "smg")]:
+        raise ValueError(f"{unknown[0]!r} is neither dynamo nor smg")
+    return kinds
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
     """Settings of the endpoint's address, and of connections to it."""
@@ -209,4 +218,12 @@ class ConnectionSettings:
     )
     session_header: str | None = _endpoint(
         None, "Header for the conversation's id, instead of X-Correlation-ID.", carried=True
+    )
+    session_headers: tuple[str, ...] = _endpoint(
+        (),
+        "Headers of gateways that name the session, too: dynamo (X-Dynamo-Session-ID and -Parent-Session-ID), smg "
+        "(X-SMG-Routing-Key), both with a comma between them.",
+        metavar="dynamo,smg",
+        read=_session_headers,
+        carried=True,
     )

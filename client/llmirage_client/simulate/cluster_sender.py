@@ -34,6 +34,7 @@ class ClusterSender(Sender):
     """A sender for the conversations of an event queue.
 
     named: requests carry the name of the conversation, for the router.
+    class_priorities: of requests without a priority of their own, by service class.
     adapters: LoRA, by the name that turns have as their model.
     by_endpoint: some requests end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
         of its own. The tokens that a cancelled request got are unknown there, and where users give up.
@@ -48,6 +49,7 @@ class ClusterSender(Sender):
         identifiers: Identifiers,
         named: bool,
         by_endpoint: bool,
+        class_priorities: Mapping[str, int],
         adapters: Mapping[str, Adapter] = MappingProxyType({}),
     ) -> None:
         super().__init__(options, identifiers)
@@ -56,6 +58,7 @@ class ClusterSender(Sender):
         self._prompts = prompts
         self._named = named
         self._by_endpoint = by_endpoint
+        self._class_priorities = class_priorities
         self._adapters = adapters
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
@@ -77,6 +80,8 @@ class ClusterSender(Sender):
         request = Request.of_key(0, key, prompt_tokens, affinity_id, adapter)
         if extra := turn.extra:
             request.priority = extra.get("priority", 0)
+        if self._class_priorities and not request.priority:
+            request.priority = self._class_priorities.get(conversation.tenant_of(index).service_class, 0)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self.cancels and self.is_cancelled_on_purpose(self.request_id(conversation, index)):

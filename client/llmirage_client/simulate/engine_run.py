@@ -43,6 +43,8 @@ class EngineRun(AnyRunner):
         self._adapters = {adapter.name: adapter for pool in plan_of(config) for adapter in pool.adapters}
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
         self._named = config.router not in NAMELESS
+        prioritised = all(pool.schedule_policy == "priority" for pool in config.all_pools)
+        self._class_priorities = dict(config.class_priorities) if prioritised else {}
         self._prompts = prompts or TokenStreams(options.session_prefix == "extend", variation_of(workload, options))
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
@@ -66,7 +68,15 @@ class EngineRun(AnyRunner):
         self.waits = cluster.waits
         self._queue = queue = EventQueue(cluster)
         sender = ClusterSender(
-            queue, self.rows, self._prompts, self._options, self._identifiers, self._named, self._by_endpoint, self._adapters
+            queue,
+            self.rows,
+            self._prompts,
+            self._options,
+            self._identifiers,
+            self._named,
+            self._by_endpoint,
+            self._class_priorities,
+            self._adapters,
         )
         if max_time_s is not None:
             queue.call_at(max_time_s, partial(self.cancel, reason))

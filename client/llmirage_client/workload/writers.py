@@ -328,7 +328,7 @@ def write_mooncake(workload: Workload) -> Written:
 
 def _mooncake_row(session: Session, turn: Turn, index: int, tools: list[Mapping[str, Any]] | None) -> dict[str, Any]:
     """Return the row of a turn. tools: of the request, the turn's own or an earlier turn's."""
-    row: dict[str, Any] = {"session_id": session.id} if session.id else {}
+    row: dict[str, Any] = ({"session_id": session.id} if session.id else {}) | _labels(session)
     arrival_s = turn.arrival_s if index or turn.arrival_s is not None else session.arrival_s
     if arrival_s is not None:
         row["timestamp"] = milliseconds(arrival_s)

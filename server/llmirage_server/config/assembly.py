@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.cluster import Cluster
@@ -35,7 +36,9 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
     try:
         store = _kv_store(config, pools)
         for pool in pools:
-            router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
+            router = routers.setdefault(
+                (pool.model, pool.config.role), make_router(config.router, config.seed, config.session_ttl_s or math.inf)
+            )
             instances = [_instance(pool, number + i, store, fast_forward) for i in range(pool.config.instances)]
             number += len(instances)
             built.append(

@@ -84,6 +84,23 @@ def url_problem(url: str) -> str | None:
     return "must be without a user and password: give the key as upstream_key" if "@" in parts.netloc else None
 
 
+def _class_priorities(value: Any) -> tuple[tuple[str, int], ...]:
+    """Return each CLASS:PRIORITY as a pair. Raises ValueError."""
+    parts = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
+    pairs = [
+        pair
+        for part in parts
+        for pair in ([one.strip().rpartition(":")[::2] for one in part.split(",")] if isinstance(part, str) else [part])
+    ]
+    try:
+        found = {str(name): int(priority) for name, priority in pairs}
+    except (TypeError, ValueError):
+        found = {"": 0}
+    if not all(found):
+        raise ValueError(f"{value!r} is not CLASS:PRIORITY,..., such as interactive:0,batch:5")
+    return tuple(found.items())
+
+
 _SYNONYMS = {  # what people call the two kinds of link
     **dict.fromkeys(("nvlink", "infinity_fabric", "xgmi", "ici"), "gpu_link"),
     **dict.fromkeys(("rdma", "infiniband", "roce"), "network"),
@@ -176,6 +193,21 @@ class ClusterConfig(InstanceSettings):
         check=router_problem,
         usual=True,
         names=lambda: ROUTERS,
+    )
+    session_ttl_s: float | None = _cluster(
+        None,
+        "Time since its last request after which the routers session and llm-d forget a session's instance.",
+        metavar="S",
+        unset="never",
+        above=0,
+    )
+    class_priorities: tuple[tuple[str, int], ...] = _cluster(
+        (),
+        "Priorities of service classes, which X-Gateway-Inference-Objective names: interactive:0,batch:5; lower is served "
+        "first by engines with schedule_policy=priority, and a priority in the body wins.",
+        metavar="CLASS:PRIORITY,...",
+        read=_class_priorities,
+        unset="none",
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."

@@ -145,6 +145,16 @@ CLUSTER_RULES = (
     _cluster_rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
     _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
     _cluster_rule("router", "several instances to choose from", _chooses, harmless=True),
+    _cluster_rule(
+        "session_ttl_s",
+        "router session or llm-d",
+        lambda all_: all_.router == "session" or all_.router.startswith("llm-d:"),
+    ),
+    _cluster_rule(
+        "class_priorities",
+        "schedule_policy priority",
+        lambda all_: any(pool.schedule_policy == "priority" for pool in all_.all_pools),
+    ),
 )
 
 # Where the cluster is simulated without a server, whose faults may let instances crash.

@@ -7,15 +7,16 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from llmirage_server.http.relay import Ending, ForwardedRequest
+from llmirage_server.http.sessions import SESSION_HEADERS, first_header, labels
 from llmirage_server.replies.recordings.foreign import KEPT_HEADERS, redacted
 from llmirage_server.replies.recordings.matching import endpoint_of
 from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.store import RecordingWriter
-from llmirage_server.telemetry.traces.served import SESSION_HEADERS
 from llmirage_server.telemetry.traces.workload import RecordedCall, WorkloadWriter, recorded_call
 from llmirage_shared.virtual_time import precise_clock
 
@@ -154,9 +155,10 @@ def _call_of(request: ForwardedRequest, recording: Recording, at_s: float) -> Re
         return None
     end_s = at_s + (recording.chunks[-1].at_ms / 1000 if recording.chunks else 0.0)
     headers = {name.lower(): value for name, value in request.headers}
-    session = next((headers[name].decode("latin-1") for name in SESSION_HEADERS if headers.get(name)), None)
+    session = first_header(headers.get, SESSION_HEADERS)
     tokens = [int(found) for chunk in recording.chunks for found in _OUTPUT_TOKENS.findall(chunk.data)]
-    return recorded_call(recording.path, recording.body, at_s, end_s, max(tokens, default=None), session)
+    call = recorded_call(recording.path, recording.body, at_s, end_s, max(tokens, default=None), session)
+    return replace(call, labels=labels(headers.get))
 
 
 def redactor_of(request: ForwardedRequest, secrets: Sequence[str] = ()) -> Redactor:

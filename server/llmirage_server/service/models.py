@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class ServedModel:
     adapter: Adapter | None = None  # LoRA; the rest is of its model then, but for these:
     path: str = ""  # of the adapter's weights
     parent: str | None = None  # the model's name
+    class_priorities: Mapping[str, int] = field(default_factory=dict)  # by service class, if requests may have priorities
 
 
 class ServedModels:

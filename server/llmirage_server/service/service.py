@@ -15,6 +15,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.access import short_name
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.sessions import AFFINITY_HEADERS, first_header, labels
 from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
@@ -249,7 +250,7 @@ class Service:
             reply.ids,
             served.model,
             session_key=_affinity(exchange) or request.conversation or _short(sampling.session_key),
-            priority=sampling.priority + exchange.priority,
+            priority=(sampling.priority or _class_priority(exchange, served)) + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,
             rank=_rank(exchange, served),
@@ -278,7 +279,14 @@ def _short(name: str | None) -> str | None:
 
 
 def _affinity(exchange: HttpExchange) -> str | None:
-    return _short(exchange.header(b"x-session-affinity"))
+    return _short(first_header(exchange.headers.get, AFFINITY_HEADERS))
+
+
+def _class_priority(exchange: HttpExchange, served: ServedModel) -> int:
+    """Return the priority of the service class that a gateway's header names, in clusters that have priorities."""
+    if not served.class_priorities:
+        return 0
+    return served.class_priorities.get(labels(exchange.headers.get).get("service_class", ""), 0)
 
 
 def _correlation(exchange: HttpExchange) -> str | None:

@@ -9,7 +9,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.turn_calls import SyntheticTurns
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.format import skip
-from llmirage_client.workload.session import Session, SyntheticUser, Turn
+from llmirage_client.workload.session import Branch, Session, SyntheticUser, Tenant, Turn
 from llmirage_shared.tokenizer_loader import embedded
 
 
@@ -269,3 +269,21 @@ def test_results_of_the_turns_own_calls_are_never_touched() -> None:
 def test_after_a_failed_request_there_is_no_call_to_answer() -> None:
     assert fit_results([USER], [result("1", "a")], "fitted") == [{**USER, "content": "a"}]
     assert fit_results([USER], [result("1", "a")], "matched") == [result("1", "a")]
+
+
+def test_gateways_are_told_the_session_its_parent_the_tenant_and_the_class(bench: Any) -> None:
+    root = Session(
+        "r", (bench.turn("a", branches=(Branch("b", "spawn", ("c",)),)),), tenant=Tenant("Käse, Söhne", "interactive")
+    )
+    workload = bench.workload(root, Session("c", (bench.turn("b"),)), roots=("r",))
+    _, target = bench.run(workload, session_headers=("dynamo", "smg"))
+    own, child = (sent.call.headers for sent in target.sent)
+    ids = own["X-Correlation-ID"], child["X-Correlation-ID"]
+    for headers, name in ((own, ids[0]), (child, ids[1])):
+        assert headers["X-Dynamo-Session-ID"] == headers["X-SMG-Routing-Key"] == name
+        assert headers["X-Gateway-Inference-Objective"] == "interactive"
+        assert headers["X-Gateway-Inference-Fairness-ID"] == "K%C3%A4se, S%C3%B6hne"
+    assert "X-Dynamo-Parent-Session-ID" not in own
+    assert child["X-Dynamo-Parent-Session-ID"] == ids[0]
+    _, target = bench.run(bench.workload(Session("s", (bench.turn("a"),))))
+    assert not [name for name in target.sent[0].call.headers if name.startswith(("X-Dynamo", "X-SMG", "X-Gateway"))]

@@ -17,7 +17,7 @@ from traced import traced
 
 import llmirage
 from llmirage_client.workload.registry import load
-from llmirage_client.workload.session import Workload
+from llmirage_client.workload.session import NOBODY, Tenant, Workload
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.telemetry.traces.block_traces import DynamoWriter, MooncakeWriter
@@ -58,7 +58,8 @@ async def traffic(**settings: Any) -> list[tuple[int, int, int]]:
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         for number in range(4):
-            headers = {"X-Dynamo-Session-ID": f"s{number}"} if number % 2 else {}
+            tenant = {"X-Gateway-Inference-Fairness-ID": "acme%20%C3%A4", "X-Gateway-Inference-Objective": "batch"}
+            headers = {"X-Dynamo-Session-ID": f"s{number}", **tenant} if number % 2 else {}
             messages = [SYSTEM, {"role": "user", "content": f"Question {number}: how does it work?"}]
             for turn in range(3):
                 said = await chat(messages, headers)
@@ -91,6 +92,10 @@ def test_what_was_served_is_read_back(form: str, tmp_path: Path) -> None:
     if form != "otel_spans":  # of which it is not known that a call waited for the child
         assert sorted(lengths) == [1, 1, 3, 3, 3, 3]
     assert sorted(tokens for _, tokens in turns_of(workload)) == sorted(tokens for *_, tokens in served)
+    if form == "mooncake_trace":
+        tenants = {name: session.tenant for name, session in workload.sessions.items()}
+        assert tenants["s1"] == tenants["s3"] == Tenant("acme ä", "batch")
+        assert [tenants["child"], tenants["session-1"]] == [NOBODY, NOBODY]
     known = form not in ("otel_spans", "mooncake_trace")
     if known:
         assert sorted(tokens for tokens, _ in turns_of(workload)) == sorted(prompt for prompt, *_ in served)

@@ -217,6 +217,16 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "max_lora_rank": (LORA, ["--set", "max_lora_rank=64"], kv_tokens),
     "served_model_name": ((), ["--served-model-name", "mine"], lambda app: app.model_names),
     "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
+    "session_ttl_s": (
+        ["--router", "session", "--instances", "2"],
+        ["--set", "session_ttl_s=60"],
+        lambda app: app.driver.cluster._pools.pool_of[0].router.sessions.ttl_s,
+    ),
+    "class_priorities": (
+        ["--set", "schedule_policy=priority"],
+        ["--set", "class_priorities=interactive:0,batch:5"],
+        lambda app: app.service.models.find("any").class_priorities,
+    ),
     "kv_store_gib": ((), ["--set", "kv_store_gib=10"], tiers),
     "kv_store_gb_per_s": (
         ["--set", "kv_store_gib=10"],

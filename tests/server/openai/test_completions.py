@@ -199,4 +199,33 @@ def test_requests_of_one_session_stay_on_one_instance_whatever_names_it(make_api
     assert cached(3, {}, prompt_cache_key="c") == 49
     assert cached(4, {}, user="d") == 49
     assert cached(5, {"X-Session-Affinity": "a", "X-Correlation-ID": "changes"}, user="e") == 49
+    assert cached(7, {"X-SMG-Routing-Key": "g"}) == cached(8, {"X-Dynamo-Session-ID": "h", "X-Correlation-ID": "x"}) == 49
     assert cached(6, {}) == 0  # no key: four instances take turns
+
+
+CLASSES = (("batch", 5), ("Käse", -2))
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "priority"),
+    [
+        ({"X-Gateway-Inference-Objective": "batch"}, {}, 5),
+        ({"X-LLM-D-Inference-Objective": "K%C3%A4se"}, {}, -2),
+        ({"X-Gateway-Inference-Objective": "batch"}, {"priority": 3}, 3),
+        ({"X-Gateway-Inference-Objective": "unknown"}, {}, 0),
+        ({}, {}, 0),
+    ],
+)
+@pytest.mark.parametrize("policy", ["priority", "fcfs"])
+def test_a_class_that_a_gateway_names_has_its_priority(
+    make_api: Any, headers: dict[str, str], fields: dict[str, int], priority: int, policy: str
+) -> None:
+    api = make_api(schedule_policy=policy, class_priorities=CLASSES if policy == "priority" else ())
+    service, found = api.app.service, list[int]()
+    made = service.new_request
+    service.new_request = lambda *given, **more: (found.append(more["priority"]), made(*given, **more))[1]
+    answer = api.post("/v1/completions", {"model": MODEL, "prompt": "Hi", "max_tokens": 1} | fields, headers=headers)
+    if policy == "fcfs":
+        assert (answer.status_code, found) == ((400, []) if fields else (200, [0]))
+    else:
+        assert (answer.status_code, found) == (200, [priority])

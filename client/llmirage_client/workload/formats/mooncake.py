@@ -21,19 +21,28 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
-from llmirage_client.workload.checking import ABSENT, FIELD_REQUIRED, MOST_TOKENS, Checker, StrayKeys
+from llmirage_client.workload.checking import ABSENT, FIELD_REQUIRED, MOST_TOKENS, TENANT_KEYS, Checker, StrayKeys
 from llmirage_client.workload.files import fault, read_rows
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.formats.authored import check_type, read_extra, read_output_length, read_timing
 from llmirage_client.workload.hash_blocks import ids_within, key_of, read_prompt, recorded_turn, without_reply_note
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import SessionLines, scheduled, scheduled_trees
-from llmirage_client.workload.session import ContextMode, Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
+from llmirage_client.workload.session import (
+    ContextMode,
+    Problem,
+    Session,
+    SyntheticUser,
+    Tenant,
+    Turn,
+    Workload,
+    WorkloadError,
+)
 
 Way = Literal["input_length", "text_input", "messages", "payload"]
 _WAYS: tuple[Way, ...] = ("input_length", "text_input", "messages", "payload")
 _OWN_KEYS = ("hash_ids", "output_length", "timestamp", "delay", "session_id", "message_mode")
-_KEYS = frozenset((*_WAYS, *_OWN_KEYS, "type", "tools", "extra", "group_id"))
+_KEYS = frozenset((*_WAYS, *_OWN_KEYS, "type", "tools", "extra", "group_id", *TENANT_KEYS))
 _PROMPTS = ("delta", "full")
 _EITHER = "'input_length', 'text_input', 'messages', or 'payload'"
 BLOCK_TOKENS = 512
@@ -44,6 +53,7 @@ class _TraceLine:
     line: int
     mode: ContextMode
     turn: Turn
+    tenant: Tenant
 
 
 def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -> Workload:
@@ -74,7 +84,14 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, prompts: str = "delta") -
     if problems:
         raise WorkloadError(path, problems)
     sessions = [
-        Session(name, tuple(row.turn for row in group), mode=group[0].mode, arrival_s=group[0].turn.arrival_s, line=line)
+        Session(
+            name,
+            tuple(row.turn for row in group),
+            mode=group[0].mode,
+            arrival_s=group[0].turn.arrival_s,
+            line=line,
+            tenant=group[0].tenant,
+        )
         for name, line, group in lines.sessions()
     ]
     return scheduled(FORMAT.name, path, sessions, (*stray.notes(), *_what_lines_mean(sessions)))
@@ -163,7 +180,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLi
             delay_s=timing.delay_s,
             arrival_s=timing.arrival_s,
         )
-    return _TraceLine(line, mode, turn)
+    return _TraceLine(line, mode, turn, check.tenant(row))
 
 
 def _check_company(row: Mapping[str, Any], way: Way, check: Checker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from llmirage_server.cluster.routers.base import Router, RouterError
@@ -57,12 +58,16 @@ def router_problem(name: str) -> str | None:
     return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
 
 
-def make_router(name: str, seed: int = 0) -> Router:
-    """Return a router by its name, or an extension (see `routers/custom.py`). Raises ValueError."""
-    if name in ROUTERS:
-        return ROUTERS[name](seed)
-    if name.startswith(LLM_D):
-        return LlmD(seed, llm_d_weights(name))
+def make_router(name: str, seed: int = 0, session_ttl_s: float = math.inf) -> Router:
+    """Return a router by its name, or an extension (see `routers/custom.py`). Raises ValueError.
+
+    session_ttl_s: since its last request, after which a session's instance is forgotten.
+    """
+    if name in ROUTERS or name.startswith(LLM_D):
+        router = ROUTERS[name](seed) if name in ROUTERS else LlmD(seed, llm_d_weights(name))
+        if isinstance(router, SessionAffinity | LlmD):
+            router.sessions.ttl_s = session_ttl_s
+        return router
     if is_extension("router", name):
         from llmirage_server.cluster.routers.custom import custom_router
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 
@@ -70,6 +71,29 @@ class PowerOfTwo(Router):
         return one if instances[one].load <= instances[other].load else other
 
 
+class PlacedSessions:
+    """The instances of sessions by their keys: the least recently used are forgotten first, all ttl_s after a request."""
+
+    def __init__(self) -> None:
+        self.ttl_s = math.inf
+        self._placed: OrderedDict[str, tuple[int, float]] = OrderedDict()  # index, last arrival; least recently used first
+
+    def index_of(self, request: Request) -> int:
+        """Return the index of the instance; -1 for an unknown session."""
+        index, last_s = self._placed.get(request.session_key or "", (-1, -math.inf))
+        return -1 if request.arrival_s - last_s > self.ttl_s else index
+
+    def place(self, request: Request, index: int) -> None:
+        if request.session_key is not None:
+            self._placed[request.session_key] = index, request.arrival_s
+            self._placed.move_to_end(request.session_key)
+            if len(self._placed) > REMEMBERED_SESSIONS:
+                self._placed.popitem(last=False)
+
+    def bytes_kept(self) -> int:
+        return len(self._placed) * SESSION_BYTES
+
+
 class SessionAffinity(LeastLoaded):
     """Requests of one session key stay together, where the least load put the first; without a key, the least load.
 
@@ -78,24 +102,18 @@ class SessionAffinity(LeastLoaded):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self._placed: OrderedDict[str, int] = OrderedDict()  # index by session key, least recently used first
+        self.sessions = PlacedSessions()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        key = request.session_key
-        if key is None:
-            return super().choose(request, instances)
-        index = self._placed.get(key, -1)
+        index = self.sessions.index_of(request)
         position = position_of(index, instances)
         if position == len(instances) or instances[position].index != index:
             position = super().choose(request, instances)
-            self._placed[key] = instances[position].index
-            if len(self._placed) > REMEMBERED_SESSIONS:
-                self._placed.popitem(last=False)
-        self._placed.move_to_end(key)
+        self.sessions.place(request, instances[position].index)
         return position
 
     def bytes_kept(self) -> int:
-        return len(self._placed) * SESSION_BYTES
+        return self.sessions.bytes_kept()
 
 
 # SGLang's cache_threshold (sgl-project/sglang, sgl-model-gateway; default of its command line).

@@ -18,7 +18,7 @@ from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import BALANCE_REQUESTS, Rotation, Router, key_of, loads
-from llmirage_server.cluster.routers.builtin import REMEMBERED_SESSIONS, SESSION_BYTES, PendingPrefills, Prefix
+from llmirage_server.cluster.routers.builtin import PendingPrefills, PlacedSessions, Prefix
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 _BLOCK_TOKENS = 16  # of vLLM; engines with smaller blocks are counted in these
@@ -159,7 +159,7 @@ class LlmD(Router):
         self._rng = np.random.default_rng(seed)
         self._weights = weights or tuple(_LLM_D_DEFAULT.items())
         self._sent: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)  # by instance, latest last
-        self._sessions: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self.sessions = PlacedSessions()
         self._blocks: list[int] = []  # of the request that is being placed
         self._latencies = _LatencyPredictor()
 
@@ -175,11 +175,7 @@ class LlmD(Router):
             sent.move_to_end(one)
         while len(sent) > room:
             sent.popitem(last=False)
-        if request.session_key is not None:
-            self._sessions[request.session_key] = chosen.index
-            self._sessions.move_to_end(request.session_key)
-            if len(self._sessions) > REMEMBERED_SESSIONS:
-                self._sessions.popitem(last=False)
+        self.sessions.place(request, chosen.index)
         return position
 
     def _pick(self, request: Request, instances: Sequence[InstanceBase]) -> int:
@@ -195,7 +191,7 @@ class LlmD(Router):
         self._sent.pop(index, None)
 
     def bytes_kept(self) -> int:
-        return _BLOCK_BYTES * sum(map(len, self._sent.values())) + SESSION_BYTES * len(self._sessions)
+        return _BLOCK_BYTES * sum(map(len, self._sent.values())) + self.sessions.bytes_kept()
 
     def _queue(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
         return _evenly([instance.waiting for instance in instances])
@@ -219,7 +215,7 @@ class LlmD(Router):
         return [count / len(self._blocks) for count in matched]
 
     def _session(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:
-        own = None if request.session_key is None else self._sessions.get(request.session_key)
+        own = self.sessions.index_of(request)
         return [float(instance.index == own) for instance in instances]
 
     def _lora(self, request: Request, instances: Sequence[InstanceBase]) -> list[float]:

@@ -7,12 +7,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from llmirage_server.cluster.request import Request
+from llmirage_server.http.sessions import PARENT_HEADERS, SESSION_HEADERS, first_header, labels
 from llmirage_server.replies.reply import Reply, Tool
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_shared.wire.chat import ChatHistory
@@ -20,10 +21,6 @@ from llmirage_shared.wire.sampling import Sampling
 
 Finish = Literal["stop", "length", "tool_calls", "content_filter", "cancelled", "error"]
 
-# The session of a request, and the one that started it, by the headers that clients and gateways send; the first that is
-# there counts.
-SESSION_HEADERS = (b"x-dynamo-session-id", b"x-session-id", b"x-correlation-id", b"x-session-affinity", b"x-smg-routing-key")
-PARENT_HEADERS = (b"x-dynamo-parent-session-id", b"x-parent-session-id")
 _AFFINITY = b"x-session-affinity"
 _MOST_NAME = 256
 _REFUSED = 400  # and more: the status of a refusal
@@ -43,7 +40,7 @@ class TracedRequest:
     finish: cancelled where the client left, error where the instance was lost or the request was refused.
     refusal: status and message of a request that was refused, which has no tokens; None for others.
     body: the JSON object of the request. messages: in chat's form; without any the prompt is a text, which is `text`.
-    reply: its first `output_tokens` tokens were generated.
+    reply: its first `output_tokens` tokens were generated. labels: tenant and service class, as headers name them.
     """
 
     id: str
@@ -73,6 +70,7 @@ class TracedRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool]
     reply: Reply
+    labels: Mapping[str, str] = field(default_factory=dict)
     refusal: tuple[int, str] | None = None
 
     @property
@@ -120,7 +118,7 @@ class RequestTrace:
         entry, recorder = self._entry, self._recorder
         body, texts, sampling, history, tools = self._asked
         now_s, origin_s = recorder.clock()
-        affinity = _named(entry, (_AFFINITY,))
+        affinity = first_header(entry.header, (_AFFINITY,))
         prompt = b""
         for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             if not number % sampling.n:
@@ -145,8 +143,8 @@ class RequestTrace:
                     request.produced,
                     request.cached_tokens,
                     _finish(request, reply),
-                    _named(entry, SESSION_HEADERS),
-                    _named(entry, PARENT_HEADERS),
+                    first_header(entry.header, SESSION_HEADERS),
+                    first_header(entry.header, PARENT_HEADERS),
                     affinity,
                     (entry.header(b"traceparent") or b"").decode("latin-1") or None,
                     sampling,
@@ -156,6 +154,7 @@ class RequestTrace:
                     history.messages,
                     tools,
                     reply,
+                    labels(entry.header),
                 )
             )
 
@@ -217,9 +216,9 @@ class ServedRecorder:
                 output_tokens=0,
                 cached_tokens=0,
                 finish="error",
-                session=_named(entry, SESSION_HEADERS),
-                parent=_named(entry, PARENT_HEADERS),
-                affinity=_named(entry, (_AFFINITY,)),
+                session=first_header(entry.header, SESSION_HEADERS),
+                parent=first_header(entry.header, PARENT_HEADERS),
+                affinity=first_header(entry.header, (_AFFINITY,)),
                 traceparent=(entry.header(b"traceparent") or b"").decode("latin-1") or None,
                 sampling=_NOTHING_ASKED,
                 max_tokens=None,
@@ -228,6 +227,7 @@ class ServedRecorder:
                 messages=(),
                 tools=(),
                 reply=_NOTHING_SAID,
+                labels=labels(entry.header),
                 refusal=(status, entry.error),
             )
         )
@@ -240,10 +240,3 @@ def _finish(request: Request, reply: Reply) -> Finish:
     if request.produced >= request.output_tokens:
         return reply.finish_reason
     return "error" if request.failed else "cancelled"
-
-
-def _named(entry: JournalEntry, headers: Sequence[bytes]) -> str | None:
-    for name in headers:
-        if value := entry.header(name):
-            return value.decode("latin-1")[:_MOST_NAME]
-    return None

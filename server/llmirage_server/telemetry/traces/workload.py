@@ -25,6 +25,7 @@ class RecordedCall:
     """One request of a client. Exactly one of messages, text and payload is set. Times are seconds on any one clock.
 
     session: as its headers name it; None: that of the last request whose messages it continues. extra: further parameters.
+    labels: tenant and service class.
     """
 
     arrival_s: float
@@ -36,6 +37,7 @@ class RecordedCall:
     payload: Mapping[str, Any] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class WorkloadWriter:
@@ -50,7 +52,7 @@ class WorkloadWriter:
         self._sessions = 0
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        self.add([_call_of(served) for served in requests if served.output_tokens])
+        self.add([replace(_call_of(served), labels=served.labels) for served in requests if served.output_tokens])
 
     def close(self) -> None:
         """Do nothing: the file is complete."""
@@ -62,7 +64,7 @@ class WorkloadWriter:
 
     def _row(self, call: RecordedCall) -> dict[str, Any]:
         self._origin_s = call.arrival_s if self._origin_s is None else self._origin_s
-        row: dict[str, Any] = {}
+        row: dict[str, Any] = dict(call.labels)
         ended_s = None
         if call.text is None:
             kind = "" if call.payload is None else "/payload"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,14 +142,19 @@ def test_jains_index_is_between_one_in_n_and_one(values: list[float]) -> None:
     assert jain_index([0.0, 2.0]) == 0.5
 
 
-@pytest.mark.parametrize("via", ["engine", "api"])
-def test_both_ways_to_simulate_traffic_tell_the_same_figures_by_class(tmp_path: Path, via: str) -> None:
+def simulated(tmp_path: Path, via: str, traffic: str, *more: str) -> dict[str, Any]:
     file = tmp_path / "traffic.yaml"
-    file.write_text(TRAFFIC.replace("duration_s: 60", "duration_s: 10").replace("peak: 0.5", "peak: 1"))
-    words = ["simulate", str(file), "--model", "llama-3.1-8b", "--via", via, "--set", "schedule_policy=priority"]
+    file.write_text(traffic.replace("duration_s: 60", "duration_s: 10").replace("peak: 0.5", "peak: 1"))
+    words = ["simulate", str(file), "--model", "llama-3.1-8b", "--via", via, "--set", "schedule_policy=priority", *more]
     done = CliRunner().invoke(main, [*words, "--goodput", "ttft:500", "--json", "--artifact-dir", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.output.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("via", ["engine", "api"])
+def test_both_ways_to_simulate_traffic_tell_figures_by_class(tmp_path: Path, via: str) -> None:
+    found = simulated(tmp_path, via, TRAFFIC)
     assert sum(one["requests"] for one in found["by_class"].values()) == found["requests"]
     assert found["by_class"]["batch"] == found["by_tenant"]["nightly"] == found["by_priority"]["5"]
     assert found["by_class"]["batch"]["good_request_fraction"] == 1.0
@@ -157,3 +163,14 @@ def test_both_ways_to_simulate_traffic_tell_the_same_figures_by_class(tmp_path: 
     written = json.loads((tmp_path / "run" / "profile_export_aiperf.json").read_text())["llmirage"]
     assert [one["class"] for one in written["by_class"]] == ["batch", "interactive"]
     assert written["fairness"] == found["fairness"]
+
+
+def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: Path) -> None:
+    plain = TRAFFIC.replace("priority: 5, ", "").replace("output: 9", "output: 200").replace("weibull", "constant")
+    few, of_class = ["--set", "max_num_seqs=1", "--overwrite"], ["--set", "class_priorities=batch:5"]
+    means = [
+        {name: one["ttft_ms"]["mean"] for name, one in simulated(tmp_path, via, plain, *few, *more)["by_class"].items()}
+        for via, more in (("engine", []), ("engine", of_class), ("api", of_class))
+    ]
+    assert means[1] == pytest.approx(means[2], rel=1e-6)
+    assert means[1]["interactive"] < means[0]["interactive"] / 2

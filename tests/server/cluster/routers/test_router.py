@@ -84,7 +84,18 @@ def test_sessions_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Monk
     routed.put(key="a")
     routed.put(key="c")  # forgets b, not a
     assert [routed.put(key="a").instance for _ in range(3)] == [0, 0, 0]
-    assert list(routed.router._placed) == ["c", "a"]  # type: ignore[attr-defined]
+    assert list(routed.router.sessions._placed) == ["c", "a"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", ["session", "llm-d:session-affinity=4,queue=1,running-requests-size=1"])
+def test_a_session_is_forgotten_when_no_request_came_for_a_time(policy: str) -> None:
+    routed = Routed(policy, 2)
+    routed.router.sessions.ttl_s = 30.0  # type: ignore[attr-defined]
+    first = routed.put(key="a", output=1000).instance
+    for _ in range(9):
+        routed.put(key="a", output=1000)
+    assert [routed.put(key="a", now=now, output=1000).instance for now in (29.0, 58.0)] == [first, first]
+    assert [routed.put(key="a", now=now).instance for now in (88.5, 89.0)] == [1 - first] * 2
 
 
 def test_a_session_whose_instance_is_gone_is_placed_anew_and_stays_there() -> None:

@@ -9,7 +9,7 @@ import pytest
 from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers import ROUTERS, make_router, production, router_problem
+from llmirage_server.cluster.routers import ROUTERS, builtin, make_router, production, router_problem
 from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD, LlmDPredictedLatency, latency_scores
 
 
@@ -216,7 +216,7 @@ def test_names_that_are_not(name: str, said: str) -> None:
 
 def test_memory_of_sent_prompts_and_of_sessions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(production, "_MOST_TOKENS", 640)
-    monkeypatch.setattr(production, "REMEMBERED_SESSIONS", 3)
+    monkeypatch.setattr(builtin, "REMEMBERED_SESSIONS", 3)
     pods: Any = [Pod(0)]
     for name in ("production-stack:prefixaware", "llm-d:session-affinity=1"):
         router = make_router(name)

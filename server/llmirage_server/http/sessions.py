@@ -1,0 +1,34 @@
+"""Headers by which clients and gateways name the session of a request, its tenant and its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import unquote
+
+_OF_ROUTERS = (b"x-session-affinity", b"x-smg-routing-key")  # what may have it in common with other sessions
+_OWN = (b"x-dynamo-session-id", b"x-session-id")
+
+# Of each list the first that is there counts: the session of a request, the one that started it, what sticky routers go by.
+SESSION_HEADERS = (*_OWN, b"x-correlation-id", *_OF_ROUTERS)
+PARENT_HEADERS = (b"x-dynamo-parent-session-id", b"x-parent-session-id")
+AFFINITY_HEADERS = (*_OF_ROUTERS, *_OWN)
+# Of the Gateway API's inference extension, and as llm-d names them since 0.8.
+CLASS_HEADERS = (b"x-gateway-inference-objective", b"x-llm-d-inference-objective")
+TENANT_HEADERS = (b"x-gateway-inference-fairness-id", b"x-llm-d-inference-fairness-id")
+
+
+_MOST_NAME = 256
+
+Header = Callable[[bytes], bytes | None]
+"""Returns the value of a header by its name in lower case."""
+
+
+def first_header(header: Header, names: tuple[bytes, ...]) -> str | None:
+    """Return the value of the first of these headers that is there, as far as a name may be long."""
+    return next((value.decode("latin-1")[:_MOST_NAME] for name in names if (value := header(name))), None)
+
+
+def labels(header: Header) -> dict[str, str]:
+    """Return tenant and service_class, as workload files call them, where headers name them."""
+    found = {"tenant": first_header(header, TENANT_HEADERS), "service_class": first_header(header, CLASS_HEADERS)}
+    return {key: unquote(value) for key, value in found.items() if value}
