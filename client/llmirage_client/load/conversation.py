@@ -324,24 +324,25 @@ class Conversation:
 
 
 class Family:
-    """The conversations of a run, all with distinct numbers, across the workers of a run too.
-
-    awaited: session and turn of the requests for which turns of other sessions wait.
-    """
+    """The conversations of a run, all with distinct numbers, across the workers of a run too."""
 
     def __init__(self, workload: Workload, identifiers: Identifiers, share: Share | None = None) -> None:
         self._sessions = workload.sessions
         self._identifiers = identifiers
-        self.awaited = {(each.session, each.turn) for session in workload.sessions.values() for turn in session.turns
-                        for each in turn.after}  # fmt: skip
+        self._awaited = None if workload.on_demand else {(each.session, each.turn) for session in workload.sessions.values()
+                                                         for turn in session.turns for each in turn.after}  # fmt: skip
         share = share or Share()
         self._next, self._step = share.index, share.of
+
+    def awaits(self, session: str, turn: int) -> bool:
+        """Return whether turns of other sessions may wait for that request."""
+        return self._awaited is None or (session, turn) in self._awaited
 
     def root(self, session: Session, *place: object) -> Conversation:
         number = self._next
         self._next = number + self._step
         conversation = Conversation(session, number, self._identifiers, place)
-        if self.awaited:
+        if self._awaited is None or self._awaited:
             conversation.tree = RequestTree()
         return conversation
 
@@ -370,7 +371,7 @@ class Family:
             name, first = left.pop()
             turns = self._sessions[name].turns
             for index in range(first, len(turns)):
-                if (name, index) in self.awaited:
+                if self.awaits(name, index):
                     tree.note(name, index, "dispatch", now_s)
                     tree.note(name, index, "reply", now_s)
                 children = [child for branch in turns[index].branches for child in branch.children]

@@ -199,8 +199,9 @@ class Sampler:
         share: Share | None = None,
         vary: bool = False,
     ) -> None:
-        roots = [workload.sessions[root] for root in workload.roots]
+        roots = workload.roots
         # Those a dataset offset put at the end come only when the order itself gets there.
+        self._sessions = workload.sessions
         self._roots = roots if strategy == "sequential" else roots[: len(roots) - workload.skipped]
         self._order = Peekable(self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}")))
         self._share = share or Share()
@@ -248,9 +249,9 @@ class Sampler:
         if strategy == "random":
             before: Counter[str] = Counter()
             while True:
-                session = rng.choice(roots)
-                yield session, before[session.id]
-                before[session.id] += 1
+                root = rng.choice(roots)
+                yield self._sessions[root], before[root]
+                before[root] += 1
         for repeat in itertools.count():
-            for session in roots if strategy == "sequential" else rng.sample(roots, len(roots)):
-                yield session, repeat
+            for root in roots if strategy == "sequential" else rng.sample(roots, len(roots)):
+                yield self._sessions[root], repeat

@@ -63,7 +63,8 @@ def simulate(
     with readable():
         scenario = resolved_scenario(workload, settings)
         settings = scenario.settings
-        loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents)
+        on_demand = settings.via == "engine" and settings.scenario is None and not settings.steady_state
+        loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents, on_demand=on_demand)
     options = with_distinct_conversations(loaded, run_options(loaded, settings, **scenario.fields))
     if options.scenario is not None:  # replies have the recorded length anyway
         extra = {name: value for name, value in options.extra_inputs.items() if name != "ignore_eos"}
@@ -85,7 +86,7 @@ def simulate(
     if options.agents:
         shown["concurrency"] = options.concurrency
     try:
-        with progress(lambda: _expected(loaded, options), settings.max_time) as shown_progress:
+        with readable(), progress(lambda: _expected(loaded, options), settings.max_time) as shown_progress:
             simulation = simulations.simulate(
                 config,
                 loaded,
@@ -174,6 +175,8 @@ def _measured(settings: SimulateSettings, options: RunOptions) -> str | None:
 
 def _expected(workload: Workload, options: RunOptions) -> int | None:
     """Return the number of requests of the run, its warm-up included, if it is known."""
+    if workload.on_demand:
+        return None
     warm_up = options.of_warm_up()
     counts = [expected_requests(workload, phase) for phase in (options, warm_up) if phase is not None]
     return None if None in counts else sum(count or 0 for count in counts)

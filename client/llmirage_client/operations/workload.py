@@ -46,10 +46,12 @@ def load_workload(
     *,
     tokenizer: str | None = None,
     seed: int | None = None,
+    on_demand: bool = False,
 ) -> Workload:
     """Load a file, or make the workload of a preset of `generate`; return a loaded workload as it is.
 
-    conversations: the number that the run takes, if it is known. tokenizer, seed: of formats that count or draw.
+    conversations: the number that the run takes, if it is known. tokenizer, seed: of formats that count or draw. on_demand:
+    much data may be read as the run comes to it.
     Raises WorkloadError, TokenizerError, ConfigError.
     """
     if isinstance(file, Workload):
@@ -63,6 +65,7 @@ def load_workload(
     if is_preset(file):
         return preset_workload(file, conversations, seed or 0, tokenizer, list(options.items()))
     offered = {"min_turns": settings.min_turns, "tokenizer": tokenizer, "seed": seed, "conversations": conversations}
+    offered["on_demand"] = on_demand
     most = getattr(settings, "num_dataset_entries", None)
     if most is not None:
         offered["traces"] = most + (settings.dataset_offset or 0)
@@ -85,22 +88,29 @@ def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
     return resolved(settings, format)
 
 
-def load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:
-    """Load the file, or make a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
-    workload = _load_of(file, settings, conversations)
+def load_of(
+    file: str | Workload | None, settings: TrafficSettings, conversations: int | None, *, on_demand: bool = False
+) -> Workload:
+    """Load the file, or make a load of lengths. conversations, on_demand: see load_workload.
+
+    Raises WorkloadError, ConfigError.
+    """
+    workload = _load_of(file, settings, conversations, on_demand and settings.priorities is None)
     if settings.priorities is None:
         return workload
     return with_priorities(workload, settings.priorities, settings.random_seed or 0)
 
 
-def _load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None) -> Workload:
+def _load_of(file: str | Workload | None, settings: TrafficSettings, conversations: int | None, on_demand: bool) -> Workload:
     if file is not None and settings.input_file is not None:
         raise ConfigError(["give WORKLOAD or --input-file, not both"])
     file = file or settings.input_file
     if problem := without_file_problem(file, settings):
         raise ConfigError([problem])
     if file is not None:
-        return load_workload(file, settings, conversations, tokenizer=settings.tokenizer, seed=settings.random_seed)
+        return load_workload(
+            file, settings, conversations, tokenizer=settings.tokenizer, seed=settings.random_seed, on_demand=on_demand
+        )
     counts = settings.request_count or ()
     requests = settings.requests or sum(counts) or None
     each = settings.requests or len(counts) <= 1  # of a sweep's loads

@@ -109,7 +109,7 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
 
     Raises TokenizerError when the tokenizer cannot be loaded or nothing can be written in its vocabulary.
     """
-    for session in workload.sessions.values():
+    for session in workload.sample:
         if session.mode not in ("accumulate", "isolated") or session.pre_session_spawns:
             return None
         for turn in session.turns:

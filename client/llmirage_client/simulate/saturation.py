@@ -180,8 +180,8 @@ def in_step(workload: Workload, users: int | None) -> str | None:
     """
     if not users or users < 2:
         return None
-    waits = {turn.delay_s for session in workload.sessions.values() for turn in session.turns[1:]}
-    replies = {turn.tokens and turn.tokens.output_tokens for session in workload.sessions.values() for turn in session.turns}
+    waits = {turn.delay_s for session in workload.sample for turn in session.turns[1:]}
+    replies = {turn.tokens and turn.tokens.output_tokens for session in workload.sample for turn in session.turns}
     if len(waits) != 1 or len(replies) != 1 or None in replies or not (wait_s := waits.pop()):
         return None
     return (

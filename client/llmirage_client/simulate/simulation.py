@@ -255,5 +255,5 @@ _FIXED = "Fixed times (ttft_ms, itl_ms): no request waits for another, whatever 
 
 def check(workload: Workload) -> None:
     """Raise SimulationError for a workload without requests."""
-    if not any(session.turns for session in workload.sessions.values()):
+    if not any(session.turns for session in workload.sample):
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")

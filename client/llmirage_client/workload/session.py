@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -229,6 +230,56 @@ def with_tools(session: Session) -> Iterator[tuple[Turn, list[Mapping[str, Any]]
         yield turn, held
 
 
+class SessionsOnDemand(Mapping[str, Session]):
+    """Sessions of many traces by name, of which each is read when one of its sessions is first asked for.
+
+    Names of sessions that a root starts, however far down, begin with the root's and "::". To go through all of them reads
+    all traces; those read last stay in memory.
+    """
+
+    def __init__(self, readers: Mapping[str, Callable[[], Sequence[Session]]]) -> None:
+        """readers: by the name of the root, what reads the sessions of its trace."""
+        self._readers = readers
+        self._trees: OrderedDict[str, dict[str, Session]] = OrderedDict()
+        self._turns = 0
+
+    def __getitem__(self, name: str) -> Session:
+        root = name
+        while root not in self._readers:
+            root, between, _ = root.rpartition("::")
+            if not between:
+                raise KeyError(name)
+        return self._tree(root)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for root in self._readers:
+            yield from self._tree(root)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def first_tree(self) -> Collection[Session]:
+        return self._tree(next(iter(self._readers))).values()
+
+    def _tree(self, root: str) -> dict[str, Session]:
+        tree = self._trees.get(root)
+        if tree is None:
+            tree = self._trees[root] = {session.id: session for session in self._readers[root]()}
+            self._turns += _turns_of(tree)
+            while self._turns > _MOST_TURNS and len(self._trees) > 1:
+                self._turns -= _turns_of(self._trees.popitem(last=False)[1])
+        self._trees.move_to_end(root)
+        return tree
+
+
+_MOST_TURNS = 200_000  # about 200 MB
+
+
+def _turns_of(tree: Mapping[str, Session]) -> int:
+    return sum(len(session.turns) for session in tree.values())
+
+
 @dataclass(slots=True, frozen=True)
 class Workload:
     """A loaded, valid file.
@@ -264,7 +315,19 @@ class Workload:
         return self.format in ("synthetic", "generated") or self.path.startswith("bundled:")
 
     @property
+    def on_demand(self) -> bool:
+        """True if traces are read as they begin; then it is not known what all of them hold."""
+        return isinstance(self.sessions, SessionsOnDemand)
+
+    @property
+    def sample(self) -> Collection[Session]:
+        """All sessions; of a workload that is read on demand those of one tree, which has the form of all."""
+        return self.sessions.first_tree if isinstance(self.sessions, SessionsOnDemand) else self.sessions.values()
+
+    @property
     def branching(self) -> bool:
+        if self.on_demand:
+            return True
         for session in self.sessions.values():
             if session.pre_session_spawns or session.rounds:
                 return True

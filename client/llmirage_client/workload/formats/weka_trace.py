@@ -11,16 +11,25 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llmirage_client.workload.agent_chains import Recorded, agents
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import JsonFault, Places, files_below, parse, read_bytes, read_head, read_lines
+from llmirage_client.workload.files import JsonFault, Places, fault, files_below, parse, read_bytes, read_head, read_lines
 from llmirage_client.workload.format import Format, Option, folder_begins_with
 from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, finished_before, sessions_of_play
-from llmirage_client.workload.session import Event, Problem, Session, SyntheticUser, Workload, WorkloadError
+from llmirage_client.workload.session import (
+    Event,
+    Problem,
+    Session,
+    SessionsOnDemand,
+    SyntheticUser,
+    Workload,
+    WorkloadError,
+)
 
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
@@ -36,6 +45,7 @@ _MARKER_KEYS = frozenset((
     "requests", "tool_tokens", "system_tokens",
 ))  # fmt: skip
 _TOUCH_S = 1e-6
+_LARGE_BYTES = 256 << 20  # of a folder that is read on demand
 
 
 def load(
@@ -46,6 +56,7 @@ def load(
     global_ids: bool = False,
     recorded_order: bool = False,
     traces: int | None = None,
+    on_demand: bool = False,
 ) -> Workload:
     """Load every trace of the file or folder.
 
@@ -55,11 +66,25 @@ def load(
     recorded_order: a request waits for all requests of other agents that were over when it was sent in the recording, an
         agent that began during a request of its parent begins during it, and a tree holds its slot until all of it is over.
     traces: of these only the first are read, and files after them are not.
+    on_demand: of a large folder read a trace when it begins; what is wrong with it is then told when the run comes to it.
 
     Raises WorkloadError with all problems, each with file, line and field.
     """
     reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order, traces)
-    for file in files_below(path, _ENDINGS):
+    files = files_below(path, _ENDINGS)
+    if on_demand and max_context_length is None and traces is None and (roots := _roots_of(files)):
+
+        def sessions_of(root: str, file: Path) -> Sequence[Session]:
+            one = _WekaReader(None, think_time_only, global_ids, recorded_order, None)
+            one.read_file(file, str(file.relative_to(path)))
+            return one.tree(path, root)
+
+        readers = {root: partial(sessions_of, root, file) for root, file in roots.items()}
+        note = f"{len(readers):,} traces, each read when it begins: `llmirage check` reads them all"
+        return Workload(
+            FORMAT.name, path, SessionsOnDemand(readers), tuple(readers), (note,), frees_early=not recorded_order
+        )
+    for file in files:
         if reader.full:
             break
         reader.read_file(file, None if str(file) == path else str(file.relative_to(path)))
@@ -266,6 +291,16 @@ class _WekaReader:
             child = _Stream(f"{trace.name}::sa:{marker.name}", (), parent_of_marker, gate, marker.start_s)
             yield from self._streams(child.name, marker.entries, trace, child)
 
+    def tree(self, path: str, root: str) -> Sequence[Session]:
+        """Return the sessions of the only trace read. Raises WorkloadError with its problems."""
+        if self._problems:
+            raise WorkloadError(path, self._problems)
+        if self._roots not in ([root], []):
+            raise fault(
+                path, f"a file has not only the trace {root!r} with which it begins: give the option on_demand=false"
+            )
+        return self._sessions or [Session(root, (), "isolated")]
+
     def workload(self, path: str) -> Workload:
         """Return the workload. Raises WorkloadError with the problems of all files."""
         if not self._sessions and not self._problems:
@@ -287,6 +322,20 @@ class _WekaReader:
                 notes.append(f"left out {count:,}: {what}")
         sessions = {session.id: session for session in self._sessions}
         return Workload(FORMAT.name, path, sessions, tuple(self._roots), tuple(notes), frees_early=not self._recorded_order)
+
+
+def _roots_of(files: Sequence[Path]) -> dict[str, Path]:
+    """Return the file of each trace by its name, of many large files with one each; else none."""
+    found: dict[str, Path] = {}
+    if len(files) < 2 or sum(file.stat().st_size for file in files) < _LARGE_BYTES:
+        return found
+    for file in files:
+        head = read_head(str(file))
+        name = _beginning(head).get("id")
+        if file.suffix != ".json" or not isinstance(name, str) or name in found:
+            return {}
+        found[name] = file
+    return found
 
 
 class _Body:
@@ -506,6 +555,7 @@ FORMAT = Format(
         Option("think_time_only", "boolean", "wait think_time after a reply instead of the recorded pause", False),
         Option("global_ids", "boolean", "read traces whose hash_id_scope is global", False),
         Option("traces", "integer", "read only the first traces; num_dataset_entries sets it", minimum=1),
+        Option("on_demand", "boolean", "read traces of a large folder as they begin; simulate sets it", False),
         Option("recorded_order", "boolean", "keep the recorded order between agents, as scenarios do", False),
     ),
     recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
