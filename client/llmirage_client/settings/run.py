@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import scheduled_roots
+from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.settings.contradictions import RunSettings, as_flag, contradictions
 from llmirage_client.settings.load import LoadSettings
 from llmirage_client.workload.rates import read_rate_series
@@ -36,6 +37,8 @@ def run_options(
     problems = list(contradictions(replace(settings, fixed_schedule=schedule), spell))
     if schedule and not workload.timed:
         problems.append(f"{spell('fixed_schedule')}: {workload.path} does not say when its conversations arrive")
+    if goodput := getattr(settings, "goodput", None):
+        problems += _unknown_classes(workload, goodput, spell("goodput"))
     if problems:
         raise ConfigError(problems)
     if concurrency is None and not paced and not schedule:
@@ -58,6 +61,16 @@ def run_options(
     options = RunOptions(**(_options_given(settings) | derived | fields))
     _check_schedule(workload, options, spell)
     return options
+
+
+def _unknown_classes(workload: Workload, goodput: str, name: str) -> list[str]:
+    """Return a problem for each service class with limits that no conversation has."""
+    named = {key.rpartition("/")[0] for key in parse_goodput(goodput)} - {""}
+    known = {session.tenant.service_class for session in workload.sample} - {""} if named else set()
+    return [
+        f"{name}: no conversation of {workload.path} has the class {one!r}; it has {', '.join(sorted(known)) or 'none'}"
+        for one in sorted(named - known)
+    ]
 
 
 def _options_given(settings: LoadSettings) -> dict[str, Any]:

@@ -163,6 +163,10 @@ def test_both_ways_to_simulate_traffic_tell_figures_by_class(tmp_path: Path, via
     written = json.loads((tmp_path / "run" / "profile_export_aiperf.json").read_text())["llmirage"]
     assert [one["class"] for one in written["by_class"]] == ["batch", "interactive"]
     assert written["fairness"] == found["fairness"]
+    wrong = ["simulate", str(tmp_path / "traffic.yaml"), "--model", "llama-3.1-8b", "--goodput", "interactiv/ttft:5"]
+    done = CliRunner().invoke(main, wrong)
+    assert done.exit_code == 2
+    assert "has the class 'interactiv'; it has batch, interactive" in done.output
 
 
 def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: Path) -> None:
