@@ -9,7 +9,7 @@ from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, TokenKernel, Work, explain, round_up
+from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Parts, Roofline, TokenKernel, round_up
 
 _QUERY_BLOCK = 128  # rows of queries that one thread block takes
 _SPLIT_TOKENS = 4096.0  # context at which the cost of splitting is split_us
@@ -18,7 +18,7 @@ _SMALL_WINDOW = 256  # tokens; windowed decode was measured at 128, where the le
 _SCORE_BYTES = 4.0  # float32 scores of the sparse index are written, and read by the selection of the best keys
 
 
-class PrefillAttention:
+class PrefillAttention(Roofline):
     """Causal attention of all prompt chunks of a step in one launch.
 
     compute = 4 h d' (pairs + diagonal 128 new) / (F compute) + wave W, F being the bf16 rate and d half of dqk + dv.
@@ -60,23 +60,17 @@ class PrefillAttention:
         memory = self.memory_new * new_tokens + self.memory_context * context_tokens
         return float((compute**self.power + memory**self.power) ** self.root) + self.floor
 
-    def work(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> Work:
-        """Explain a launch; arguments as in `seconds`."""
-        flops = self.flops_per_pair * pairs
-        moved = self.bytes_new * new_tokens + self.bytes_context * context_tokens
-        return explain(
-            self.seconds(pairs, new_tokens, context_tokens, longest),
-            flops,
-            moved,
-            flops / self.peak_flops,
-            moved / self.bandwidth,
-            compute=self.per_pair * pairs + self.per_new * new_tokens + self.per_longest * longest,
-            memory=self.memory_new * new_tokens + self.memory_context * context_tokens,
-            launch=self.floor,
+    def parts(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> Parts:
+        return Parts(
+            self.flops_per_pair * pairs,
+            self.bytes_new * new_tokens + self.bytes_context * context_tokens,
+            self.per_pair * pairs + self.per_new * new_tokens + self.per_longest * longest,
+            self.memory_new * new_tokens + self.memory_context * context_tokens,
+            self.floor,
         )
 
 
-class DecodeAttention:
+class DecodeAttention(Roofline):
     """Attention of all decoding sequences of a step in one launch, from the demand of one token of context and one sequence.
 
     memory = bytes / (BW memory); compute = packed flop / (F compute) + serial_ns longest (dqk + dv) / 256, F being the bf16
@@ -132,20 +126,14 @@ class DecodeAttention:
             + self.per_sequence * sequences
         )
 
-    def work(self, sequences: int, context_sum: float, longest: float) -> Work:
-        """Explain a launch; arguments as in `seconds`."""
-        flops = self.flops_context * context_sum
-        moved = self.bytes_context * context_sum + self.bytes_sequence * sequences
+    def parts(self, sequences: int, context_sum: float, longest: float) -> Parts:
         read = context_sum / self.cache if context_sum < self.cached_context else context_sum
-        return explain(
-            self.seconds(sequences, context_sum, longest),
-            flops,
-            moved,
-            flops / self.peak_flops,
-            moved / self.bandwidth,
-            compute=self.compute_context * context_sum + self.serial * longest,
-            memory=self.memory_context * read + self.memory_sequence * sequences,
-            launch=self._overhead(sequences, context_sum, longest),
+        return Parts(
+            self.flops_context * context_sum,
+            self.bytes_context * context_sum + self.bytes_sequence * sequences,
+            self.compute_context * context_sum + self.serial * longest,
+            self.memory_context * read + self.memory_sequence * sequences,
+            self._overhead(sequences, context_sum, longest),
         )
 
 

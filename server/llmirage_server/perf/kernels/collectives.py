@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import US, TokenKernel, Work, explain
+from llmirage_server.perf.kernels.kernel import US, Bound, TokenKernel, Work
 
 # Share of a network card's line rate that collectives reach; assumed, as no measured table crosses nodes.
 _NODE_LINK_REACHED = 0.8
@@ -48,8 +48,8 @@ class _Collective:
         near = self.base + self.slope * tokens < self.other_base + self.other_slope * tokens
         launch = (self.base if near else self.other_base) + self.far_base
         wire = (self.slope if near else self.other_slope) * tokens + self.far_slope * tokens
-        ideal = self.ideal_slope * tokens
-        return explain(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, 0.0, ideal, network=wire, launch=launch)
+        bound: Bound = "launch" if launch >= wire else "network"
+        return Work(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, self.ideal_slope * tokens, bound)
 
 
 def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:

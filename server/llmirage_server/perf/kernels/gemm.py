@@ -5,13 +5,13 @@ from __future__ import annotations
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import US, Work, explain
+from llmirage_server.perf.kernels.kernel import US, Parts, Roofline
 
 _TILE = 128  # rows and columns of the output tile of one thread block
 _QUANTISE_BYTES = 3.0  # an activation is read in bf16 and written in 8 bits
 
 
-class Gemm:
+class Gemm(Roofline):
     """C[m, n] = A[m, k] x W[k, n] as a function of m, or `batches` such products in one launch.
 
     compute = 2 m n (k + prologue) / (F compute) + wave W: filling and draining the pipeline of a tile costs as much as
@@ -66,16 +66,11 @@ class Gemm:
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.quantise_slope * tokens + self.floor
 
-    def work(self, tokens: float) -> Work:
-        flops = self.flops_per_row * tokens
-        moved = self.bytes_per_row * tokens + self.weight_bytes
-        return explain(
-            self.seconds(tokens),
-            flops,
-            moved,
-            flops / self.peak_flops,
-            moved / self.bandwidth,
-            compute=self.compute_slope * tokens + self.compute_base,
-            memory=self.memory_slope * tokens + self.memory_base + self.quantise_slope * tokens,
-            launch=self.floor,
+    def parts(self, tokens: float) -> Parts:
+        return Parts(
+            self.flops_per_row * tokens,
+            self.bytes_per_row * tokens + self.weight_bytes,
+            self.compute_slope * tokens + self.compute_base,
+            self.memory_slope * tokens + self.memory_base + self.quantise_slope * tokens,
+            self.floor,
         )

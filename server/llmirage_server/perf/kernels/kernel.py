@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec
@@ -31,28 +32,36 @@ NS = 1e-9
 MMA_ROWS = 16  # rows of a tensor-core tile: that many query heads share one pass over their keys
 
 
-def explain(
-    seconds: float,
-    flops: float,
-    moved: float,
-    arithmetic_s: float,
-    traffic_s: float,
-    *,
-    compute: float = 0.0,
-    memory: float = 0.0,
-    launch: float = 0.0,
-    network: float = 0.0,
-) -> Work:
-    """Return the Work of a call; its bound is the longest of the parts (seconds) that `seconds` is made of.
+class Parts(NamedTuple):
+    """Amounts of a call, and the parts of its seconds."""
 
-    arithmetic_s, traffic_s: at the GPU's peak rates. The compute part also holds what no arithmetic takes: the tiles that a
-    few rows leave empty. Where it is the longest though the bytes take longer at the peak rates, memory is the bound.
-    """
-    parts: dict[Bound, float] = {"compute": compute, "memory": memory, "launch": launch, "network": network}
-    bound = max(parts, key=parts.__getitem__)
-    if bound == "compute" and traffic_s > arithmetic_s:
-        bound = "memory"
-    return Work(seconds, flops, moved, max(arithmetic_s, traffic_s), bound)
+    flops: float
+    bytes: float
+    compute_s: float
+    memory_s: float
+    launch_s: float
+
+
+class Roofline:
+    """A kernel bound by arithmetic, memory or its launch; `seconds` and `parts` take what the load is."""
+
+    peak_flops: float
+    bandwidth: float
+    seconds: Callable[..., float]
+    parts: Callable[..., Parts]
+
+    def work(self, *load: float) -> Work:
+        """Explain a call; its bound is its longest part.
+
+        The compute part also holds what no arithmetic takes: the tiles that a few rows leave empty. Where it is the longest
+        though the bytes take longer at the peak rates, memory is the bound.
+        """
+        parts = self.parts(*load)
+        arithmetic_s, traffic_s = parts.flops / self.peak_flops, parts.bytes / self.bandwidth
+        bound: Bound = "launch"
+        if parts.launch_s < max(parts.compute_s, parts.memory_s):
+            bound = "memory" if parts.memory_s > parts.compute_s or traffic_s > arithmetic_s else "compute"
+        return Work(self.seconds(*load), parts.flops, parts.bytes, max(arithmetic_s, traffic_s), bound)
 
 
 def round_up(rows: float, block: int) -> int:
@@ -66,25 +75,24 @@ _EFFICIENCY = 0.8
 _LAUNCH_S = 3 * US
 
 
-class Elementwise:
+class Elementwise(Roofline):
     """A kernel that reads and writes `bytes_per_token` for each token: bytes / (0.8 BW) + 3 us a launch.
 
     fused_tokens: up to this many tokens it is part of another kernel and takes no time; from twice as many on, all of it.
     """
 
     def __init__(self, gpu: GpuSpec, bytes_per_token: float, launches: int = 1, fused_tokens: float = 0.0) -> None:
-        self.bandwidth, self.bytes_per_token = gpu.bandwidth_bytes_per_s, bytes_per_token
+        self.bandwidth, self.peak_flops = gpu.bandwidth_bytes_per_s, gpu.flops["bf16"]
+        self.bytes_per_token = bytes_per_token
         self.slope, self.floor = bytes_per_token / (_EFFICIENCY * self.bandwidth), launches * _LAUNCH_S
         self.fused_tokens = fused_tokens
 
     def seconds(self, tokens: float) -> float:
         return (self.slope * tokens + self.floor) * self._alone(tokens)
 
-    def work(self, tokens: float) -> Work:
-        alone = self._alone(tokens)
-        moved = self.bytes_per_token * tokens * alone
-        memory, launch = self.slope * tokens * alone, self.floor * alone
-        return explain(self.seconds(tokens), 0.0, moved, 0.0, moved / self.bandwidth, memory=memory, launch=launch)
+    def parts(self, tokens: float) -> Parts:
+        streamed = tokens * self._alone(tokens)
+        return Parts(0.0, self.bytes_per_token * streamed, 0.0, self.slope * streamed, self.floor * self._alone(tokens))
 
     def _alone(self, tokens: float) -> float:
         """Return the share that no other kernel does; it grows with the tokens, so that no user more makes all slower."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import NS, US, TokenKernel, Work, explain
+from llmirage_server.perf.kernels.kernel import NS, US, Parts, Roofline, TokenKernel
 
 _CHUNK = 64  # tokens of one block of the chunked prefill algorithms (flash-linear-attention, mamba-ssm)
 _STATE_BYTES = 4.0  # states are kept in float32
 
 
-class _Linear:
+class _Linear(Roofline):
     """floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
 
     def __init__(self, gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> None:
@@ -27,18 +27,9 @@ class _Linear:
     def seconds(self, tokens: float) -> float:
         return self.slope * tokens + self.floor
 
-    def work(self, tokens: float) -> Work:
+    def parts(self, tokens: float) -> Parts:
         flops, moved = self.flops_per_token * tokens, self.bytes_per_token * tokens
-        return explain(
-            self.seconds(tokens),
-            flops,
-            moved,
-            flops / self.peak_flops,
-            moved / self.bandwidth,
-            compute=self.compute_slope * tokens,
-            memory=self.memory_slope * tokens,
-            launch=self.floor,
-        )
+        return Parts(flops, moved, self.compute_slope * tokens, self.memory_slope * tokens, self.floor)
 
 
 def gated_delta_prefill(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import US, Work, explain
+from llmirage_server.perf.kernels.kernel import US, Parts, Roofline
 
 DEFAULT_SKEW = 1.2  # alpha; 0: every expert gets its equal share
 _DRAWS = 16  # over which the expectation is taken
@@ -111,7 +111,7 @@ def tabled_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKE
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
 
 
-class Experts:
+class Experts(Roofline):
     """The routed experts on the busiest of `ep` ranks as a function of T, the tokens that enter the group.
 
     `width` is that of one expert on this rank (divided by the tensor parallelism of the experts); `experts` counts those of
@@ -181,18 +181,13 @@ class Experts:
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.per_pair * pairs + self.per_token * tokens + self.floor
 
-    def work(self, tokens: float) -> Work:
+    def parts(self, tokens: float) -> Parts:
         pairs, met = self.routed(tokens)
-        flops = self.flops_pair * pairs
-        moved = self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens
         streamed = self.memory_expert * (met / self.cache if met < self.cached_experts else met)
-        return explain(
-            self.seconds(tokens),
-            flops,
-            moved,
-            flops / self.peak_flops,
-            moved / self.bandwidth,
-            compute=self.compute_pair * pairs + self.compute_expert * met,
-            memory=streamed + self.per_pair * pairs + self.per_token * tokens,
-            launch=self.floor,
+        return Parts(
+            self.flops_pair * pairs,
+            self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens,
+            self.compute_pair * pairs + self.compute_expert * met,
+            streamed + self.per_pair * pairs + self.per_token * tokens,
+            self.floor,
         )
