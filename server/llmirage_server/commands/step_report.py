@@ -122,7 +122,7 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
             "kv_bytes_per_token": memory.kv_bytes_per_token,
         },
         "band": _band(deployment, batch, step_s * 1e3),
-        "confidence": {"gpu": deployment.confidence, "model": deployment.model.confidence},
+        "confidence": {"gpu": deployment.gpu.confidence, "model": deployment.model.confidence},
         "constants": constants,
     }
 
@@ -197,7 +197,7 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
         *([f"each of {deployment.parallel.dp} attention ranks has as many"] if deployment.parallel.dp > 1 else []),
         "",
         "Confidence",
-        f"  {deployment.gpu.name}: {deployment.confidence}",
+        f"  {deployment.gpu.name}: {deployment.gpu.confidence}",
         *([f"  {deployment.model.name}: {deployment.model.confidence}"] if deployment.model.confidence else []),
         *(f"  {line}" for line in explained["constants"]),
     ]

@@ -202,8 +202,8 @@ class Deployment:
         problems += hardware_problems(found_gpu, profile, weights, kv_dtype)
         if problems:
             raise DeploymentError(list(dict.fromkeys(problems)))
-        seqs = max_num_seqs or profile.seqs_on(found_gpu)
-        batched = max_num_batched_tokens or profile.batched_tokens_on(found_gpu)
+        seqs = max_num_seqs or profile.tier(profile.max_num_seqs, found_gpu)
+        batched = max_num_batched_tokens or profile.tier(profile.max_num_batched_tokens, found_gpu)
         deployment = cls(
             model=found_model,
             gpu=found_gpu,
@@ -292,11 +292,6 @@ class Deployment:
     def max_model_len(self) -> int:
         """Tokens of the architecture's own context length."""
         return self.model.max_model_len
-
-    @property
-    def confidence(self) -> str:
-        """The confidence in the times: if this GPU's kernels were measured."""
-        return self.gpu.confidence
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -71,13 +71,9 @@ class Engine:
 
     # --- defaults ---
 
-    def seqs_on(self, gpu: GpuSpec) -> int:
-        """Return the default of the most sequences that run at once."""
-        return self._tier(self.max_num_seqs, gpu)
-
-    def batched_tokens_on(self, gpu: GpuSpec) -> int:
-        """Return the default of the most tokens in one step."""
-        return self._tier(self.max_num_batched_tokens, gpu)
+    def tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
+        """Return the default of a limit on a GPU, of those by its memory."""
+        return tiers[max(least for least in tiers if least <= gpu.memory_bytes / GIB)]
 
     def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
         """Return the format of the KV cache that `auto` means."""
@@ -156,9 +152,6 @@ class Engine:
     def front_end_ttft_s(self) -> float:
         """Seconds that HTTP and tokenization add to the time to the first token."""
         return self.front_end_ms * 1e-3
-
-    def _tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
-        return tiers[max(least for least in tiers if least <= gpu.memory_bytes / GIB)]
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

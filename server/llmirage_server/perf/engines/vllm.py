@@ -99,7 +99,8 @@ class Vllm(Engine):
         """Return the tokens of the largest all-reduce that FlashInfer fuses with the norm."""
         return fused_bytes(_FUSED_MIB.get(gpu.arch, {}), ranks) / (2.0 * hidden) if self.fuses_norms else 0.0
 
-    def _tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
+    def tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
+        """Return the default of a limit on a GPU."""
         if gpu.key.startswith("a100") and len(tiers) > 1:
             return tiers[0]  # the A100 has the limits of a small GPU, whatever its memory
-        return super()._tier(tiers, gpu)
+        return super().tier(tiers, gpu)

@@ -40,7 +40,10 @@ def test_blocks_are_the_engines_own() -> None:
 
 def test_batch_limits_follow_the_memory_of_the_gpu_as_in_vllm() -> None:
     vllm = find_engine("vllm")
-    limits = {g: (vllm.seqs_on(find_gpu(g)), vllm.batched_tokens_on(find_gpu(g))) for g in ("h100", "l40s", "a100")}
+    limits = {
+        g: tuple(vllm.tier(limit, find_gpu(g)) for limit in (vllm.max_num_seqs, vllm.max_num_batched_tokens))
+        for g in ("h100", "l40s", "a100")
+    }
     assert limits == {"h100": (1024, 8192), "l40s": (256, 2048), "a100": (256, 2048)}
 
 
@@ -58,7 +61,7 @@ def test_an_engine_of_the_users_own_starts_from_a_named_one(tmp_path: Path) -> N
     file.write_text("base: vllm\ndecode_scale: 1.1\nmax_num_seqs: 77\nhost_step_ms: 2\n")
     engine = find_engine(str(file))
     assert (engine.name, engine.base, engine.scheduler) == ("ours", "vllm", "vllm")
-    assert (engine.seqs_on(find_gpu("h100")), engine.seqs_on(find_gpu("l4"))) == (77, 77)
+    assert tuple(engine.tier(engine.max_num_seqs, find_gpu(gpu)) for gpu in ("h100", "l4")) == (77, 77)
     assert (engine.decode_scale, engine.host_step_ms, engine.block_size) == (1.1, 2, 16)
 
 

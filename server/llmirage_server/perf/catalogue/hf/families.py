@@ -127,10 +127,10 @@ def _slides(f: Fields, n: int, rule: str) -> list[bool]:
     return [i >= first for i in range(n)]
 
 
-def mixtral_layers(f: Fields) -> list[Layer]:
-    """Every layer a mixture, its experts as wide as `intermediate_size`."""
+def mixture_layers(f: Fields, slides: str) -> list[Layer]:
+    """Mixtral and gpt-oss: every layer a mixture, its experts as wide as `intermediate_size`. `slides`: see `_slides`."""
     n, mlp = f.layers, moe(f, "intermediate_size")
-    return [(gqa(f, window), mlp) for window in windows(f, n, [True] * n)]
+    return [(gqa(f, window), mlp) for window in windows(f, n, _slides(f, n, slides))]
 
 
 def qwen_moe_layers(f: Fields, *, norms: Norms = "head", biases: bool | None = None) -> list[Layer]:
@@ -170,12 +170,6 @@ def glm_moe_layers(f: Fields) -> list[Layer]:
     """GLM-4.5 to 4.7: DeepSeek's mixtures under grouped-query attention."""
     n, mixture, attention = f.layers, deepseek_moe(f), gqa(f, norms="head" if f.flag("use_qk_norm") else "none")
     return [(attention, mixture if is_moe_layer(f, i, n) else dense(f)) for i in range(n)]
-
-
-def gpt_oss_layers(f: Fields) -> list[Layer]:
-    """gpt-oss: every second layer sees a short window."""
-    n, mixture = f.layers, moe(f, "intermediate_size")
-    return [(gqa(f, window), mixture) for window in windows(f, n, _slides(f, n, "even"))]
 
 
 def minimax_layers(f: Fields) -> list[Layer]:
@@ -283,13 +277,13 @@ FAMILIES: dict[str, Callable[[Fields], list[Layer]]] = {
     "gemma2": partial(dense_layers, slides="even"),
     "gemma3": partial(dense_layers, norms="head", slides="pattern"),
     "gemma4": gemma4_layers,
-    "mixtral": mixtral_layers,
+    "mixtral": partial(mixture_layers, slides="all"),
     "qwen2_moe": partial(qwen_moe_layers, norms="none", biases=True),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe"), qwen_moe_layers),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), qwen_hybrid_layers),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa"), deepseek_layers),
     "glm4_moe": glm_moe_layers,
-    "gpt_oss": gpt_oss_layers,
+    "gpt_oss": partial(mixture_layers, slides="even"),
     "minimax_m2": minimax_layers,
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), minimax_m3_layers),
     "llama4": llama4_layers,
