@@ -24,17 +24,12 @@ RUNS = load_runs(ROOT / "tests" / "data" / "silicon" / "runs.csv.gz")
 
 def test_groups_are_of_one_engine_model_and_gpu() -> None:
     engines = groups_of(RUNS)
-    assert sum(len(runs) for groups in engines.values() for runs in groups.values()) == len(RUNS)
+    nvidia = [run for run in RUNS if not run.gpu.startswith("mi")]
+    assert sum(len(runs) for groups in engines.values() for runs in groups.values()) == len(nvidia)
     for engine, groups in engines.items():
         assert len(groups) > 1
         for name, runs in groups.items():
             assert {(run.engine, f"{run.family} {run.gpu}") for run in runs} == {(engine, name)}
-
-
-@pytest.mark.parametrize(("version", "more_ms"), [("0.5.5", 11.7), ("0.5.12", 0.0)])
-def test_published_additions_on_a_gpu_stay(version: str, more_ms: float) -> None:
-    run = next(run for run in RUNS if run.gpu == "mi300x" and run.engine_version == version)
-    assert fields_of(run, {"host_step_ms": 0.5}) == {"host_step_ms": 0.5 + more_ms}
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "b200_sxm"])

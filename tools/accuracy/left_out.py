@@ -4,7 +4,7 @@ Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from 
 
 Each run of a sample is simulated with one constant changed at a time; between these values its times are interpolated, and
 several changes are added up. On these sums the constants are searched from what is published, without the runs of a model
-on a GPU; the least mean of logarithmic errors wins. The group that was left out is then simulated with them.
+on a GPU; the least mean of logarithmic errors wins. The runs of scripted.csv.gz that were left out are then simulated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.engines.lookup import find_engine
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon"
-SAMPLE = 24  # runs of a group that have a say
+SAMPLE = 12  # runs of a group that have a say
 BLACKWELL = " on Blackwell"  # where an engine may have another value
 # Values of each constant that runs are simulated with, beside the shipped one.
 NODES: Mapping[str, Sequence[float]] = {
@@ -65,19 +65,21 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for engine, groups in engines.items():
             sampled = {group: Sampled(sample_of(runs), pool) for group, runs in groups.items()}
-            for group, held in groups.items():
+            for group, runs in groups.items():
+                if not (held := [run for run in runs if run.id in scripted]):
+                    continue
                 best = fitted(engine, [others for name, others in sampled.items() if name != group])
                 print(f"{engine} without {group}: { ({name: round(v, 3) for name, v in best.items()}) }", flush=True)
                 found += pool.map(_predict, held, [best] * len(held), chunksize=4)
-    usable = [p for p in found if not p.problem]
-    print(named_table("left out", dict(_rows(usable))))
-    print(named_table("scripted.csv.gz", dict(_rows([p for p in usable if p.run.id in scripted]))))
+    print(named_table("left out", dict(_rows([p for p in found if not p.problem]))))
 
 
 def groups_of(runs: Iterable[MeasuredRun]) -> dict[str, Groups]:
-    """Runs by engine, and by model and GPU."""
+    """Runs on NVIDIA's GPUs by engine, and by model and GPU; accuracy.left_out_amd has AMD's."""
     of: dict[str, Groups] = {}
     for run in runs:
+        if find_gpu(run.gpu).vendor != "nvidia":
+            continue
         of.setdefault(run.engine, {}).setdefault(_group(run), []).append(run)
     return of
 
@@ -159,7 +161,7 @@ def _predict(run: MeasuredRun, constants: Mapping[str, float]) -> Prediction:
 
 
 def fields_of(run: MeasuredRun, constants: Mapping[str, float]) -> dict[str, float]:
-    """Return the fields of an engine with which these constants apply to the run; what is published of a GPU stays."""
+    """Return the fields of an engine with which these constants apply to the run."""
     engine, gpu = find_engine(engine_of(run)), find_gpu(run.gpu)
     found = {name.removesuffix(BLACKWELL): value for name, value in constants.items() if _concerns(name, run)}
     if "launch_us" in found:
@@ -167,8 +169,6 @@ def fields_of(run: MeasuredRun, constants: Mapping[str, float]) -> dict[str, flo
     if "prefill_in_place" in found:
         share = (engine.prefill_in_place - 1) / (engine.prefill_in_place_on(gpu) - 1)
         found["prefill_in_place"] = 1 + share * (found["prefill_in_place"] - 1)
-    if "host_step_ms" in found:
-        found["host_step_ms"] += engine.on(gpu).host_step_ms - engine.host_step_ms
     return found
 
 
