@@ -5,6 +5,7 @@ Run it:  make accuracy                      from the measurements in tests/data/
          make accuracy RUNS=my.csv          your own runs: prints what the engine says of each, and the errors;
                                             ARGS=--brief: the errors alone, EACH=4: of so many runs of each group
          make accuracy ARGS=--kept          the page from the predictions of whole runs that are kept: simulates nothing
+                                            but what --parts names
          make accuracy ARGS=--constants     what each constant of the host side rests on, and the errors with and without it
          make accuracy CHECK=1              writes nothing; fails where a group of runs lost 2 points and a tenth of its
                                             error against the committed page; EACH=4 checks so many runs of each group
@@ -21,7 +22,7 @@ from pathlib import Path
 from accuracy.check import lost, sample
 from accuracy.closed_loop import Prediction, predict_all
 from accuracy.constants import constants_table
-from accuracy.document import write_document, write_whole_runs
+from accuracy.document import PARTS, write_document, write_whole_runs
 from accuracy.reduce import reduce_truth
 from accuracy.report import group_of, run_table, table, totals
 from accuracy.runs import REQUIRED, RunsError, load_runs
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the committed page, and write nothing")
     parser.add_argument("--each", type=int, help="runs of each model, GPU and engine; default: all")
     parser.add_argument("--kept", action="store_true", help="write the parts of the page that kept predictions give")
+    parser.add_argument("--parts", nargs="+", default=(), choices=PARTS, help="with --kept: other parts, simulated anew")
     parser.add_argument("--constants", action="store_true", help="print the support of each constant of the host side")
     parser.add_argument("--brief", action="store_true", help="with --runs: print the errors by group alone")
     arguments = parser.parse_args()
@@ -54,7 +56,7 @@ def main() -> int:
             print(constants_table(sample(runs, arguments.each) if arguments.each else runs, arguments.processes))
             return 0
         if arguments.kept:
-            write_whole_runs(arguments.out, DATA)
+            write_whole_runs(arguments.out, DATA, arguments.parts, arguments.processes, arguments.sample)
             return 0
         if arguments.check:
             return _check(arguments.each, arguments.processes)

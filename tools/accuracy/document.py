@@ -6,7 +6,7 @@ import csv
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from accuracy.bands import class_of, points_of, write_bands
@@ -57,26 +57,18 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
     if figures is not None:
         save_predictions(PREDICTIONS, [*predictions, *scripted])
         write_bands(figures, shipped(PREDICTIONS.parent))  # of the digits that are kept
-    sections = [
-        *_of_whole_runs(out, data, predictions, scripted, figures or FIGURES),
-        *([speculative_section(data, processes)] if (data / SPECULATIVE).exists() else []),
-        *([agents_section(data, processes)] if (data / AGENTS).exists() else []),
-        max_throughput_section(PREDICTIONS.with_name(MAX_THROUGHPUT), processes),
-        memory_section(),
-        *([disaggregated_section(data, processes)] if (data / DISAGGREGATED).exists() else []),
-        _replays(data),
-        _kernels(ops, data),
-        _transferred(runs[::sample], processes),
-        _silicon(runs[::sample], processes),
-        _defaults(runs[::sample], processes),
-    ]
-    _write(out, sections, data)
+    found = [part for name, part in PARTS.items() if (data / _NEEDS.get(name, "")).exists()]
+    parts = [part(data, ops, processes, sample) for part in found]
+    _write(out, [*_of_whole_runs(out, data, predictions, scripted, figures or FIGURES), *parts], data)
 
 
-def write_whole_runs(out: Path, data: Path) -> None:
-    """Write the page from the predictions of whole runs that are kept, without the parts that simulate others."""
+def write_whole_runs(out: Path, data: Path, names: Sequence[str], processes: int, sample: int) -> None:
+    """Write the page from the predictions of whole runs that are kept; of the other parts, simulate those of these names."""
     kept = [load_predictions(PREDICTIONS, load_runs(data / name)) for name in ("runs.csv.gz", SCRIPTED)]
-    _write(out, [*_of_whole_runs(out, data, *kept, FIGURES), _text("whole-runs-alone")], data)
+    parts = [PARTS[name](data, data / "ops", processes, sample) for name in PARTS if name in names]
+    if missing := [name for name in PARTS if name not in names]:
+        parts.append(f"Not simulated anew for this version of the page: {', '.join(missing)}; `make accuracy` adds them.")
+    _write(out, [*_of_whole_runs(out, data, *kept, FIGURES), *parts], data)
 
 
 def _of_whole_runs(
@@ -92,6 +84,10 @@ def _of_whole_runs(
         _repeats(data),
         "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), shown)]),
     ]
+
+
+def _sampled(data: Path, sample: int) -> list[MeasuredRun]:
+    return load_runs(data / "runs.csv.gz")[::sample]
 
 
 def _write(out: Path, sections: Sequence[str], data: Path) -> None:
@@ -293,3 +289,22 @@ def _dropped(data: Path) -> str:
         reasons = Counter(row["why"] for row in csv.DictReader(file))
     rows = [[why, count] for why, count in reasons.most_common()]
     return "\n\n".join([_text("dropped"), table(["why", "rows"], rows), _text("token-positions")])
+
+
+_NEEDS = {"speculation": SPECULATIVE, "prefix caches": AGENTS, "pools": DISAGGREGATED}
+
+# Parts of the page beside the whole runs: of data, op tables, processes, and every so many-th run of comparisons.
+PARTS: Mapping[str, Callable[[Path, Path, int, int], str]] = {
+    "speculation": lambda data, _, processes, __: speculative_section(data, processes),
+    "prefix caches": lambda data, _, processes, __: agents_section(data, processes),
+    "maximum throughput": lambda _, __, processes, ___: max_throughput_section(
+        PREDICTIONS.with_name(MAX_THROUGHPUT), processes
+    ),
+    "memory": lambda *_: memory_section(),
+    "pools": lambda data, _, processes, __: disaggregated_section(data, processes),
+    "replays": lambda data, *_: _replays(data),
+    "kernels": lambda data, ops, *_: _kernels(ops, data),
+    "transferred": lambda data, _, processes, sample: _transferred(_sampled(data, sample), processes),
+    "tables": lambda data, _, processes, sample: _silicon(_sampled(data, sample), processes),
+    "defaults": lambda data, _, processes, sample: _defaults(_sampled(data, sample), processes),
+}
