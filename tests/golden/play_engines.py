@@ -54,7 +54,8 @@ def cluster_of(
 def _changed(pool: ServedPool, limits: Mapping[str, Any], front_end_s: float | None) -> ServedPool:
     deployment = pool.deployment
     if front_end_s is not None:
-        deployment = replace(deployment, engine=replace(deployment.engine, front_end_ms=front_end_s * 1e3))
+        engine = deployment.engine
+        deployment = replace(deployment, engine=replace(engine, front_end_ms=front_end_s * 1e3 + engine.tokenize_ms))
     return replace(pool, limits=replace(pool.limits, **limits), deployment=deployment)
 
 

@@ -211,7 +211,6 @@ def test_a_constant_rests_on_the_runs_that_change_without_it() -> None:
     runs = [run for run in load_runs(DATA / "first_tokens.csv") if run.family in ("Qwen3-8B", "gpt-oss-120b")]
     lines = [line.split(" | ") for line in constants_table(runs, 1).splitlines()]
     support = {(line[0].strip("| "), line[1]): tuple(map(int, line[3:6])) for line in lines[2:]}
-    # first tokens of short prompts wait for launching, but under bf16, where the kernels of four prompts take longer
-    assert support["sglang", "launch_us"] == (2, 2, 2)
+    assert support["sglang", "launch_us"] == (3, 2, 2)  # first tokens of short prompts wait for launching
     assert support["vllm", "dp_sync_ms"] == (0, 0, 0)  # none of them has attention ranks
     assert ("vllm", "output_token_us") not in support  # it is neutral there

@@ -19,6 +19,7 @@ from llmirage_server.perf.engines.lookup import list_engines
 NEUTRAL: Mapping[str, float] = {
     "launch_us": 0.0,
     "front_end_ms": 0.0,
+    "tokenize_ms": 0.0,
     "output_token_us": 0.0,
     "prefill_in_place": 1.0,
     "host_step_ms": 0.0,

@@ -119,7 +119,8 @@ def _instance(pool: ServedPool, index: int, store: Tier | None, fast_forward: bo
 def front_end_of(engine: Engine, limits: EngineLimits) -> FrontEnd:
     """Return the front end before an engine's scheduler. Tokens that are sent together cost it as much as one."""
     output_us = engine.output_token_us / (1 if limits.stream is None else limits.stream.tokens)
-    return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, 0.0, output_us * 1e-6)
+    alone_s = min(engine.tokenize_ms * 1e-3, engine.front_end_ttft_s)  # while other requests wait
+    return FrontEnd(engine.front_end_ttft_s - alone_s, alone_s, 0.0, output_us * 1e-6)
 
 
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink:

@@ -29,6 +29,7 @@ class Trtllm(Engine):
     reserve_gib: float = 2.0
     fuses_norms: bool = True
     front_end_ms: float = 15.0
+    tokenize_ms: float = 0.0  # nothing published
     host_step_ms: float = 0.3
     handoff_ms: float = 40.0  # not known: SGLang's. KV goes when the prefill has finished (NVIDIA/TensorRT-LLM#9212)
     launch_us: float = 55.0
