@@ -77,10 +77,15 @@ def test_what_a_reader_opened_stays_open_and_controls_act(url: str, load: None, 
         ended = "Array.from(document.querySelectorAll('#requests tr')).find(row => row.children[3].textContent === '200')"
         number = tab.wait_for(f"({ended} || {{dataset: {{}}}}).dataset.number")
         row = f"document.querySelector('#requests tr[data-number=\"{number}\"] details')"
-        tab.run(f"{row}.open = true")
+        tab.run(f"{row}.querySelector('summary').click()")
         tab.wait_for(f"Number(document.querySelector('#requests tr').dataset.number) > {number} + 8")
         assert tab.run(f"return {row}.open")
         assert "reply" in tab.run(f"return {row}.textContent")
+        tab.wait_for(f"{row}.textContent.includes('as curl')")  # the journal's entry, read with the click
+        whole = tab.run(f"return {row}.lastElementChild.textContent")
+        assert f'"content": {json.dumps(EVIL)}' in whole
+        assert "curl" in whole.partition("as curl")[2]
+        assert "sk-page" not in whole
         tab.run("document.getElementById('speed').value = '3'; document.querySelector('#speed-form button').click()")
         assert tab.wait_for("document.getElementById('said').textContent") == "Speed is 3 from now on."
         tab.run("document.getElementById('reset').click()")
@@ -122,7 +127,7 @@ def test_a_fault_is_ordered_seen_and_removed(url: str, tmp_path: Path, width: in
         row = "Array.from(document.querySelectorAll('#requests tr')).find(row => row.textContent.includes('{}'))"
         refused, replied = row.format("418"), row.format("replies.yaml:2")
         assert tab.wait_for(f"({refused} || {{lastChild: {{}}}}).lastChild.textContent") == "status"
-        assert tab.wait_for(f"({replied} || {{lastChild: {{}}}}).lastChild.textContent") == "replies.yaml:2"
+        assert tab.wait_for(f"({replied} || {{lastChild: {{}}}}).lastChild.textContent") == "script rule replies.yaml:2"
         assert tab.run("return requests.getBoundingClientRect().right <= innerWidth")
         tab.run("document.querySelector('#faults button').click()")
         tab.wait_for("!document.querySelector('#faults li')")
