@@ -20,6 +20,8 @@ Written by `make docs` from what the commands print with `--help-all`; `--help` 
 
 - `--json`: every command prints its result as JSON, and nothing else on standard output ([artifacts.md](artifacts.md)).
 - Exit status 2: the input was refused. Standard error names what is wrong, all of it at once.
+- On a narrow terminal a table has the columns that fit and names the others; `--wide`, anywhere in the command, shows
+  all. Pipes and files have all.
 - Colours, and figures while `run` and `simulate` go on, are for terminals. `NO_COLOR=1` and `TERM=dumb` do without.
 
 Shells complete commands, options, files, and the names of GPUs, models, engines, routers, presets and bundled workloads:

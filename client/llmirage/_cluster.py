@@ -12,7 +12,6 @@ from llmirage._settings import PathName, named_values, settings_from, takes_sett
 from llmirage._simulate import SimulationResult, simulate
 from llmirage_client.report.html.charts import Axis, Bars, bars
 from llmirage_client.report.html.page import Card, PageHead, Section, charts, figure, page, table
-from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.cluster_settings import NOT_HERE
 from llmirage_client.simulator.pools import (
@@ -25,6 +24,7 @@ from llmirage_client.simulator.pools import (
     planned,
     step_of,
 )
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import settings_of
 
 
@@ -69,7 +69,7 @@ class StepResult(Result):
         ]
         return page(PageHead(step["deployment"], {"Assumed": "; ".join(step["assumed"])}, cards=cards), sections)
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         yield as_table(self._deployment, self._explained)
 
     def _line(self) -> str:
@@ -197,7 +197,7 @@ class Deployed(Result):
         columns = ["Pool", "GPUs each", "Engine", "KV tokens each", "Longest request"]
         return page(PageHead("Cluster", facts), [Section("Pools", [table(columns, self._rows(), left=3)])])
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         yield bold(self._line())
         shown = plain_table("pool", "GPUs each", "engine", "KV tokens", "longest request", keys=3)
         for row in self._rows():

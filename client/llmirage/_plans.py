@@ -29,6 +29,7 @@ from llmirage_client.size.report import SizeReport, answer_line
 from llmirage_client.sweep.page import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import blocks, columns_of, records
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class SizeResult(Result):
     def _page(self, *, brief: bool = False) -> str:
         return page_of(self._report)
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         return self._report.blocks()
 
     def _line(self) -> str:
@@ -101,12 +102,12 @@ class SweepResult(Result):
     def _page(self, *, brief: bool = False) -> str:
         return sweep_page(self._sweep)
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         return blocks(self._sweep, self._folder, [])
 
     def _line(self) -> str:
         done = sum(row.status == "ok" for row in self._sweep.rows)
-        return f"{self._sweep.study.name}, {done:,} of {len(self._sweep.rows):,} points done"
+        return f"{self._sweep.study.name}, {done:,} of {plural(len(self._sweep.rows), 'point')} done"
 
 
 class CalibrationResult(Result):
@@ -158,7 +159,7 @@ class CalibrationResult(Result):
             PageHead("A calibrated engine", {"Deployment": data["deployment"], "Requests": str(data["requests"])}), sections
         )
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         return calibration_blocks(self._found.calibration, self._found.deployment, len(self._found.runs))
 
     def _line(self) -> str:
@@ -251,7 +252,7 @@ def sweep(
     stream = progress_stream(progress)
 
     def on_point(row: Row, done: int, total: int) -> None:
-        stream.write(f"{done:,} of {total:,} points, {row.point.name}: {row.status}\n")
+        stream.write(f"{done:,} of {plural(total, 'point')}, {row.point.name}: {row.status}\n")
 
     if settings.artifact_dir is not None:
         folder = Path(settings.artifact_dir)

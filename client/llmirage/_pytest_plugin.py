@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 import llmirage
+from llmirage_shared.plural import plural
 
 _MOST_SHOWN = 20  # requests in a report
 _UPSTREAM_KEY = "LLMIRAGE_UPSTREAM_KEY"  # as of `llmirage record`
@@ -216,7 +217,7 @@ def _problem(item: pytest.Item, watched: _Watched) -> str | None:
         return None
     if not missed:
         return None
-    lines = [f"{watched.name}: {what} {len(missed)} request{'s' * (len(missed) != 1)}:"]
+    lines = [f"{watched.name}: {what} {plural(len(missed), 'request')}:"]
     for request in missed[:_MOST_SHOWN]:
         lines += [f"  {request}"] + [f"    {request.error}"] * bool(request.error)
     return "\n".join(lines + then)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError, did_you_mean
 
 _MOST_SHOWN = 10  # requests in a message
@@ -155,7 +156,7 @@ def _message(
     wanted: Mapping[str, Expected],
 ) -> str:
     what = ", ".join([f"{name}={_expected(value)}" for name, value in wanted.items()]) or "any"
-    count = "at least 1 request" if times is None else f"{times} request{'s' * (times != 1)}"
+    count = "at least 1 request" if times is None else plural(times, "request")
     if not requests:
         return f"expected {count} with {what}; the server got no request"
     found = sum([not names for names in differing.values()])

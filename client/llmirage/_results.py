@@ -166,8 +166,8 @@ class Result:
         """Return the HTML page. brief: the charts that say most, for a notebook."""
         raise NotImplementedError
 
-    def _blocks(self, width: int) -> Iterable[Block]:
-        """Return the blocks that the command shows on a screen of `width` characters."""
+    def _blocks(self) -> Iterable[Block]:
+        """Return the blocks that the command shows."""
         raise NotImplementedError
 
     def _line(self) -> str:
@@ -190,11 +190,11 @@ class Result:
 
     def __str__(self) -> str:
         stream = io.StringIO()
-        print_blocks(self._blocks(_WIDTH), stream, width=_WIDTH)
+        print_blocks(self._blocks(), stream, width=_WIDTH)
         return stream.getvalue().strip("\n")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from drawn(self._blocks(options.max_width), options.max_width)
+        yield from drawn(self._blocks(), options.max_width, " (print() shows them)")
 
     def _repr_html_(self) -> str:
         return framed(self._page(brief=True))

@@ -32,6 +32,7 @@ from llmirage_client.report.load_points import point_row, points_blocks, points_
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.contradictions import RunSettings
+from llmirage_shared.plural import plural
 
 if TYPE_CHECKING:
     from llmirage._workload import LoadedWorkload
@@ -85,13 +86,13 @@ class RunReport(Result):
     def _page(self, *, brief: bool = False) -> str:
         return single_page(self._view, brief=brief)
 
-    def _blocks(self, width: int) -> Iterable[Block]:
-        return run_blocks(self._outcome.result, self._outcome.metrics, (), width)
+    def _blocks(self) -> Iterable[Block]:
+        return run_blocks(self._outcome.result, self._outcome.metrics, ())
 
     def _line(self) -> str:
         found = self._data()
         ttft = found["ttft_ms"]
-        parts = [f"{found['requests']:,} requests", f"{found['failed_requests']:,} failed"]
+        parts = [plural(found["requests"], "request"), f"{found['failed_requests']:,} failed"]
         parts += [f"TTFT p50 {ttft['p50']:.4g} ms"] if ttft else []
         return ", ".join(parts)
 
@@ -154,7 +155,7 @@ class RunSweep(Result):
         named = [(one.folder.name, one._outcome.result) for one in self._points]
         return run_page(named, sweep=read_sweep(self.folder))
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         done = self._done
         return points_blocks(done.title, done.results, done.notes, done.answer, [])
 

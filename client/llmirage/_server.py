@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llmirage._settings import PathName, named_values, takes_settings
 from llmirage_client.simulator import serving
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError, at_call, settings_of
 from llmirage_shared.virtual_time import run
 
@@ -52,7 +53,7 @@ class FaultOnOrder:
         self._remove(self._rule.number)
 
     def __repr__(self) -> str:
-        return f"<fault {self._rule.fault.kind}: happened {self.happened} times>"
+        return f"<fault {self._rule.fault.kind}: happened {plural(self.happened, 'time')}>"
 
 
 class Server:

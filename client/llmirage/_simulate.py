@@ -21,6 +21,7 @@ from llmirage_client.report.screen import Block
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import at_call
 
 if TYPE_CHECKING:
@@ -73,14 +74,14 @@ class SimulationResult(Result):
         page: str = single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)
         return page
 
-    def _blocks(self, width: int) -> Iterable[Block]:
-        yield from run_blocks(self._simulation.result, self._simulation.metrics, (), width)
+    def _blocks(self) -> Iterable[Block]:
+        yield from run_blocks(self._simulation.result, self._simulation.metrics, ())
         yield from cluster_blocks(self._simulation)
 
     def _line(self) -> str:
         found = self._simulation.summary
         ttft, tpot = found["ttft_ms"], found["tpot_ms"]
-        parts = [f"{found['requests']:,} requests", f"{found['output_tok_per_s']:,.0f} output tokens/s"]
+        parts = [plural(found["requests"], "request"), f"{found['output_tok_per_s']:,.0f} output tokens/s"]
         parts += [f"TTFT p50 {ttft['p50']:.4g} ms"] if ttft else []
         parts += [f"TPOT p50 {tpot['p50']:.4g} ms"] if tpot else []
         return ", ".join(parts)

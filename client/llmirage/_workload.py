@@ -18,6 +18,7 @@ from llmirage_client.report.html.page import PageHead, Section, notes, page, tab
 from llmirage_client.report.screen import Block, table_of
 from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.workload.session import Turn, Workload
+from llmirage_shared.plural import plural
 
 
 class LoadedWorkload(Result):
@@ -82,7 +83,7 @@ class LoadedWorkload(Result):
         sections = [Section("Distributions", shown), Section("Notes", [notes(self.notes)])]
         return page(PageHead(self.path, facts), sections)
 
-    def _blocks(self, width: int) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[Block]:
         yield self.path
         yield from facts_lines(self._facts)
         if rows := distribution_rows(self._facts):
@@ -91,7 +92,7 @@ class LoadedWorkload(Result):
 
     def _line(self) -> str:
         turns = sum(len(session.turns) for session in self._workload.sessions.values())
-        return f"{len(self):,} conversations of {self.path}, {turns:,} requests"
+        return f"{plural(len(self), 'conversation')} of {self.path}, {plural(turns, 'request')}"
 
 
 def _input_tokens(turn: Turn) -> int | None:

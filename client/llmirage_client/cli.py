@@ -128,6 +128,7 @@ COMMANDS = {
 }
 
 
+_WIDE = "--wide"
 EXAMPLES = ("llmirage demo", "llmirage serve --model Qwen/Qwen3-32B --gpu h100_sxm", "llmirage run --help")
 
 
@@ -153,6 +154,11 @@ class LazyGroup(click.Group):
         if _without_colours():
             context.color = False
         return context
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if _WIDE in args:  # it may stand behind the command, too
+            args = [_WIDE, *(word for word in args if word != _WIDE)]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
@@ -181,5 +187,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="llmirage", message=f"%(prog)s, version %(version)s{compiled.note()}")
-def main() -> None:
+@click.option(_WIDE, is_flag=True, help="Print tables with all their columns, however narrow the terminal is.")
+@click.pass_context
+def main(ctx: click.Context, wide: bool) -> None:
     """Simulate an LLM serving cluster, and load-test it or any other endpoint."""
+    ctx.meta["llmirage.wide"] = wide  # report/screen.py reads it

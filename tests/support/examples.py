@@ -26,6 +26,10 @@ _QUICK = {
     "size": ("--requests", "60"),
     "sweep": ("--workers", "1", "--max-time", "5"),
 }
+ONE_OF_MANY = re.compile(
+    r"(?<![\w.,:/-])1 (more )?(request|conversation|instance|GPU|run|point|worker|turn|rule|token|event|file|replica)s\b"
+)
+"""What no output has: a count of one before a plural."""
 _CASSETTE = """interactions:
 - request: {method: POST, uri: https://api.openai.com/v1/chat/completions, headers: {},
             body: '{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'}

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
 from llmirage_client.report.screen import Block, bold, plain_table, styled, warning
+from llmirage_shared.plural import plural
 
 _FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Request latency"}
 _NOT_THE_ONE_PCT = 20.0
@@ -23,7 +24,7 @@ def factor_line(one: Fitted) -> str:
 
 def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Iterator[Block]:
     """Yield the table of the factors and their precision."""
-    many = f"{runs} runs" if runs > 1 else "1 run"
+    many = plural(runs, "run")
     yield bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}")
     table = plain_table("", "profile", "fitted", "+/-", "")
     for one in result.fitted:

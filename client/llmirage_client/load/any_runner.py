@@ -14,6 +14,7 @@ from llmirage_client.load.plan import Sampler
 from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 
 PhaseName = Literal["warmup", "profiling"]
 
@@ -112,7 +113,7 @@ class AnyRunner:
         if alone and self._warmed_roots and self._sampler.used_up and not fresh:
             roots, warmed = len(self._workload.roots), self._warmed_roots
             yield (
-                f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were "
+                f"The workload has {plural(roots, 'conversation')}, and the warm-up ran {warmed:,} of them: some were "
                 "measured that the endpoint had seen before."
             )
 

@@ -22,6 +22,7 @@ from llmirage_client.load.plan import Sampler
 from llmirage_client.load.plays import Play, Stream, known_prefixes, sampled_instant_s, streams_of
 from llmirage_client.measure.submission import ReplayCounts
 from llmirage_client.workload.session import Session, Workload
+from llmirage_shared.plural import plural
 
 _FEWEST_RECORDS = 10  # before errors can cancel a run
 
@@ -308,7 +309,7 @@ class LaneArrivals(Arrivals):
         if most is None or self._records < max(len(self._lanes.plays), _FEWEST_RECORDS):
             return
         if self._errors / self._records > most:
-            self._give_up(f"{self._errors:,} of {self._records:,} requests failed: more than {most:.0%}")
+            self._give_up(f"{self._errors:,} of {plural(self._records, 'request')} failed: more than {most:.0%}")
 
     def _give_up(self, problem: str) -> None:
         if self._lanes.problem is None:

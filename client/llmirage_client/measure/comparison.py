@@ -24,6 +24,7 @@ from llmirage_client.measure.equal_load import at_equal_load, loaded
 from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import request_columns
+from llmirage_shared.plural import plural
 
 REPLICATES = 500
 _AT_ONCE = 4_000_000  # weights held in memory at a time
@@ -285,7 +286,7 @@ class _Bounds:
 
     def few(self) -> str | None:
         fewest = min(len(self.one.trees), len(self.two.trees))
-        return f"only {fewest} conversation{'s' * (fewest != 1)}" if fewest < FEWEST_CLUSTERS else None
+        return f"only {plural(fewest, 'conversation')}" if fewest < FEWEST_CLUSTERS else None
 
 
 def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
@@ -299,7 +300,7 @@ def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference
             few = min(first.size, second.size)
             why_not = bounds.few()
             if why_not is None and percent and few * (1 - percent / 100) < FEWEST_BEYOND:
-                why_not = f"only {few} requests"
+                why_not = f"only {plural(few, 'request')}"
             spec = PER_REQUEST[tag]
             figures = [float(v.mean()) if statistic == "avg" else float(np.percentile(v, percent)) for v in (first, second)]
             if why_not is None and percent:

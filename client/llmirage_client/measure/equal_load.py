@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.columns import Columns
+from llmirage_shared.plural import plural
 
 _SLACK = 0.02  # of the baseline's least and largest load: loads that hardly vary are alike, not equal
 FEWEST_REQUESTS = 50
@@ -106,7 +107,7 @@ def at_equal_load(one: Loaded, two: Loaded, drawn: tuple[npt.NDArray[np.int32], 
     """
     fewest = min(one.values.size, two.values.size)
     if fewest < FEWEST_REQUESTS:
-        return f"only {fewest} requests"
+        return f"only {plural(fewest, 'request')}"
     low, high, met = one.loads.min(axis=0), one.loads.max(axis=0), two.loads.mean(axis=0)
     if ((met < low - _SLACK * abs(low)) | (met > high + _SLACK * abs(high))).any():
         return "the runs had different loads"

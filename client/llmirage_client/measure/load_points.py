@@ -14,6 +14,7 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import Repeats
 from llmirage_client.measure.slo import Objective, Verdict, judge_failures
+from llmirage_shared.plural import plural
 
 CONFIDENCE = 0.95
 LOOKS = 5  # how often the requests of one load are judged, with more of them each time
@@ -194,7 +195,7 @@ class PointResult:
         values = self.metrics.whole_run
         failed, ok = values.get("error_request_count", 0), values.get("request_count", 0)
         if failed and not judge_failures(self.verdicts):
-            yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed ({self.first_error})"
+            yield f"{failed:,.0f} of {plural(failed + ok, 'request')} failed ({self.first_error})"
         elif not ok:
             yield "no request succeeded"
         if self.offered_per_s is not None:

@@ -10,6 +10,7 @@ from llmirage_client.measure.cache_verdict import CacheVerdict
 from llmirage_client.measure.distortion import Distortion
 from llmirage_client.measure.submission import PerformanceWindow, ReplayCounts, Submission
 from llmirage_client.workload.session import NOBODY, Tenant
+from llmirage_shared.plural import plural
 
 NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
@@ -44,7 +45,7 @@ class Repeats:
 
     @property
     def notes(self) -> list[str]:
-        ran, notes = f"{self.conversations:,} conversations ran", []
+        ran, notes = f"{plural(self.conversations, 'conversation')} ran", []
         if self.most > 1 and self.varied:
             notes.append(
                 f"{ran}, made of the {self.distinct:,} of the workload: each came up to {self.most:,} times, with user "

@@ -20,6 +20,7 @@ from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.measure.usage import USAGE_TAGS, usage_of
 from llmirage_client.workload.session import Tenant
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
 
 _IN_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
@@ -188,7 +189,7 @@ def read_run(place: Path | str) -> RunResult:
     _check_limits(result.options, records_path)
     if problems:
         result.notes.append(
-            f"{len(problems)} {'line' if len(problems) == 1 else 'lines'} of {records_path.name} could not be read and "
+            f"{plural(len(problems), 'line')} of {records_path.name} could not be read and "
             f"{'is' if len(problems) == 1 else 'are'} left out: {problems[0]}."
         )
     return result

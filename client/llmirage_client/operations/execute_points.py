@@ -26,6 +26,7 @@ from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.load_points import forget_points, one_line, write_points
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 
 IN_DOUBT = 4  # exit status: the answer of a search rests on prompts that the endpoint had seen before
 _DOUBT = (
@@ -174,8 +175,8 @@ class Loads:
         if self.roots_taken <= roots or self.options.sampling == "random" or self.options.vary:
             return None
         return (
-            f"{self.workload.path} has {roots:,} conversations and the points ran {self.roots_taken:,}, so some repeat: "
-            "the endpoint may have had their prompts in its cache"
+            f"{self.workload.path} has {plural(roots, 'conversation')} and the points ran {self.roots_taken:,}, so some "
+            "repeat: the endpoint may have had their prompts in its cache"
         )
 
 

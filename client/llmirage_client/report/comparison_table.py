@@ -31,7 +31,7 @@ def print_comparison(
     tolerance: of --fail-if-worse. Without control codes unless on a terminal.
     """
     screen = Screen()
-    table = plain_table(*difference_heads(confidence))
+    table = plain_table(*difference_heads(confidence), ends=1)
     for one in comparison.differences:
         table.add_row(*difference_cells(one))
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)

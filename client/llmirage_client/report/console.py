@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -15,12 +15,12 @@ from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
-from llmirage_client.report.numbers import count, duration, group_cells, known, number, percent, plural, statistic
+from llmirage_client.report.numbers import count, duration, group_cells, known, number, percent, statistic
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, plain_table, styled, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text
+from llmirage_shared.plural import plural
 from llmirage_shared.statistics import Summary
 
-_WIDE = 96  # columns that the latency table with min and max needs
 _ERRORS_SHOWN = 10
 _LATENCIES = (
     ("time_to_first_token", "First token (TTFT)"),
@@ -54,12 +54,10 @@ _BRANCH_WORDS = {
 }
 
 
-def latency_table(metrics: Metrics, width: int) -> ScreenTable:
+def latency_table(metrics: Metrics) -> ScreenTable:
     """Return the table of latencies."""
     statistics = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
-    if width < _WIDE:
-        del statistics["min"], statistics["max"]
-    table = plain_table("", *statistics, "requests")
+    table = plain_table("", *statistics, "requests", ends=1)
     for tag, words in _LATENCIES:
         summary = metrics.per_request.get(tag)
         if summary is None or (tag == "effective_latency" and not _seen_late(metrics)):
@@ -76,7 +74,7 @@ def _seen_late(metrics: Metrics) -> bool:
 
 def conversation_table(metrics: Metrics) -> ScreenTable:
     """Return the table of whole conversations."""
-    table = plain_table("", "mean", "p50", "p90", "p99", "max", "conversations")
+    table = plain_table("", "mean", "p50", "p90", "p99", "max", "conversations", ends=1)
     for tag, words, factor in _CONVERSATIONS:
         summary = metrics.per_conversation.get(tag)
         if summary is not None:
@@ -170,18 +168,6 @@ def branch_table(stats: BranchStats) -> ScreenTable:
     return table
 
 
-def error_table(errors: Sequence[ErrorGroup]) -> ScreenTable:
-    """Return the table of the most frequent errors."""
-    table = plain_table("error", "status", "type", "requests")
-    for group in errors[:_ERRORS_SHOWN]:
-        error = group.error
-        table.add_row(error.one_line(200), known(error.code, str), error.type, count(group.count))
-    hidden = errors[_ERRORS_SHOWN:]
-    if hidden:
-        table.add_row(f"... and {len(hidden)} more kinds", "", "", count(sum(g.count for g in hidden)))
-    return table
-
-
 _TURNS_SHOWN = 20
 _FAIR_WORDS = {"tokens": "tokens", "time_to_first_token": "mean TTFT", "good_request_fraction": "requests within limits"}
 _GROUP_WORDS = "; times in ms, mean tokens"
@@ -193,17 +179,15 @@ def render(
     """Print the report. metrics: those of this result, if already computed. files: what was written; named at the end."""
     measured = compute(result) if metrics is None else metrics
     screen = Screen(stream)
-    screen.print(*run_blocks(result, measured, files, screen.width))
+    screen.print(*run_blocks(result, measured, files))
     screen.close()
 
 
-def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
-    """Return the report for a screen of `width` characters."""
+def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> list[Block]:
+    """Return the report."""
     tables: list[tuple[str, ScreenTable]] = []
-    if metrics.errors:
-        tables.append(("Errors", error_table(metrics.errors)))
     if metrics.per_request:
-        tables.append(("Latency in ms", latency_table(metrics, width)))
+        tables.append(("Latency in ms", latency_table(metrics)))
         tables.append(("Throughput and tokens", throughput_table(metrics)))
     if "subsequent_turn_time_to_first_token" in metrics.per_request or len(metrics.by_turn) > 1:
         tables.append(("By conversation", conversation_table(metrics)))
@@ -226,7 +210,7 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
     if result.branch_stats is not None and any(asdict(result.branch_stats).values()):
         tables.append(("Branches (branch_stats)", branch_table(result.branch_stats)))
 
-    blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics)]
+    blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics), *_failures(metrics.errors)]
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
@@ -293,6 +277,16 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     if not metrics.per_request:
         lines.append("No request succeeded: there are no metrics.")
     return "\n".join(lines)
+
+
+def _failures(errors: Sequence[ErrorGroup]) -> Iterator[Block]:
+    """Yield a line for each of the most frequent errors."""
+    for group in errors[:_ERRORS_SHOWN]:
+        error = group.error
+        kind = error.type if error.code is None else f"{error.code}, {error.type}"
+        yield styled(f"{count(group.count)} failed ({kind}): {error.one_line(200)}", "red")
+    if hidden := errors[_ERRORS_SHOWN:]:
+        yield styled(f"{count(sum(g.count for g in hidden))} failed with {len(hidden)} more kinds of errors", "red")
 
 
 def _first_notes(result: RunResult) -> list[str]:

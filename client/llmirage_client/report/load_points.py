@@ -167,7 +167,7 @@ def points_blocks(
     """Return all blocks. Points stand by their load; those of a search are marked as met or missed."""
     ordered = sorted(results, key=lambda result: (result.load, result.number))
     judged = any(result.verdicts for result in results)
-    table = plain_table(results[0].variable.replace("_", " "), *_HEAD, *(["SLO"] if judged else []))
+    table = plain_table(results[0].variable.replace("_", " "), *_HEAD, *(["SLO"] if judged else []), ends=judged)
     for result in ordered:
         table.add_row(*_row(result), *([result.mark] if judged else []))
     of_cluster = f", of the cluster's own life (at speed {results[0].speed:g})"

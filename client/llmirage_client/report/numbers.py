@@ -36,11 +36,6 @@ def statistic(summary: Summary | None, name: str) -> str:
     return "-" if summary is None else number(getattr(summary, name))
 
 
-def plural(value: float, noun: str) -> str:
-    """Return the count with its noun, in the plural unless it is one."""
-    return f"{count(value)} {noun}" if round(value) == 1 else f"{count(value)} {noun}s"
-
-
 def duration(seconds: float) -> str:
     """Return seconds below two minutes, then minutes, then hours."""
     if seconds < 120:

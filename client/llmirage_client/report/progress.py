@@ -1,7 +1,7 @@
 """Progress of a run: a few lines redrawn on a terminal, with live rates and latencies; a plain line at times elsewhere.
 
-Drawn by hand: the first request must not wait for a table library, and so few lines need none. There is no thread; a line is
-drawn only from a call, so calling update() again with the same figures is a cheap way to keep the clock on it moving.
+Drawn by hand: `rich.progress` takes 60 ms to import before the first request, and redraws from a thread, which delays
+timers. Here a line is drawn only from a call; calling update() again with the same figures keeps the clock on it moving.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from llmirage_shared.log_histogram import LogHistogram
+from llmirage_shared.plural import plural
 
 SPARK_CELLS = 20
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -246,7 +247,7 @@ class Progress(StatusLine):
 
     def _line(self, elapsed_s: float) -> str:
         done, errors, in_flight = self._counts
-        parts = [f"{done}/{self.total} requests" if self.total is not None else f"{done} requests"]
+        parts = [f"{done}/{plural(self.total, 'request')}" if self.total is not None else plural(done, "request")]
         if errors:
             parts.append(f"{errors} failed")
         parts.append(f"{in_flight} in flight")

@@ -32,12 +32,13 @@ _NAME = 40  # characters of a name that a column shows whole
 class ScreenTable:
     """A table in ASCII, so that a saved report reads the same everywhere; figures are right-aligned and never cut.
 
-    A screen too narrow for all columns shows them in several tables below each other: each has the first `keys` columns,
-    which say what a row is, and as many others as fit. words: other columns of text; these and the keys may break lines.
+    A screen too narrow for all columns shows as many as fit: the first `keys` columns, which say what a row is, the last
+    `ends` columns, and others from the left. words: other columns of text; these and the keys may break lines.
     """
 
     columns: tuple[str, ...]
     keys: int = 1
+    ends: int = 0
     words: frozenset[int] = frozenset()
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -45,24 +46,22 @@ class ScreenTable:
         assert len(cells) == len(self.columns)
         self.rows.append(cells)
 
-    def fitting(self, width: int) -> Iterator[list[int]]:
-        """Yield the columns of each table, for a screen of `width` characters."""
-        widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
-        least = [
-            min(wide, max(_WORDS, self._longest_word(at))) if self._breaks(at) else wide for at, wide in enumerate(widths)
-        ]
-        rest = range(self.keys, len(widths))
-        if sum(least) + _GAP * (len(widths) - 1) <= width or not rest:
-            yield [*range(len(widths))]
-            return
-        room = width - sum(least[: self.keys]) - _GAP * (self.keys - 1)
-        shown: list[int] = []
-        for at in rest:
-            if shown and sum(least[i] + _GAP for i in (*shown, at)) > room:
-                yield [*range(self.keys), *shown]
-                shown = []
-            shown.append(at)
-        yield [*range(self.keys), *shown]
+    def fitting(self, width: int | None) -> list[int]:
+        """Return the columns for a screen of `width` characters. None: of any width."""
+        shown = [*range(len(self.columns))]
+        last = len(shown) - self.ends
+        while width is not None and last > self.keys + (not self.ends) and self.least_width(shown) > width:
+            last -= 1
+            shown.remove(last)
+        return shown
+
+    def least_width(self, columns: Sequence[int]) -> int:
+        """Return the characters that these columns need."""
+        widths = [max(len(row[at]) for row in (self.columns, *self.rows)) for at in columns]
+        return _GAP * (len(widths) - 1) + sum(
+            min(wide, max(_WORDS, self._longest_word(at))) if self._breaks(at) else wide
+            for at, wide in zip(columns, widths, strict=True)
+        )
 
     def _breaks(self, at: int) -> bool:
         return at in self.words or at < self.keys
@@ -71,16 +70,23 @@ class ScreenTable:
         """Return the width that keeps the names in a column whole, so that they can be copied."""
         return min(_NAME, max(len(word) for row in (self.columns, *self.rows) for word in row[at].split() or [""]))
 
-    def drawn(self, columns: Sequence[int]) -> Table:
+    def drawn(self, columns: Sequence[int], least: int | None) -> Table:
+        """Return the table of rich. least: its width in characters, on whatever screen."""
         from rich import box
         from rich.table import Table
 
         heads = [self.columns[at] for at in columns]
-        table = Table(show_header=any(heads), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
+        table = Table(
+            show_header=any(heads),
+            show_edge=False,
+            pad_edge=False,
+            box=box.Box(_LINES, ascii=True),
+            width=least,
+        )
         for at, head in zip(columns, heads, strict=True):
             left = self._breaks(at)
-            least = self._longest_word(at) if left else None
-            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left, min_width=least)
+            longest = self._longest_word(at) if left else None
+            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left, min_width=longest)
         for row in self.rows:
             table.add_row(*(row[at] for at in columns))
         return table
@@ -90,7 +96,7 @@ class Screen:
     """The screen of a stream, on which blocks are drawn when it is closed.
 
     As wide as its terminal, with colours there; without control codes elsewhere (a pipe, a file), COLUMNS or 100 characters
-    wide (unless said otherwise).
+    wide (unless said otherwise). Where neither a terminal nor COLUMNS limits the width, tables have all columns.
     """
 
     def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH, width: int | None = None) -> None:
@@ -100,7 +106,9 @@ class Screen:
         self._stream = sys.stdout if stream is None else stream
         self._drawn = io.StringIO()
         terminal = self._stream.isatty()
-        self.width = width or _width(self._stream, plain_width)
+        limit = _width(self._stream)
+        self.width = width or limit or plain_width
+        self._cut = not (width or limit is None or shows_wide_tables())
         self._console = Console(
             file=self._drawn,
             width=self.width,
@@ -113,14 +121,14 @@ class Screen:
 
     def print(self, *blocks: Block, wrap: bool = True) -> None:
         for block in blocks:
-            for piece in drawn([block], self.width):
+            for piece in drawn([block], self.width, " (--wide shows them)" if self._cut else None):
                 whole = getattr(piece, "no_wrap", None)  # of a text; the console would forget it
                 self._console.print(
                     piece,
                     soft_wrap=not wrap and not isinstance(block, ScreenTable),
                     no_wrap=whole,
                     overflow="ignore" if whole else None,
-                    crop=not whole,
+                    crop=self._cut and not whole,
                 )
 
     def close(self) -> None:
@@ -134,16 +142,31 @@ class Screen:
             pass
 
 
-def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
-    """Yield the blocks as rich draws them, for a screen of `width` characters."""
+WIDE = "llmirage.wide"  # in a context's `meta`: tables have all columns
+
+
+def shows_wide_tables() -> bool:
+    """Return whether the command line has --wide."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(WIDE))
+
+
+def drawn(blocks: Iterable[Block], width: int, cut: str | None = None) -> Iterator[Text | Table]:
+    """Yield the blocks as rich draws them, for a screen of `width` characters.
+
+    cut: leave out the columns that do not fit; the text stands behind their names.
+    """
     for block in blocks:
         if not isinstance(block, ScreenTable):
             yield styled(block, "") if isinstance(block, str) else block
             continue
-        for index, columns in enumerate(block.fitting(width)):
-            if index:
-                yield styled("", "")
-            yield block.drawn(columns)
+        columns = block.fitting(None if cut is None else width)
+        least = block.least_width(columns)
+        yield block.drawn(columns, least if cut is None and least > width else None)
+        if hidden := [name for at, name in enumerate(block.columns) if at not in columns]:
+            yield styled(f"Not shown: {', '.join(hidden)}{cut}", "dim")
 
 
 def print_blocks(
@@ -182,18 +205,19 @@ def warning(text: str) -> Text:
     return styled(text, "yellow")
 
 
-def plain_table(*columns: str, keys: int = 1, words: Iterable[int] = ()) -> ScreenTable:
+def plain_table(*columns: str, keys: int = 1, ends: int = 0, words: Iterable[int] = ()) -> ScreenTable:
     """Return a table without lines."""
-    return ScreenTable(columns, keys, frozenset(words))
+    return ScreenTable(columns, keys, ends, frozenset(words))
 
 
-def _width(stream: TextIO, plain_width: int) -> int:
+def _width(stream: TextIO) -> int | None:
+    """Return the characters of a line; None where neither a terminal nor COLUMNS limits them."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
     with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns or plain_width
-    return plain_width
+        return os.get_terminal_size(stream.fileno()).columns or None
+    return None
 
 
 Row = dict[str, Any]

@@ -14,6 +14,7 @@ from llmirage_client.settings.contradictions import RunSettings, as_flag, contra
 from llmirage_client.settings.load import LoadSettings
 from llmirage_client.workload.rates import read_rate_series
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError, settings_of
 
 T = TypeVar("T")
@@ -129,7 +130,8 @@ def _check_schedule(workload: Workload, options: RunOptions, spell: Callable[[st
     if wanted is not None and wanted > roots:
         raise ConfigError(
             [
-                f"{spell('num_conversations')} {wanted}: the schedule of {workload.path} has {roots} conversations; with "
+                f"{spell('num_conversations')} {wanted}: the schedule of {workload.path} has "
+                f"{plural(roots, 'conversation')}; with "
                 f"{'--no-fixed-schedule' if spell is as_flag else 'fixed_schedule: false'} they are repeated"
             ]
         )

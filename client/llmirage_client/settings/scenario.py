@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 from llmirage_client.load.options import LaneOptions
 from llmirage_client.measure.mlperf import MLPERF
 from llmirage_client.settings.load import TrafficSettings
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
 
 T = TypeVar("T", bound=TrafficSettings)
@@ -294,7 +295,7 @@ def _violations(settings: TrafficSettings, format: str | None) -> Iterator[str]:
 
 
 def _refusal(name: str, violations: Sequence[str], may_override: bool) -> str:
-    count = "1 conflict" if len(violations) == 1 else f"{len(violations)} conflicts"
+    count = plural(len(violations), "conflict")
     lines = "".join(f"\n  - {violation}" for violation in violations)
     hint = (
         "--unsafe-override makes warnings of them; the run is then no valid submission (submission_valid: false)."

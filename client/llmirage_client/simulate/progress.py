@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from llmirage_client.report.numbers import duration
 from llmirage_client.report.progress import SPARK_CELLS, StatusLine, bar, latency_line, minutes, rate_line
 from llmirage_shared.log_histogram import LogHistogram
+from llmirage_shared.plural import plural
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.token_rows import TokenRow
@@ -138,7 +139,7 @@ class SimulationProgress(StatusLine):
 
     def _line(self, elapsed_s: float) -> str:
         total = self._known_total()
-        requests = f"{self._done:,} of {total:,} requests" if total else f"{self._done:,} requests"
+        requests = f"{self._done:,} of {plural(total, 'request')}" if total else plural(self._done, "request")
         parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} elapsed"]
         text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
         if self._count > 1:

@@ -11,6 +11,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 
 _SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
 _SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
@@ -41,7 +42,7 @@ class LoadRates:
         least = self.offered * (1 - self.allowed)
         if self.held is not None and min(self.sent, self.delivered) < least:
             text = f"{min(self.sent, self.delivered):.3g} of {self.offered:.4g} turns/s were sent"
-            return f"{text}, as only {self.held:,} conversations may be in progress at a time (--concurrency)"
+            return f"{text}, as only {plural(self.held, 'conversation')} may be in progress at a time (--concurrency)"
         if self.sent < least:
             text = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
             return f"{text} were there to send: more requests keep new conversations coming"

@@ -15,6 +15,7 @@ from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.bands import bands_json
+from llmirage_shared.plural import plural
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.saturation import InstanceQueue
@@ -42,7 +43,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         _instances(series, totals, simulation.queues[1:]),
     ]
     if series.instances > _INSTANCES_SHOWN:
-        blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
+        blocks.append(f"... and {plural(series.instances - _INSTANCES_SHOWN, 'more instance')}")
     if series.changes:
         blocks += ["", _ready_changes(series, totals)]
     if series.kv_loaded:
@@ -156,7 +157,7 @@ def _ready_changes(series: ClusterSeries, totals: Totals) -> str:
 
 
 def _bill(bill: Bill, changes: bool) -> str:
-    gpus = "1 GPU" if bill.gpus == 1 else f"{bill.gpus} GPUs"
+    gpus = plural(bill.gpus, "GPU")
     parts = [f"{gpus}{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
     if bill.usd_per_m_output_tokens is not None:
         low, high = bill.usd_per_m_output_tokens

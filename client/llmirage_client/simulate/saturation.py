@@ -16,6 +16,7 @@ from llmirage_client.measure.columns import Columns
 from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import QueueWait, ServedPool
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 
 LONG_WAIT_S = 5.0  # see Request.wait; the same limit as the server's own warning (drivers/pacing.py)
 _LAST_SHARE = 0.1  # of the requests: the last ones, whose waits show a queue at the end
@@ -158,7 +159,7 @@ def idle_models(pools: Sequence[ServedPool], series: ClusterSeries) -> str | Non
         return None
     unused = sum(gpus[model] for model in idle)
     return (
-        f"No request was for {', '.join(idle)}: {unused} GPU{'s' * (unused != 1)} of the cluster served nothing, and count "
+        f"No request was for {', '.join(idle)}: {plural(unused, 'GPU')} of the cluster served nothing, and count "
         "in its cost. Requests name a model in the workload's own fields; the others are for the cluster's first."
     )
 

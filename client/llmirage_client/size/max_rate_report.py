@@ -113,7 +113,7 @@ class MaxRateReport:
         yield from (*notes, f"Prices: {question.price_source}", effort)
 
     def _table(self, carried: Sequence[tuple[MaxRate, Trial]]) -> Block:
-        table = plain_table("deployment", "GPUs", "per GPU", "tok/s/GPU", "USD/M", "tightest", "used", "verdict")
+        table = plain_table("deployment", "GPUs", "per GPU", "tok/s/GPU", "USD/M", "tightest", "used", "verdict", ends=1)
         for one, trial in carried:
             table.add_row(
                 self.name(one),

@@ -8,7 +8,6 @@ import numpy as np
 
 from llmirage_client.report.html.charts import Axis, Better, Mark, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
-from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.day_report import DayReport
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
@@ -31,6 +30,7 @@ from llmirage_client.size.report import (
 )
 from llmirage_client.size.sizing import Priced
 from llmirage_client.size.trial import Effort
+from llmirage_shared.plural import plural
 
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.measure.slo import Objective, Verdict
-from llmirage_client.report.numbers import plural
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.deployments import (
@@ -26,6 +25,7 @@ from llmirage_client.size.pools import PoolSizing, ratio_json
 from llmirage_client.size.sizing import SAMPLED, Capacity, Priced, Sizing
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import FEW_REQUESTS, Effort, Trial
+from llmirage_shared.plural import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class SizeReport:
 
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
-        table = plain_table("objective", "simulated", "of the limit", "90 % band", "verdict")
+        table = plain_table("objective", "simulated", "of the limit", "90 % band", "verdict", ends=1)
         margins = margins_of_answer(answer.capacity)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"
@@ -257,7 +257,7 @@ class SizeReport:
     def _others(self) -> Iterator[Block]:
         if not self.sizing.runners_up:
             return
-        table = plain_table("runners-up", "GPUs", "USD/h", "tightest", "of its limit", "verdict")
+        table = plain_table("runners-up", "GPUs", "USD/h", "tightest", "of its limit", "verdict", ends=1)
         for priced in self.sizing.runners_up:
             trial = priced.capacity.trial
             confidence = least_confident(margins_of_answer(priced.capacity))

@@ -22,6 +22,7 @@ from llmirage_client.simulate.rates import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
+from llmirage_shared.plural import plural
 
 Kind = Literal["request_rate", "concurrency"]
 
@@ -166,7 +167,7 @@ def file_source(workload: Workload) -> RequestSource:
     """
     requests = sum(len(session.turns) for session in workload.sessions.values())
     again = all(session.mode == "tokens" for session in workload.sessions.values())
-    return RequestSource(lambda _: workload, None if again else requests, f"{workload.path}: {requests:,} requests")
+    return RequestSource(lambda _: workload, None if again else requests, f"{workload.path}: {plural(requests, 'request')}")
 
 
 def prioritised(source: RequestSource, shares: Sequence[tuple[int, float]], seed: int) -> RequestSource:

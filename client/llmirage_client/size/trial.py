@@ -24,6 +24,7 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
 from llmirage_client.size.steady_state import fill_up
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
+from llmirage_shared.plural import plural
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
 FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest value or the second
@@ -314,7 +315,7 @@ class Trials:
         failed = int(whole.get("error_request_count", 0))
         if failed and not self._failures_allowed:
             more = f": {metrics.errors[0].error.message}" if metrics.errors else ""
-            return f"{failed:,} of {count:,} requests failed{more}"
+            return f"{failed:,} of {plural(count, 'request')} failed{more}"
         if not whole.get("request_count"):
             return "no request was answered"
         return None

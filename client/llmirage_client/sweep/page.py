@@ -13,6 +13,7 @@ from llmirage_client.simulator.engine import described, plan_of
 from llmirage_client.sweep.file import Study
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import band_lines, best, note_of, scaled, value
+from llmirage_shared.plural import plural
 
 _LINES = 7  # points whose clusters are drawn over time
 _COLUMNS = (
@@ -101,7 +102,9 @@ def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:
     state: State = "good"
     return [
         Banner(
-            state, f"{len(met):,} of {len(judged):,} points meet the objectives.", [f"Cheapest: {cheap.point.name}{price}"]
+            state,
+            f"{len(met):,} of {plural(len(judged), 'point')} met the objectives.",
+            [f"Cheapest: {cheap.point.name}{price}"],
         )
     ]
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.charts import frontier
-from llmirage_client.report.numbers import duration, plural
+from llmirage_client.report.numbers import duration
 from llmirage_client.report.screen import Block, plain_table
 from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.sweep.sweep import Row, Sweep
+from llmirage_shared.plural import plural
 
 _ROWS_SHOWN = 60
 _REASONS_SHOWN = 8
@@ -205,7 +206,7 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     heads = [heading for _, heading, _ in columns]
     named = varied or ["point"]
     ends = ["SLO"] * judged + ["note"] * odd
-    table = plain_table("", *named, *heads, *ends, keys=1 + len(named))
+    table = plain_table("", *named, *heads, *ends, keys=1 + len(named), ends=len(ends))
     front = best(sweep.rows)
     for row in rows:
         cells = ["*" if row.point.number in front else " "]

@@ -19,6 +19,7 @@ from llmirage_client.measure.run_folder import record_of
 from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.workers.conductor import WorkerPart
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import plural
 
 
 def merged(
@@ -152,4 +153,4 @@ def _spread_note(workers: Sequence[WorkerResult]) -> str:
         )
     late_s = max(worker.late_start_s for worker in workers)
     late = f" One began {late_s * 1e3:.0f} ms after the common start." if late_s > 0.001 else ""
-    return f"{len(workers)} workers sent this load ({hosts}).{clocks}{late}"
+    return f"{plural(len(workers), 'worker')} sent this load ({hosts}).{clocks}{late}"

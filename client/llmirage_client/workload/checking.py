@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from llmirage_client.workload.session import NOBODY, Problem, Tenant
+from llmirage_shared.plural import plural
 
 Value = TypeVar("Value")
 
@@ -255,6 +256,4 @@ class StrayKeys:
                 self._unused[key] += 1
 
     def notes(self) -> tuple[str, ...]:
-        return tuple(
-            f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in sorted(self._unused.items())
-        )
+        return tuple(f"'{key}' is not used (in {plural(count, 'place')})" for key, count in sorted(self._unused.items()))

@@ -14,6 +14,7 @@ from llmirage_client.workload.files import read_json_lines, read_records
 from llmirage_client.workload.format import Option
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_shared.plural import plural
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import TokenizerError
@@ -77,7 +78,7 @@ def bad_lines_note(path: str, problems: list[Problem], skip: bool) -> list[str]:
     if not skip:
         raise error
     bad = len({problem.line for problem in problems})
-    return [f"left out {bad:,} bad line{'s' * (bad != 1)}; the first: {error.problems[0]}"]
+    return [f"left out {plural(bad, 'bad line')}; the first: {error.problems[0]}"]
 
 
 def conversation(session_id: str, turns: tuple[Turn, ...], line: int | None = None) -> Session:

@@ -29,6 +29,7 @@ from llmirage_client.workload.session import (
     with_tools,
 )
 from llmirage_client.workload.writers import WRITERS
+from llmirage_shared.plural import plural
 
 _TIME_S = 1e-6  # times that differ less are the same: formats write milliseconds or nanoseconds
 
@@ -58,7 +59,7 @@ def differences(before: Workload, after: Workload) -> Differences:
         found.note("forks, spawns and rounds", "the file")
         return found
     if len(before.sessions) != len(after.sessions):
-        found.note(f"{len(before.sessions):,} conversations (there would be {len(after.sessions):,})", "the file")
+        found.note(f"{plural(len(before.sessions), 'conversation')} (there would be {len(after.sessions):,})", "the file")
         return found
     keys: tuple[dict[int, int], dict[int, int]] = ({}, {})
     if before.branching or after.branching:

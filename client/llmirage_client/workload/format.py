@@ -17,6 +17,7 @@ from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.files import JsonFault, files_below, parse, read_head
 from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
+from llmirage_shared.plural import plural
 
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
@@ -209,7 +210,7 @@ def skip(workload: Workload, count: int) -> Workload:
         return workload
     size = len(workload.roots)
     if count >= size:
-        message = f"{count} skips all of the {size} conversation{'s' * (size != 1)} of the file"
+        message = f"{count} skips all of the {plural(size, 'conversation')} of the file"
         raise WorkloadError(workload.path, [Problem(message, field="option dataset_offset")])
     rest, skipped = workload.roots[count:], workload.roots[:count]
     if workload.timed:

@@ -15,6 +15,7 @@ from llmirage_server.drivers.pacing import PacingSummary
 from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step_model import StepBatch
+from llmirage_shared.plural import plural
 
 
 def served(app: LlmirageApp, url: str, fleet: Sequence[str] = ()) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _rows(rows: list[tuple[str, str]]) -> list[str]:
 
 def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
     deployment, instances = pool.deployment, pool.config.instances
-    replicas = "1 instance" if instances == 1 else f"{instances} instances"
+    replicas = plural(instances, "instance")
     ranks = deployment.parallel.dp
     each = "on each instance" if ranks == 1 else f"on each of {ranks} ranks of an instance"
     rows = [
@@ -172,7 +173,7 @@ def _cluster_rows(app: LlmirageApp, url: str, cost: MachineCost) -> list[tuple[s
         rows.append(("events", _events(config)))
     rules = 0 if app.service.scripts is None else len(app.service.scripts.shown()["rules"])
     if rules:
-        rows.append(("script", f"{', '.join(config.script)}: {rules} rule{'s' * (rules > 1)}"))
+        rows.append(("script", f"{', '.join(config.script)}: {plural(rules, 'rule')}"))
     page = [("page", f"{url}/")] if app.page else []
     pace = [("pace", words)] if (words := _pace(app, cost)) else []
     return [*rows, ("speed", _speed(config.speed)), *pace, *page, ("API", f"{url}/v1")]

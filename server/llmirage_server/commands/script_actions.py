@@ -15,6 +15,7 @@ from llmirage_server.replies.readable_yaml import readable_yaml
 from llmirage_server.replies.scripts.aimock import script_of_fixtures
 from llmirage_server.replies.scripts.reader import read_scripts
 from llmirage_server.replies.scripts.rule import SCHEMA_FILE
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError
 
 EXAMPLE_FILE = SCHEMA_FILE.with_name("example.yaml")
@@ -79,4 +80,4 @@ def _write(file: str, text: str, force: bool) -> None:
 
 
 def _number(rules: Sequence[object]) -> str:
-    return "1 rule" if len(rules) == 1 else f"{len(rules)} rules"
+    return plural(len(rules), "rule")

@@ -20,6 +20,7 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.stage import OperationTime
 from llmirage_server.perf.steps.step_model import StepBatch
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of, settings_of
 
 
@@ -206,8 +207,7 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
 
 def _work(explained: dict[str, Any]) -> str:
     parts = [
-        f"{d['sequences']:,} sequence{'s' * (d['sequences'] > 1)} decoding at {d['context']:,} tokens"
-        for d in explained["decode"]
+        f"{plural(d['sequences'], 'sequence')} decoding at {plural(d['context'], 'token')}" for d in explained["decode"]
     ]
     parts += [
         f"a chunk of {p['tokens']:,} prompt tokens" + (f" after {p['context']:,}" if p["context"] else "")

@@ -21,6 +21,7 @@ from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
 from llmirage_server.perf.steps.step import expert_skew
 from llmirage_server.perf.steps.step_model import StepModel
+from llmirage_shared.plural import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ServedPool:
 
     @property
     def kv_blocks(self) -> str:
-        return f"KV blocks of {self.limits.page_size} token{'' if self.limits.page_size == 1 else 's'}"
+        return f"KV blocks of {plural(self.limits.page_size, 'token')}"
 
     @property
     def described(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class ServedPool:
             "model": self.model,
             "gpu": deployment.gpu.name,
             "tensor_parallel_size": "TP1",
-            "instances": "1 instance" if config.instances == 1 else f"{config.instances} instances",
+            "instances": plural(config.instances, "instance"),
             "weights": f"{deployment.weight_dtype} weights" + (", as published" if published else ""),
         }
         found = {name: text for name, text in texts.items() if name in config.assumed}

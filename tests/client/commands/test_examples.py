@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples import SERVERS, command_of, commands, first_line_of, served_beside, typed
+from examples import ONE_OF_MANY, SERVERS, command_of, commands, first_line_of, served_beside, typed
 
 EXAMPLES = [(words, line) for words in commands() for line in command_of(words).examples]
 IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "sweep": (0, 1), "verdict": (0, 3)}  # statuses that are answers, too
@@ -27,3 +27,4 @@ def test_an_example_works(words: tuple[str, ...], line: str, port: str) -> None:
     done = typed(line, port=port)
     assert done.exit_code in IN_DOUBT.get(words[0], (0,)), done.output
     assert done.output
+    assert not ONE_OF_MANY.search(done.output), done.output

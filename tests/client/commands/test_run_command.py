@@ -219,7 +219,7 @@ def test_a_schedule_is_not_repeated_and_says_how_it_could_be(tmp_path: Path) -> 
     file.write_text('{"input_toks": 20, "output_toks": 5, "arrival_time_ns": 0}\n')
     result = invoke(file, "--num-conversations", "2", "--url", "127.0.0.1:9")
     assert result.exit_code == 2
-    assert "has 1 conversations" in result.output
+    assert "has 1 conversation" in result.output
     assert "--no-fixed-schedule" in result.output
 
 

@@ -31,6 +31,7 @@ from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.report import cluster_blocks, report_series, write_series
 from llmirage_client.simulate.simulation import Simulation
 from llmirage_client.simulator.cluster_settings import ClusterSettings
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused, at_call, instance_of
 
 single_page = at_call("llmirage_client.report.html.run_page:single_page")  # charts take 20 ms to import
@@ -98,7 +99,7 @@ def _show(simulation: Simulation, steady_state: bool, json: bool, files: list[Pa
         return
     if errors := simulation.metrics.errors:  # the report would show them
         count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
-        click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
+        click.echo(f"{count:,} of {plural(whole, 'request')} failed: {errors[0].error.message}", err=True)
     click.echo(dumps(simulation_json(simulation, steady_state=steady_state)))
 
 
@@ -119,7 +120,7 @@ def _open(simulation: Simulation, folder: Path) -> bool:
 def _write_trace(simulation: Simulation, trace: str) -> None:
     """Raise OSError where it cannot be written."""
     left_out = write_trace(trace, simulation.steps, simulation.result.records)
-    more = f" without its last {left_out:,} events" if left_out else ""
+    more = f" without its last {plural(left_out, 'event')}" if left_out else ""
     click.echo(f"Trace written to {trace}{more}; open it in https://ui.perfetto.dev", err=True)
 
 
@@ -128,7 +129,7 @@ def _write(simulation: Simulation, artifact_dir: str | None, records: bool | Non
     count = len(simulation.columns.ok)
     each_request = count <= MANY if records is None else records
     if each_request and count > MANY:
-        click.echo(f"Writing the records of {count:,} requests.", err=True)
+        click.echo(f"Writing the records of {plural(count, 'request')}.", err=True)
     folder = Path(artifact_dir) if artifact_dir else new_folder("simulation")
     result = simulation.result if each_request else simulation.result_without_records
     files = run_files.write_artifacts(

@@ -11,6 +11,7 @@ import httpx
 
 from llmirage_client.report.screen import print_table
 from llmirage_client.targets.address import normalise_url
+from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
 
 BROKEN = 3  # exit status
@@ -72,7 +73,7 @@ def _show(verdict: dict[str, Any]) -> None:
             )
         if (more := rule["broken"] - len(rule["findings"])) > 0:
             click.echo(f"{rule['rule']}: and {more} more")
-    judged = "1 request" if verdict["requests"] == 1 else f"{verdict['requests']:,} requests"
+    judged = plural(verdict["requests"], "request")
     forgotten = f"; the journal has forgotten {verdict['forgotten']:,} before them" if verdict["forgotten"] else ""
     click.echo(f"{judged} judged{forgotten}")
 

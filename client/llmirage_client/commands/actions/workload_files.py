@@ -27,6 +27,7 @@ from llmirage_client.workload.summary import WorkloadSummary, summarise
 from llmirage_client.workload.synthesis.conversations import as_yaml, compare, gaps
 from llmirage_client.workload.synthesis.profile import read_profile, read_values
 from llmirage_shared import embedded_tokenizer
+from llmirage_shared.plural import plural
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of
 from llmirage_shared.tokenizer_loader import load
@@ -101,7 +102,7 @@ def convert(file: str, output: str | None, json: bool, **given: Any) -> None:
         click.echo(dumps(told))
         return
     count = len(workload.roots)
-    what = f"{count:,} conversation{'' if count == 1 else 's'} as {converted.format}"
+    what = f"{plural(count, 'conversation')} as {converted.format}"
     click.echo(f"{output or 'standard output'}: {what}", err=True)
     for note in _notes(converted):
         click.echo(f"note: {note}", err=True)
@@ -278,11 +279,11 @@ def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, se
             row[title] = f"{drawn:,.4g}"
         rows.append(row | {"drawn": line.count})
     print_table(rows, stderr=True)
-    trees = f"{made.roots:,} conversations"
+    trees = plural(made.roots, "conversation")
     if made.sessions > made.roots:
-        trees = f"{made.roots:,} trees of {made.sessions:,} conversations"
+        trees = f"{plural(made.roots, 'tree')} of {plural(made.sessions, 'conversation')}"
     where, as_format = output or "standard output", made.profile.format
-    click.echo(f"\n{where}: {trees}, {made.requests:,} requests, as {as_format}; synthetic, seed {seed}", err=True)
+    click.echo(f"\n{where}: {trees}, {plural(made.requests, 'request')}, as {as_format}; synthetic, seed {seed}", err=True)
     for one, times_s in made.arrivals():
         found, wanted = gaps(times_s), one.arrivals
         if found is not None:

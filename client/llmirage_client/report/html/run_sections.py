@@ -26,7 +26,8 @@ from llmirage_client.report.html.charts import (
 )
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView, bins, mean_active, output_rate, rolling
-from llmirage_client.report.numbers import count, group_cells, known, number, plural
+from llmirage_client.report.numbers import count, group_cells, known, number
+from llmirage_shared.plural import plural
 
 LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
@@ -240,7 +241,7 @@ def errors(view: RunView) -> Section:
     rows = [[g.error.message, known(g.error.code, str), g.error.type, count(g.count)] for g in found[:_ERRORS]]
     if len(found) > _ERRORS:
         rest = found[_ERRORS:]
-        rows.append([f"... and {len(rest)} more kinds", "", "", count(sum(g.count for g in rest))])
+        rows.append([f"... and {plural(len(rest), 'more kind')}", "", "", count(sum(g.count for g in rest))])
     columns = ["Error", "Status", "Type", "Requests"]
     return Section("Errors", [table(columns, rows, wrap=(0,))] if rows else [])
 

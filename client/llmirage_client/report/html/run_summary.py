@@ -13,8 +13,9 @@ from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.report.console import client_warnings
 from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
-from llmirage_client.report.numbers import count, duration, number, plural
+from llmirage_client.report.numbers import count, duration, number
 from llmirage_client.report.secrets import hide_in_text
+from llmirage_shared.plural import plural
 
 # The settings that make the load, in the order they are said.
 _LOAD = (
@@ -141,12 +142,12 @@ def _outcome(metrics: Metrics) -> Banner:
     cancelled = values.get("cancelled_request_count", 0)
     extra = [f"{plural(cancelled, 'request')} cancelled by this client, in no figure of latency."] if cancelled else []
     if not ok:
-        nothing = "No request was finished" if not failed else f"All {count(failed)} requests failed"
+        nothing = f"{count(failed)} of {plural(failed, 'request')} failed" if failed else "No request was finished"
         return Banner("bad", f"{nothing}: there is nothing to measure", extra)
     if failed:
         share = 100 * failed / (ok + failed)
         extra.insert(0, "Latencies are of the requests that succeeded; a table below says what the others met.")
-        return Banner("bad", f"{count(failed)} of {count(ok + failed)} requests failed ({share:.2g} %)", extra)
+        return Banner("bad", f"{count(failed)} of {plural(ok + failed, 'request')} failed ({share:.2g} %)", extra)
     return Banner("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
 
 

@@ -18,7 +18,8 @@ from llmirage_client.measure.catalogue import PER_CONVERSATION
 from llmirage_client.report.html.charts import LEVELS
 from llmirage_client.report.html.page import Section, escape, table
 from llmirage_client.report.html.run_view import RunView
-from llmirage_client.report.numbers import count, number, plural
+from llmirage_client.report.numbers import count, number
+from llmirage_shared.plural import plural
 
 MOST_LANES = 10_000
 MOST_REQUESTS = 10_000

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from llmirage_client.workload.dag.schema import ConversationLine, ForkEntry, SpawnEntry
 from llmirage_client.workload.session import Branch, Problem, Session, Turn
+from llmirage_shared.plural import plural
 
 Sessions = Mapping[str, Session]
 
@@ -290,5 +291,5 @@ def _bad_join(join_at: int | None, index: int, turn_count: int) -> str | None:
     if join_at <= index:
         return f"spawn join_at={join_at} must be strictly greater than the spawning turn index"
     if join_at >= turn_count:
-        return f"spawn join_at={join_at} is out of range (conversation has {turn_count} turns)"
+        return f"spawn join_at={join_at} is out of range (conversation has {plural(turn_count, 'turn')})"
     return None

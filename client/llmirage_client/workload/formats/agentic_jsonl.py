@@ -19,6 +19,7 @@ from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, TE
 from llmirage_client.workload.files import read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+from llmirage_shared.plural import plural
 
 _CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids", "priority"})
 _FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns", *TENANT_KEYS}
@@ -44,7 +45,7 @@ def load(path: str) -> Workload:
     if problems:
         raise WorkloadError(path, problems)
     sessions.sort(key=lambda session: session.arrival_s or 0.0)
-    notes = (f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in unused.items())
+    notes = (f"'{key}' is not used (in {plural(count, 'place')})" for key, count in unused.items())
     return Workload.of_roots(FORMAT.name, path, sessions, notes)
 
 

@@ -45,6 +45,7 @@ from llmirage_client.workload.conversation_lines import (
 from llmirage_client.workload.format import DATASET_OFFSET, Format, Option, never
 from llmirage_client.workload.hash_blocks import key_of
 from llmirage_client.workload.session import Problem, SyntheticUser, Turn, Workload, WorkloadError
+from llmirage_shared.plural import plural
 
 _ROLES = ("user", "assistant")
 _ANY_ROLE_HINT = "any_role=true sends every role unchanged"
@@ -301,7 +302,7 @@ def _trie_values(value: Any, key: str, count: int | None, check: Checker) -> lis
         check.fail(key, f"Input should be a valid list, got {kind_of(value)}")
         return []
     if count is not None and len(value) != count:
-        check.fail(key, f"has {len(value)} value{'s' * (len(value) != 1)}, but num_turns is {count}")
+        check.fail(key, f"has {plural(len(value), 'value')}, but num_turns is {count}")
     if key == "tool_call_latency":
         return [_trie_seconds(entry, f"{key}.{i}", check) for i, entry in enumerate(value)]
     minimum = 0 if key == "tool_call_output_length" else 1

@@ -17,6 +17,7 @@ from llmirage_server.perf.steps.operations import StepShares
 from llmirage_server.telemetry.journal import Journal, JournalEntry
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared import pages
+from llmirage_shared.plural import plural
 
 
 @cache
@@ -67,7 +68,7 @@ class LiveCluster:
         words: dict[str, str] = {}
         for pool in self._pools:
             several, deployment = len(self._pools) > 1, pool.deployment
-            instances = "1 instance" if pool.config.instances == 1 else f"{pool.config.instances} instances"
+            instances = plural(pool.config.instances, "instance")
             role = "" if pool.config.role == "both" else f", {pool.config.role} only"
             words[f"pool {pool.config.name}" if several else "cluster"] = f"{instances} of {deployment.describe()}{role}"
             title = f"engine of {pool.config.name}" if several else "engine"

@@ -163,7 +163,7 @@ def test_failures_come_first_and_in_figures() -> None:
 
 def test_a_run_without_a_success_says_there_is_nothing_to_measure() -> None:
     page = page_of(run([record("bad", error=RequestError(None, "connection_refused", "nothing listens"))]))
-    assert "All 1 requests failed: there is nothing to measure" in Document(page).text
+    assert "1 of 1 request failed: there is nothing to measure" in Document(page).text
     assert "nothing listens" in page
 
 
