@@ -1,6 +1,8 @@
 """What the README shows works as pasted, against a server on a port; test_pages.py types all other commands."""
 
+import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, blocks, commands
+from click.testing import CliRunner
+from pages import PAGES, QUICK, ROOT, blocks, commands
+
+from llmirage_client.cli import main
 
 README = PAGES[0].read_text(encoding="utf-8")
 
@@ -62,33 +67,50 @@ def test_the_pytest_example_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-CURLS = [
-    pytest.param(command, id=f"{page.stem}-{command.removeprefix('curl http://localhost:8000')[:30]}")
-    for page in PAGES[1:]
-    for block in blocks(page)
-    for command in commands(block)
-    if command.startswith("curl http://localhost:8000")
-]
+def typed(*parts: str) -> list[object]:
+    """The commands of the pages that have one of these parts."""
+    lines = [(page, line) for page in PAGES for block in blocks(page) for line in commands(block)]
+    return [
+        pytest.param(line, id=f"{page.stem}-{number}")
+        for number, (page, line) in enumerate(lines)
+        if any(part in line for part in parts)
+    ]
 
 
-@pytest.mark.parametrize("command", CURLS)
+@pytest.mark.parametrize("command", typed("curl "))
 def test_every_curl_line_of_the_pages_is_answered(url: str, command: str) -> None:
     urllib.request.urlopen(f"{url}/v1/models", timeout=30).close()
-    line = command.partition(" #")[0].replace("http://localhost:8000", url)
+    line, _, told = command.partition(" #")
+    assert "http://localhost:8000" in line
     done = subprocess.run(
-        ["sh", "-c", f"{line} --silent --show-error --max-time 2 --write-out ' status=%{{http_code}}'"],
+        ["sh", "-c", f"{line.replace('http://localhost:8000', url)} -sS --max-time 2 --write-out '\n%{{http_code}}'"],
         capture_output=True,
         text=True,
         timeout=60,
     )
     endless = "-N" in command.split()
     assert done.returncode in ((0, 28) if endless else (0,)), done.stderr
-    assert done.stdout.endswith(" status=200"), done.stdout
-    assert len(done.stdout) > len(" status=200")
+    body, _, status = done.stdout.rpartition("\n")
+    assert status == "200", done.stdout
+    assert body
+    if documented := re.search(r"\{.*?\}", told):
+        assert json.loads(body).keys() == json.loads(documented[0]).keys()
+
+
+@pytest.mark.parametrize("command", typed("llmirage verdict http", " --executor process "))
+def test_every_command_that_needs_a_port_works(
+    url: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(re.sub(r"http://(localhost|host):8000", url, command), comments=True)
+    quick = [*QUICK["run"], "--workers", "1", "--speed", "100"] if words[1] == "run" else []
+    done = CliRunner().invoke(main, [*words[1:], *quick])
+    assert done.exit_code in ((0, 3) if "verdict" in words else (0,)), done.output
 
 
 def test_the_pages_have_such_lines() -> None:
-    assert len(CURLS) >= 4
+    assert len(typed("curl ")) >= 7
+    assert len(typed("llmirage verdict http", " --executor process ")) >= 4
 
 
 def anchors(page: Path) -> set[str]:

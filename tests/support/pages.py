@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "from").glob("*.md"))]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+PAGES += sorted([*DOCS.glob("*.md"), *(DOCS / "from").glob("*.md")])
 TYPED_PAGES = sorted([*(DOCS / "start").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
 """Those for newcomers: tests/test_typed_pages.py types them in a shell, tests/test_pages.py all others in one process."""
 
@@ -26,12 +27,11 @@ ELSEWHERE = {
 """Parts of commands that no page's test runs, and what they need."""
 
 NEEDS_A_PORT = {
-    "curl http://localhost": "curl and a port: tests/test_readme.py types each of them",
-    "curl -s 'http://localhost": "curl and a port: tests/test_typed_pages.py",
+    "curl ": "curl and a port: tests/test_readme.py types each of them",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
-    "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py, tests/test_typed_pages.py",
+    "llmirage verdict http": "a port: tests/test_readme.py",
     "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",
-    " --executor process ": "processes, which share a port: tests/client/workers",
+    " --executor process ": "processes, which share a port: tests/test_readme.py",
 }
 """Parts of commands that cannot run in one process without a port."""
 QUICK = {"run": ["--num-conversations", "4"], "size": ["--requests", "60"], "sweep": ["--workers", "1"]}
@@ -63,6 +63,8 @@ BEFORE = {
 }
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "")
+LANGUAGES = {*_SHELL, "console", "python", "js", "json", "yaml", "toml", "text", "pyi"}
+"""Of blocks: a shell's and Python's are typed, tests/clients/test_node_helper.py runs JavaScript, the others are data."""
 
 
 @dataclass(frozen=True, slots=True)
