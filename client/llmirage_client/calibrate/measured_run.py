@@ -21,7 +21,6 @@ from llmirage_client.measure.arrays import Bools, Floats, Ints, first_known
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.run_folder import RECORDS_FILE, RunFolderError, read_run
 from llmirage_client.simulator.replay import ReplayRequests
-from llmirage_shared.plural import plural
 
 EVALSCOPE_FILE = "benchmark_data.db"
 FIGURES = ("ttft", "tpot", "latency")
@@ -196,9 +195,7 @@ def _measured(
     good = columns.ok & has_tokens & ~np.isnan(columns.start_s) & ~np.isnan(columns.last_s)
     notes = []
     if left := n - int(good.sum()):
-        notes.append(
-            f"{path}: {left} of {plural(n, 'request')} failed or lack token counts; they are excluded, also as load"
-        )
+        notes.append(f"{path}: {left} of {n} requests failed or have no token counts; they are excluded, also as load")
     order = np.argsort(columns.start_s, kind="stable") if number is None else np.lexsort((number, columns.start_s))
     order = order[good[order]]
     place_of = np.full(n + 1, -1)

@@ -31,7 +31,6 @@ from llmirage_client.workload.format import Format, Option, first_keys
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
-from llmirage_shared.plural import plural
 
 TURN_KEYS = frozenset((*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra"))
 _MS_PER_S = 1e3
@@ -233,10 +232,7 @@ def load_random_pool(
     turns = (Turn(messages=({"role": "user", "content": content.rendered()},)) for content in draws)
     sessions = [Session(f"session_{number:06d}", (turn,), mode="isolated") for number, turn in enumerate(turns)]
     entries = " x ".join(f"{len(pool):,}" for pool in pools)
-    note = (
-        f"{plural(conversations, 'request')} drawn from {entries} entries by seed {seed} "
-        "(--num-conversations, --random-seed)"
-    )
+    note = f"{conversations:,} requests are drawn from {entries} entries by seed {seed} (--num-conversations, --random-seed)"
     return Workload.of_roots(RANDOM_POOL.name, path, sessions, (note, *stray.notes()))
 
 

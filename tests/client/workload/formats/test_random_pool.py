@@ -68,7 +68,7 @@ def test_a_file_is_known_by_its_type_only(tmp_path: Path) -> None:
 
 def test_the_size_of_the_draw_is_told() -> None:
     (note,) = load(str(DIRECTORY), None, {"conversations": 5, "seed": 9}).notes
-    assert note.startswith("drawn from 2 x 3 entries by seed 9: 5 requests")
+    assert note.startswith("5 requests are drawn from 2 x 3 entries by seed 9")
 
 
 NO_ORDER = "is not for random_pool: its entries have no order, times or sessions (see single_turn)"
