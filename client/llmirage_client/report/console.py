@@ -21,7 +21,6 @@ from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.plural import plural
 from llmirage_shared.statistics import Summary
 
-_ERRORS_SHOWN = 10
 _LATENCIES = (
     ("time_to_first_token", "First token (TTFT)"),
     ("first_turn_time_to_first_token", "- of first turns"),
@@ -210,7 +209,8 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> li
     if result.branch_stats is not None and any(asdict(result.branch_stats).values()):
         tables.append(("Branches (branch_stats)", branch_table(result.branch_stats)))
 
-    blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics), *_failures(metrics.errors)]
+    reasons = (styled(line, "red") for line in failures(metrics.errors))
+    blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics), *reasons]
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
@@ -279,14 +279,14 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     return "\n".join(lines)
 
 
-def _failures(errors: Sequence[ErrorGroup]) -> Iterator[Block]:
+def failures(errors: Sequence[ErrorGroup], most: int = 10) -> Iterator[str]:
     """Yield a line for each of the most frequent errors."""
-    for group in errors[:_ERRORS_SHOWN]:
+    for group in errors[:most]:
         error = group.error
         kind = error.type if error.code is None else f"{error.code}, {error.type}"
-        yield styled(f"{count(group.count)} failed ({kind}): {error.one_line(200)}", "red")
-    if hidden := errors[_ERRORS_SHOWN:]:
-        yield styled(f"{count(sum(g.count for g in hidden))} failed with {len(hidden)} more kinds of errors", "red")
+        yield f"{count(group.count)} failed ({kind}): {error.one_line(200)}"
+    if hidden := errors[most:]:
+        yield f"{count(sum(g.count for g in hidden))} failed with {plural(len(hidden), 'more kind')} of errors"
 
 
 def _first_notes(result: RunResult) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import headline, verdicts_of
-from llmirage_client.report.console import client_warnings
+from llmirage_client.report.console import client_warnings, failures
 from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number
@@ -141,12 +141,13 @@ def _outcome(metrics: Metrics) -> Banner:
     ok, failed = values.get("request_count", 0), values.get("error_request_count", 0)
     cancelled = values.get("cancelled_request_count", 0)
     extra = [f"{plural(cancelled, 'request')} cancelled by this client, in no figure of latency."] if cancelled else []
+    extra = [*failures(metrics.errors, 3), *extra]
     if not ok:
         nothing = f"{count(failed)} of {plural(failed, 'request')} failed" if failed else "No request was finished"
         return Banner("bad", f"{nothing}: there is nothing to measure", extra)
     if failed:
         share = 100 * failed / (ok + failed)
-        extra.insert(0, "Latencies are of the requests that succeeded; a table below says what the others met.")
+        extra.append("Latencies are of the requests that succeeded.")
         return Banner("bad", f"{count(failed)} of {plural(ok + failed, 'request')} failed ({share:.2g} %)", extra)
     return Banner("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
 
