@@ -103,8 +103,11 @@ def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
         run.cancel(CTRL_C)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except NotImplementedError:  # Windows: Ctrl-C ends the process, with the records of what finished in their file
+        return lambda: None
     return lambda: [loop.remove_signal_handler(number) for number in numbers]
 
 
