@@ -18,6 +18,7 @@ from json import dumps, loads
 
 import click
 
+from llmirage_client.report.screen import shows_wide_tables
 from llmirage_shared.command_line import OPTIONS, command, options
 from llmirage_shared.settings import setting, switch
 
@@ -75,7 +76,7 @@ def run_demo(port: int | None, speed: int, sessions: int, json: bool) -> None:
     """Run `llmirage demo`."""
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"  # its server is on this machine
     statuses, results = [], []
-    more, caught = (["--json"], subprocess.PIPE) if json else ([], None)
+    more, caught = (["--json"], subprocess.PIPE) if json else (["--wide"] * shows_wide_tables(), None)
     with running_server(port or free_port(), speed, json) as url:
         for workload in (["bundled:dag-example"], ["bundled:coding-agent", "--num-conversations", str(sessions)]):
             arguments = shown_command("run", *workload, "--url", url, "--speed", str(speed), *more, json=json)
