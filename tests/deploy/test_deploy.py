@@ -79,6 +79,7 @@ def test_a_release_publishes_nothing_before_all_of_it_is_built_and_names_no_owne
     for name, job in publishing.items():
         assert job["if"] == "github.ref_type == 'tag'", name
     assert set(jobs["publish"]["needs"]) == jobs.keys() - publishing.keys()
+    assert set(jobs["image"]["needs"]) == jobs.keys() - publishing.keys() - {"image"}  # it pushes, too
     assert {job["needs"] for name, job in publishing.items() if name != "publish"} == {"publish"}
     pushed = [step for step in jobs["image"]["steps"] if step["uses"].startswith("docker/build-push-action")]
     assert [step["with"]["push"] for step in pushed] == ["${{ github.ref_type == 'tag' }}"]

@@ -33,5 +33,5 @@ def test_every_page_is_listed_once_under_its_heading_with_a_sentence() -> None:
     listed = re.findall(r"^- \[.+\]\((\S+\.md)\): .{10,}$", text, re.MULTILINE)
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert headings == ["First five minutes", "How to", "Reference", "Explanation"]
+    assert headings == ["First five minutes", "How to", "Reference", "Generated reference", "Explanation"]
     assert text.startswith("# llmirage\n\n> ")
