@@ -226,7 +226,7 @@ class LlmirageApp(LazyRoutes):
         return text if self.batches is None else text + self.batches.exposition()
 
     def held_bytes(self) -> dict[str, int]:
-        """Return the bytes of memory, or of files, that are held beyond the requests in progress, by holder."""
+        """Return the bytes of memory, or of files, that are held beyond the bodies of requests in progress, by holder."""
         tools = self.service.text.tools
         return {
             "state": self.store.bytes_kept(),
@@ -237,6 +237,7 @@ class LlmirageApp(LazyRoutes):
             "rate_limits": 0 if self.face.limits is None else self.face.limits.bytes_kept(),
             "routers": self.driver.cluster.routers_bytes(),
             "streams": self.service.responses.bytes_kept(),
+            "replies": self.service.responses.planned_bytes(),
         } | {holder: kept() for holder, kept in self.held.items()}
 
     def close(self) -> None:

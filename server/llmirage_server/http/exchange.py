@@ -44,6 +44,8 @@ T = TypeVar("T")
 MOST_BODY_BYTES = 32 << 20
 MOST_ANSWER_BYTES = 64 << 20  # of log probabilities in one piece, about
 _MOST_AT_ONCE_BYTES = 1 << 20  # that are written while nothing else runs
+_MOST_PLAN_BYTES = 96 << 20
+TOKEN_BYTES = 16  # of a planned reply: its id, in the request to the cluster, too, and the place of its text
 LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
@@ -97,8 +99,8 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_clock", "_in_thread", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held", "held_s", "is_large",
-        "limits", "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
+        "_clock", "_in_thread", "_plan_bytes", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held", "held_s",
+        "is_large", "limits", "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
@@ -131,6 +133,7 @@ class HttpExchange:
         self.limits: Limits | None = None
         self.held_s = 0.0
         self.steps_left = FULL
+        self._plan_bytes = 0
         self.is_large = False
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id", b"")
@@ -315,6 +318,18 @@ class HttpExchange:
             self.is_large = True
             if self.held is not None:
                 self.held.take(size)
+
+    def expect_tokens(self, planned: int) -> None:
+        """Note that the replies planned so far have as many tokens, with those of each prompt that choices repeat.
+
+        Raises ApiError (400) for more than one request may hold until it is answered, and (503) without room for them.
+        """
+        more = planned * TOKEN_BYTES - self._plan_bytes
+        self._plan_bytes += more
+        if self._plan_bytes > _MOST_PLAN_BYTES:
+            raise errors.plan_too_large(_MOST_PLAN_BYTES // TOKEN_BYTES)
+        if self.held is not None:
+            self.held.take(more)
 
     def admit(self, model: str, tokens: int) -> None:
         """Count the request where there are rate limits. Batches have none. Raises ApiError (429) for one over them."""

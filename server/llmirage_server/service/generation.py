@@ -32,7 +32,7 @@ from llmirage_server.http.event_stream import (
     transport_of,
     unsent_bytes,
 )
-from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.exchange import TOKEN_BYTES, HttpExchange
 from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
@@ -142,6 +142,10 @@ class ResponsesInProgress:
     def bytes_kept(self) -> int:
         """Return the bytes that streams have written and their clients have not read."""
         return sum([stream.bytes_kept() for stream in self.open if isinstance(stream, TokenStream)])
+
+    def planned_bytes(self) -> int:
+        """Return the bytes of prompts and replies in the cluster, about."""
+        return sum([len(request.key) + TOKEN_BYTES * request.output_tokens for request in self.requests()])
 
     def requests(self) -> list[Request]:
         """Return the requests that the metrics have not counted yet."""

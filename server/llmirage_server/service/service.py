@@ -194,6 +194,7 @@ class Service:
         wanted = _wanted(prompts, sampling, constraints, limit_tokens, exchange)
         part = "tools" if constraints.tools else constraints.form_field
         choices: list[Choice] = []
+        tokens = 0
         for start in range(0, len(wanted), _SLICE):
             if start:
                 await turn()
@@ -203,6 +204,9 @@ class Service:
                 self._choice(prompts[place], request, planned, sampling, served, exchange)
                 for (place, request), planned in zip(some, replies, strict=True)
             ]
+            tokens += sum([request.choice and len(request.prompt_ids) for _, request in some])
+            tokens += sum([len(planned.ids) for planned in replies])
+            exchange.expect_tokens(tokens)
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             exchange.expect_logprobs(_logprobs(prompts, choices, sampling))
         usage = None if scripted is None else scripted.usage

@@ -233,7 +233,9 @@ def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_byte
     help = "Requests that failed inside the server; its log has tracebacks."
     yield from _head("llmirage:internal_errors_total", "counter", help)
     yield f"llmirage:internal_errors_total {errors:.1f}"
-    yield from _head("llmirage:held_bytes", "gauge", "What the server keeps beyond requests, in bytes, by what keeps it.")
+    yield from _head(
+        "llmirage:held_bytes", "gauge", "What the server keeps beside bodies of requests, in bytes, by what keeps it."
+    )
     for holder, held in held_bytes.items():
         yield f'llmirage:held_bytes{{holder="{holder}"}} {float(held)}'
     yield from _tier_lines(states)

@@ -293,7 +293,7 @@ def state_unavailable(problem: str) -> ApiError:
 def too_many_unread_bytes(limit_bytes: int) -> ApiError:
     """Return 503. The connection ends with this response: the rest of the body is not read."""
     return _unavailable(
-        f"The bodies of unread requests have {limit_bytes} bytes, their most (--set unread_mib=N).",
+        f"The bodies and long replies of requests have {limit_bytes} bytes, their most (--set unread_mib=N).",
         "server_busy",
         ((b"connection", b"close"), (b"retry-after", b"1")),
     )
@@ -408,6 +408,13 @@ def answer_too_large(limit_bytes: int, wanted_bytes: int) -> ApiError:
     return ApiError(
         f"The answer would be too large: its log probabilities have about {wanted_bytes} bytes, and at most {limit_bytes} "
         "are sent in one piece. Ask for fewer tokens or fewer log probabilities."
+    )
+
+
+def plan_too_large(limit: int) -> ApiError:
+    return ApiError(
+        f"The choices together are too long: at most {limit} tokens are planned for one request. Ask for fewer tokens or "
+        "choices."
     )
 
 

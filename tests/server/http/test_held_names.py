@@ -181,3 +181,33 @@ def test_prompts_that_a_router_has_sent_count(make_api: Any) -> None:
     before = held(api)["routers"]
     api.chat("word " * 5000, max_tokens=1)
     assert held(api)["routers"] - before > 4 * 5000
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "code", "status"), [(1 << 20, None, 400), (96 << 20, "server_busy", 503), (96 << 20, None, 200)]
+)
+@pytest.mark.parametrize("body", [{"prompt": "x", "max_tokens": 40_000}, {"prompt": [1000] * 49_900, "max_tokens": 2}])
+def test_long_replies_find_room_in_the_total_of_requests(
+    make_api: Any, monkeypatch: pytest.MonkeyPatch, most_bytes: int, code: str | None, status: int, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("llmirage_server.http.exchange._MOST_PLAN_BYTES", most_bytes)
+    api = make_api(max_model_len=50_000, unread_mib=4)
+    response = api.post("/v1/completions", {"model": MODEL, "n": 1 if status == 200 else 6, "ignore_eos": True, **body})
+    assert response.status_code == status, response.text[:300]
+    assert status == 200 or response.json()["error"]["code"] == code
+    assert api.app.unread.taken == 0
+
+
+def test_replies_in_progress_count() -> None:
+    app = fixed_app()
+    connection = Connection(app, n=2, max_tokens=1_000, ignore_eos=True, stream=True)
+
+    async def during() -> int:
+        asked = asyncio.ensure_future(connection.run())
+        await asyncio.sleep(2)
+        planned = app.held_bytes()["replies"]
+        await asked
+        return planned
+
+    assert virtual_time.run(during()) > 2 * 1_000 * 16
+    assert app.held_bytes()["replies"] == 0
