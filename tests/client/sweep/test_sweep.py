@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.sweep.executors import Here, Processes, WorkerDied
+from llmirage_client.sweep.executors import Here, Processes, RayTasks, WorkerDied
 from llmirage_client.sweep.file import Study, StudyError, read_study
 from llmirage_client.sweep.point import Task, problems_of, work
 from llmirage_client.sweep.sweep import sweep
@@ -244,6 +244,23 @@ def _half(number: int) -> float:
 
 def test_a_process_that_dies_costs_its_own_item_alone() -> None:
     found = dict(Processes(2).map(_half, [1, 2, 3, 4, 5]))
+    assert isinstance(found.pop(2), WorkerDied)
+    assert found == {0: 0.5, 1: 1.0, 3: 2.0, 4: 2.5}
+
+
+def test_a_ray_worker_that_dies_costs_its_own_item_alone() -> None:
+    ray = pytest.importorskip("ray")
+
+    def half(number: int) -> float:  # in the test: a worker imports no module of tests
+        if number == 3:
+            os._exit(9)
+        return number / 2
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        found = dict(RayTasks(ray, 2).map(half, [1, 2, 3, 4, 5]))
+    finally:
+        ray.shutdown()
     assert isinstance(found.pop(2), WorkerDied)
     assert found == {0: 0.5, 1: 1.0, 3: 2.0, 4: 2.5}
 

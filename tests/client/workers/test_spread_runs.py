@@ -21,6 +21,7 @@ from llmirage_client.measure.run_folder import read_run
 
 WORKLOAD = "bundled:dag-three-roots"
 RAY = importlib.util.find_spec("ray") is not None
+RAY_ONLY = pytest.mark.skipif(not RAY, reason="Ray is not installed")
 
 
 class Server(JsonEndpoint):
@@ -98,7 +99,7 @@ def test_processes_send_what_one_process_sends(server: Server, tmp_path: Path) -
     same_run(server, tmp_path, "--executor", "process", "--workers", "2")
 
 
-@pytest.mark.skipif(not RAY, reason="Ray is not installed")
+@RAY_ONLY
 def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Path) -> None:
     summary = same_run(server, tmp_path, "--executor", "ray", "--workers", "2", "--set", "ray_address=local")
     for worker in summary["llmirage"]["workers"]:
@@ -106,7 +107,8 @@ def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Pa
         assert 0 < worker["clock_error_s"] < 0.5
 
 
-LONG = ("--executor", "process", "--workers", "2", "--concurrency", "2", "--num-conversations", "100000")
+TWO = ("--workers", "2", "--concurrency", "2", "--num-conversations", "100000")
+LONG = ("--executor", "process", *TWO)
 
 
 def wait_for(server: Server, requests: int) -> None:
@@ -117,12 +119,13 @@ def wait_for(server: Server, requests: int) -> None:
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes that this one started to send load."""
+    """The processes that this one started to send load; actors of a Ray cluster may be others' too."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"spawn_main" in (folder / "cmdline").read_bytes():
+            words = (folder / "cmdline").read_bytes()
+            if (parent == pid and b"spawn_main" in words) or words.startswith(b"ray::_Actor"):
                 found.append(int(folder.name))
         except (OSError, ValueError, IndexError):
             continue
@@ -130,9 +133,23 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the worker in /proc")
-def test_a_worker_that_is_killed_cuts_the_run_and_loses_no_finished_request(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (LONG, ("was lost: process", "was killed by SIGKILL")),
+        pytest.param(
+            ("--executor", "ray", "--set", "ray_address=local", *TWO),
+            ("was lost: its process or its machine has died",),
+            marks=RAY_ONLY,
+        ),
+    ],
+    ids=["process", "ray"],
+)
+def test_a_worker_that_is_killed_cuts_the_run_and_loses_no_finished_request(
+    server: Server, tmp_path: Path, how: tuple[str, ...], why: tuple[str, ...]
+) -> None:
     server.pause_s = 0.01
-    process = started(server, tmp_path, *LONG)
+    process = started(server, tmp_path, *how)
     wait_for(server, 60)
     os.kill(workers_of(process.pid)[-1], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
@@ -140,8 +157,7 @@ def test_a_worker_that_is_killed_cuts_the_run_and_loses_no_finished_request(serv
     result = read_run(tmp_path)
     assert result.cancelled
     assert result.cancel_reason is not None
-    assert "was lost: process" in result.cancel_reason
-    assert "was killed by SIGKILL" in result.cancel_reason
+    assert all(words in result.cancel_reason for words in why)
     assert f"The run was interrupted: {result.cancel_reason}" in output
     ok = [r for r in result.records if r.ok]
     # All that came before the last tenth of a second, of both workers; each has one request at a time.
