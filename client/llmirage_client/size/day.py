@@ -114,7 +114,6 @@ class DayPlan:
     """
 
     shape: Shape
-    autoscaled: bool
     hours: tuple[HourPlan, ...]
     gpu_hours: float
     usd: float | None
@@ -146,9 +145,8 @@ def plan_day(
 
     usd_per_h: of one instance. start_s: cold start.
     """
-    rates, autoscaled = day.rates, len(set(counts)) > 1
     hours, instance_hours = [], 0.0
-    for at, (rate, count) in enumerate(zip(rates, counts, strict=True)):
+    for at, (rate, count) in enumerate(zip(day.rates, counts, strict=True)):
         before = counts[at - 1]
         instance_hours += count + max(0, before - count) * _SCALE_DOWN_S / HOUR_S
         missing_s = 0.0
@@ -162,7 +160,6 @@ def plan_day(
     price = 1.0 if day.spot is None else day.spot.price
     return DayPlan(
         shape,
-        autoscaled,
         tuple(hours),
         instance_hours * gpus,
         None if usd_per_h is None else instance_hours * usd_per_h * price,

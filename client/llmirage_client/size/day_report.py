@@ -45,11 +45,11 @@ class DayReport:
         rows = []
         for plan in self._plans():
             counts = [hour.instances for hour in plan.hours]
-            at = plan.worst_hour
+            fewest, most, at = min(counts), max(counts), plan.worst_hour
             rows.append(
                 [
-                    f"{'autoscaled' if plan.autoscaled else 'static'} {plan.shape.name}",
-                    f"{min(counts)}-{max(counts)}" if plan.autoscaled else str(max(counts)),
+                    f"{'static' if plan is self.found.static else 'autoscaled'} {plan.shape.name}",
+                    f"{fewest}-{most}" if fewest < most else str(most),
                     f"{plan.gpu_hours:,.4g}",
                     usd(plan.usd),
                     *(_share(share) for share in plan.goodput.values()),
