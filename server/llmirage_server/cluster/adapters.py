@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,3 +39,15 @@ class AdapterReading(NamedTuple):
     running: tuple[str, ...]
     waiting: tuple[str, ...]
     most: int
+
+
+class AdapterCosts(Protocol):
+    """The times of adapters, from the performance model."""
+
+    def step_s(self, adapters: Sequence[tuple[int, int]]) -> float:
+        """Return what a step takes longer. adapters: rank and tokens of each."""
+        ...
+
+    def load_s(self, rank: int, from_disk: bool) -> float:
+        """Return the time until an adapter is in GPU memory, from host memory or from disk."""
+        ...

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from typing import cast
 
-from llmirage_server.cluster.adapters import Adapter, AdapterReading
+from llmirage_server.cluster.adapters import Adapter, AdapterCosts, AdapterReading
 from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
@@ -18,7 +18,7 @@ from llmirage_server.cluster.kv.tiered_cache import make_kv_cache
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step
-from llmirage_server.cluster.schedulers.adapter_slots import AdapterCosts, AdapterSlots
+from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts

@@ -9,25 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from collections.abc import Sequence as Seq
-from typing import Protocol
 
-from llmirage_server.cluster.adapters import Adapter
+from llmirage_server.cluster.adapters import Adapter, AdapterCosts
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.schedulers.batch import Step
 from llmirage_server.cluster.sequence import Sequence
-
-
-class AdapterCosts(Protocol):
-    """The times of adapters, from the performance model."""
-
-    def step_s(self, adapters: Seq[tuple[int, int]]) -> float:
-        """Return what a step takes longer. adapters: rank and tokens of each."""
-        ...
-
-    def load_s(self, rank: int, from_disk: bool) -> float:
-        """Return the time until an adapter is in GPU memory, from host memory or from disk."""
-        ...
 
 
 class AdapterSlots:
