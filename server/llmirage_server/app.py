@@ -451,7 +451,7 @@ def served_models(pools: Sequence[ServedPool], class_priorities: Sequence[tuple[
                 hears,
                 page_tokens,
                 ranks,
-                dict(class_priorities) if priorities else {},
+                class_priorities=dict(class_priorities) if priorities else {},
             )
             for name in pool.names
         }
