@@ -162,7 +162,8 @@ def _read_trace(place: str, workload: Workload) -> Day:
     rates = counts / seconds
     short = np.bincount((starts_s // _SHORT_S).astype(np.int64), turns)[: int(seconds.sum() // _SHORT_S)]
     highest = float(max(short, default=0.0)) / _SHORT_S
-    if highest > _ABOVE * rates.max() + 4 * math.sqrt(rates.max() / _SHORT_S):
+    together = sum(count**2 for count in turns) / max(sum(turns), 1)  # of a conversation's turns, which count at once
+    if highest > _ABOVE * rates.max() + 4 * math.sqrt(rates.max() * together / _SHORT_S):
         notes.append(
             f"The trace has {highest:.3g} req/s for {_SHORT_S / 60:g} min, and {rates.max():.3g} in its highest hour, which "
             "the instances are for: what waits then is not seen here (simulate it with --fixed-schedule)."

@@ -125,6 +125,16 @@ def test_a_trace_is_counted_by_hour(tmp_path: Path, times_s: list[int], rates: l
     assert bool(said) == bool(day.notes)
 
 
+def test_turns_that_count_at_once_are_no_burst(tmp_path: Path) -> None:
+    """Half a conversation a minute, of 40 turns: two or three in some five minutes are 0.3 requests/s more than the mean."""
+    calls = [{"input_toks": 100, "output_toks": 9, "tool_duration_ns": 0}] * 40
+    starts_s = [*range(0, 7200, 120), 3001, 3002]
+    rows = [{"session_id": f"{at}", "arrival_time_ns": at * 10**9, "sub_requests": calls} for at in sorted(starts_s)]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_day(str(file), None, lambda: load(str(file))).notes == ()
+
+
 def test_hours_of_other_lengths_are_told(tmp_path: Path) -> None:
     rows = [{"arrival_time_ns": at * 10**10, "input_toks": 500 + 3500 * (at > 360), "output_toks": 9} for at in range(720)]
     file = tmp_path / "trace.jsonl"
