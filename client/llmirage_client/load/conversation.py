@@ -6,14 +6,24 @@ import hashlib
 import math
 import os
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from llmirage_client.load.options import Share
 from llmirage_client.load.plays import Play
 from llmirage_client.measure.record import BranchMode
-from llmirage_client.workload.session import NOBODY, BranchKind, Event, Round, Session, Tenant, ThinkTime, Workload
+from llmirage_client.workload.session import (
+    NOBODY,
+    BranchKind,
+    Event,
+    Round,
+    Session,
+    SessionsOnDemand,
+    Tenant,
+    ThinkTime,
+    Workload,
+)
 
 if TYPE_CHECKING:
     from llmirage_client.load.history import Thread
@@ -129,11 +139,13 @@ class RequestTree:
     started: the sessions that have begun.
     play: the trace that it replays, on a lane (load.lanes). resumed: where it begins, if not at its beginning.
     skipped_s: idle time by which its waits have been moved earlier.
+    awaited: session and turn of the requests for which turns of other sessions may wait.
     """
 
-    __slots__ = ("_happened_s", "_waiting", "play", "resumed", "skipped_s", "started")
+    __slots__ = ("_happened_s", "_waiting", "awaited", "play", "resumed", "skipped_s", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, awaited: frozenset[tuple[str, int]]) -> None:
+        self.awaited = awaited
         self.started: set[str] = set()
         self.play: Play | None = None
         self.resumed: Resumption | None = None
@@ -329,21 +341,18 @@ class Family:
     def __init__(self, workload: Workload, identifiers: Identifiers, share: Share | None = None) -> None:
         self._sessions = workload.sessions
         self._identifiers = identifiers
-        self._awaited = None if workload.on_demand else {(each.session, each.turn) for session in workload.sessions.values()
-                                                         for turn in session.turns for each in turn.after}  # fmt: skip
+        self._awaited = frozenset() if workload.on_demand else _awaited(workload.sessions.values())
         share = share or Share()
         self._next, self._step = share.index, share.of
-
-    def awaits(self, session: str, turn: int) -> bool:
-        """Return whether turns of other sessions may wait for that request."""
-        return self._awaited is None or (session, turn) in self._awaited
 
     def root(self, session: Session, *place: object) -> Conversation:
         number = self._next
         self._next = number + self._step
         conversation = Conversation(session, number, self._identifiers, place)
-        if self._awaited is None or self._awaited:
-            conversation.tree = RequestTree()
+        sessions = self._sessions
+        awaited = _awaited(sessions.tree(session.id)) if isinstance(sessions, SessionsOnDemand) else self._awaited
+        if awaited:
+            conversation.tree = RequestTree(awaited)
         return conversation
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
@@ -371,7 +380,7 @@ class Family:
             name, first = left.pop()
             turns = self._sessions[name].turns
             for index in range(first, len(turns)):
-                if self.awaits(name, index):
+                if (name, index) in tree.awaited:
                     tree.note(name, index, "dispatch", now_s)
                     tree.note(name, index, "reply", now_s)
                 children = [child for branch in turns[index].branches for child in branch.children]
@@ -385,6 +394,11 @@ class Family:
         number = self._next
         self._next += self._step
         return number
+
+
+def _awaited(sessions: Iterable[Session]) -> frozenset[tuple[str, int]]:
+    """Return session and turn of the requests for which turns of other sessions wait."""
+    return frozenset((each.session, each.turn) for session in sessions for turn in session.turns for each in turn.after)
 
 
 def think_time_s(round_: Round, think_time: ThinkTime | None, rng: random.Random) -> float:

@@ -222,7 +222,7 @@ class LaneArrivals(Arrivals):
     def _resume(self, play: Play, due_s: Mapping[str, float]) -> None:
         """Start a tree where it stands. due_s: when its agents that are under way go on; empty: from its beginning."""
         root = self._family.root(play.root, "lane", play.lane, play.place)
-        tree = root.tree = RequestTree()
+        tree = root.tree = root.tree or RequestTree(frozenset())
         tree.play = play
         root.marker = play.marker
         play.held = False

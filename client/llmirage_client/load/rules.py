@@ -137,7 +137,7 @@ class Rules:
                 if not index and conversation.depth and fresh:
                     self.stats.children_spawned += 1
                 conversation.turn_index, conversation.due_s = index, due_s
-                known = tree if self._family.awaits(session.id, index) else None
+                known = tree if tree is not None and (session.id, index) in tree.awaited else None
                 if known is not None:
                     known.note(session.id, index, "dispatch", clock())
                 if turn.branches and self._with_children:

@@ -258,9 +258,9 @@ class SessionsOnDemand(Mapping[str, Session]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    @property
-    def first_tree(self) -> Collection[Session]:
-        return self._tree(next(iter(self._readers))).values()
+    def tree(self, root: str) -> Collection[Session]:
+        """Return the sessions of a trace."""
+        return self._tree(root).values()
 
     def _tree(self, root: str) -> dict[str, Session]:
         tree = self._trees.get(root)
@@ -322,7 +322,8 @@ class Workload:
     @property
     def sample(self) -> Collection[Session]:
         """All sessions; of a workload that is read on demand those of one tree, which has the form of all."""
-        return self.sessions.first_tree if isinstance(self.sessions, SessionsOnDemand) else self.sessions.values()
+        sessions = self.sessions
+        return sessions.tree(self.roots[0]) if isinstance(sessions, SessionsOnDemand) else sessions.values()
 
     @property
     def branching(self) -> bool:
