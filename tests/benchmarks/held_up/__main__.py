@@ -148,6 +148,8 @@ async def mix(url: str, process: subprocess.Popen[str], count: int, seed: int, w
         raise RuntimeError("the process that sends mixtures has failed")
     watched.phase = "ending"
     await asyncio.sleep(REST_S)
+    if process.poll() is not None:
+        raise RuntimeError(f"the server has ended with status {process.returncode}")
     watched.rss = [before, most, rss_bytes(process)]
 
 
