@@ -1,5 +1,7 @@
 """Whatever kind of number a caller has: settings and workloads hold Python's own, of the declared type."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Any

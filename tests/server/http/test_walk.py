@@ -45,6 +45,7 @@ NOT_TRACED = ("server/commands/http_protocol.py", "server/cluster/instances/inst
 FACE = (*(f"server/{room}" for room in ("http", "service", "openai", "anthropic", "engines", "stored")), "shared/wire")
 NO_STEPS = (
     "server/http/byte_budget.py",
+    "server/http/sessions.py",  # names of headers
     "server/http/turns.py",
     "shared/virtual_time.py",
     "server/telemetry/journal.py",
