@@ -23,6 +23,7 @@ sys.dont_write_bytecode = False
 
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]
+os.environ.pop("COLUMNS", None)  # of the terminal of pytest-xdist
 
 INTERPRETED = "interpreted: replaces or lists what a compiled module (make compile) does not let be replaced or listed"
 
