@@ -14,8 +14,7 @@ def test_turns_run_under_the_adapter_that_is_their_model_in_both_ways() -> None:
     config = ClusterConfig(model="Qwen/Qwen3-8B", instances=1, engine="vllm", lora_modules=("a=/a", "b=/b"), max_loras=1)
     spec = TokenSpec(input_tokens=500, output_tokens=40)
     sessions = [
-        Session(f"s{number}", [Turn(tokens=spec, model=model), Turn(tokens=spec, model=model)], mode="tokens")
-        for number, model in enumerate(MODELS)
+        Session(f"s{number}", (Turn(tokens=spec, model=model),) * 2, mode="tokens") for number, model in enumerate(MODELS)
     ]
     by_name = {session.id: session for session in sessions}
     workload = Workload("made", "made", by_name, tuple(by_name))
