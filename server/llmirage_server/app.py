@@ -217,11 +217,11 @@ class LlmirageApp(LazyRoutes):
         lines |= face.lines(found)
         return face.routes(found)
 
-    def exposition(self, only: int = -1) -> str:
-        """Return the metrics in Prometheus's text format. only: of this instance."""
+    def exposition(self, only: int = -1, rank: int = -1) -> str:
+        """Return the metrics in Prometheus's text format. only, rank: of this instance, and of this rank of it."""
         driver, responses = self.driver, self.service.responses
         held, now_s = self.held_bytes(), driver.now_s
-        text = responses.metrics.exposition(driver.snapshot(only), responses.requests(), held, now_s, only)
+        text = responses.metrics.exposition(driver.rank_snapshots(only, rank), responses.requests(), held, now_s)
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 
@@ -371,8 +371,9 @@ def _cache_settings(pool: ServedPool) -> CacheSettings:
 
 
 def _step_work(deployment: Deployment) -> StepWork:
-    """Return the work of one GPU, evenly spread. Attention over windows and recurrent states have no share in it."""
-    model, memory, gpus = deployment.model, deployment.memory, deployment.gpus
+    """Return the work of one GPU for its rank's tokens. Attention over windows and recurrent states have no share in it."""
+    model, memory, parallel = deployment.model, deployment.memory, deployment.parallel
+    gpus = parallel.tp * parallel.pp  # of a rank
     layers = [group for group in model.groups for _ in range(group.count)]
     experts = sum(
         group.mlp.experts * group.mlp.expert_weights(model.hidden) for group in layers if isinstance(group.mlp, Moe)
@@ -386,9 +387,9 @@ def _step_work(deployment: Deployment) -> StepWork:
         flops_per_output_token=2 * model.embedding_weights / gpus,
         weight_bytes=memory.weights_bytes - expert_bytes,
         expert_bytes=expert_bytes,
-        experts_per_token=model.moe.per_token / model.moe.experts if model.moe else 0.0,
-        kv_bytes=memory.kv_bytes_per_token / deployment.parallel.dp,
-        activation_bytes=2 * 2 * model.hidden * len(layers) / (deployment.parallel.pp * deployment.parallel.dp),  # bf16
+        experts_per_token=parallel.dp * model.moe.per_token / model.moe.experts if model.moe else 0.0,
+        kv_bytes=memory.kv_bytes_per_token,
+        activation_bytes=2 * 2 * model.hidden * len(layers) / parallel.pp,  # bf16
     )
 
 

@@ -78,7 +78,7 @@ class InstancesHandler:
 
     async def list(self, exchange: HttpExchange) -> Response:
         """List the instances: the number of each, what it is (up, starting, draining, down), its requests, its port."""
-        ports = {instance: port for port, instance in exchange.scope["app"].ports.items()}
+        ports = {instance: port for port, (instance, rank) in exchange.scope["app"].ports.items() if rank < 1}
         listed = [
             {
                 "instance": one.index,

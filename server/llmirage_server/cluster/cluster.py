@@ -482,10 +482,21 @@ class Cluster:
 
     def snapshot_of(self, index: int) -> InstanceSnapshot:
         """Return the state of one instance, as of the time reached."""
-        instance, pool = self._instances[index], self._pools.pool_of[index]
-        instance.sync_to(self._now)
+        self._instances[index].sync_to(self._now)
+        return self._completed(self._instances[index].snapshot())
+
+    def rank_snapshots(self, only: int = -1) -> list[InstanceSnapshot]:
+        """Return the state of each data-parallel rank of all instances or of one, as of the time reached."""
+        instances = self._instances if only < 0 else self._instances[only : only + 1]
+        for instance in instances:
+            instance.sync_to(self._now)
+        return [self._completed(rank) for instance in instances for rank in instance.rank_snapshots()]
+
+    def _completed(self, snapshot: InstanceSnapshot) -> InstanceSnapshot:
+        """Return a snapshot with what the cluster knows of the instance."""
+        index, pool = snapshot.index, self._pools.pool_of[snapshot.index]
         return replace(
-            instance.snapshot(),
+            snapshot,
             pool=pool.name,
             role=pool.role,
             model=pool.model,

@@ -53,6 +53,7 @@ class Request:
 
     arrival_s: float  # at the server
     instance: int  # index of the instance that serves it, or -1
+    at_rank: int  # the data-parallel rank there
     placed_s: float  # when that instance got it
     stream: StreamInterval | None  # how that instance sends the tokens; None: each one
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission
@@ -73,6 +74,7 @@ class Request:
         "admitted_s",
         "age_s",
         "arrival_s",
+        "at_rank",
         "cached_tokens",
         "cancelled",
         "external_tokens",
@@ -140,7 +142,7 @@ class Request:
         self.age_s = 0.0
         self.keeps_kv = False
         self.kv_from = None
-        self.instance = -1
+        self.instance, self.at_rank = -1, 0
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.handed_s = self.joined_s = _NOT_YET
         self.cached_tokens = self.external_tokens = self.produced = self.preemptions = 0

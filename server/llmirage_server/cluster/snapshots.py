@@ -49,6 +49,7 @@ class InstanceSnapshot:
     # Integrals of levels until t, in request-seconds: running * t + ran_s, and (running + waiting) * t + stayed_s
     ran_s: float = 0.0
     stayed_s: float = 0.0
+    rank: int = 0  # which this is of, where the data-parallel ranks are told one by one
     # What the cluster knows of it:
     pool: str = ""
     role: Role = "both"

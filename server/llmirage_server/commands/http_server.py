@@ -196,14 +196,16 @@ class LiveServer(uvicorn.Server):
 class Listening(ServeSettings):
     """Settings of `serve` for its ports and their traffic, and what follows from them."""
 
-    def fleet_sockets(self, instances: int) -> Iterator[socket.socket]:
-        """Yield a bound socket for each instance: the ports after the routed one, or any free ones where that was any.
+    def fleet_sockets(self, engines: int) -> Iterator[socket.socket]:
+        """Yield a bound socket for each engine: the ports after the routed one, or any free ones where that was any.
 
         Raises ConfigError without as many ports, PortInUseError.
         """
-        if self.fleet and self.port + instances > _MOST_PORT:
-            raise ConfigError([f"--fleet: {instances} ports after {self.port} go beyond {_MOST_PORT}"])
-        for number in range(1, instances + 1 if self.fleet else 1):
+        if self.fleet_ranks and not self.fleet:
+            raise ConfigError(["fleet_ranks needs --fleet"])
+        if self.fleet and self.port + engines > _MOST_PORT:
+            raise ConfigError([f"--fleet: {engines} ports after {self.port} go beyond {_MOST_PORT}"])
+        for number in range(1, engines + 1 if self.fleet else 1):
             yield bind(self.host, self.port and self.port + number)
 
     def kv_events(self, cluster: Cluster, address: str, adapters: Mapping[int, str]) -> KVEvents | None:
@@ -261,11 +263,14 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         app = create_app(config, page=not listening.no_ui)
         opened.callback(app.close_files)  # Ctrl-C ends the server without the end of its life cycle
         try:
-            fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(app.driver.snapshot()))]
+            by_rank = listening.fleet_ranks
+            engines = [(one.index, one.rank) for one in app.driver.rank_snapshots() if by_rank or not one.rank]
+            fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(engines))]
         except PortInUseError as error:
             click.echo(f"llmirage serve: {error}", err=True)
             return 1
-        app.ports.update({each.getsockname()[1]: number for number, each in enumerate(fleet)})
+        for each, (index, rank) in zip(fleet, engines, strict=bool(fleet)):
+            app.ports[each.getsockname()[1]] = index, rank if by_rank else -1
         scheme = "http" if tls is None else "https"
         url, urls = base_url(bound, scheme), [base_url(each, scheme) for each in fleet]
         if listening.fleet_file is not None:
@@ -289,6 +294,10 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         keep_heap_small()
         cost = machine_cost()
 
+        def engines_there() -> list[bool]:
+            there = app.instances_there()
+            return [there[index] for index, _ in engines]
+
         def started() -> None:
             app.loop_watch.start()
             app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
@@ -311,7 +320,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             busy=app.service.responses.busy,
             drain_s=listening.shutdown_timeout_s,
             tls=tls,
-            fleet=FleetPorts(fleet, app.instances_there) if fleet else None,
+            fleet=FleetPorts(fleet, engines_there) if fleet else None,
         )
         server.run(sockets=[bound, *fleet])
     summary = app.driver.pacing.summary()

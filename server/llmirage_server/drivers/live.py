@@ -119,15 +119,22 @@ class Driver(abc.ABC):
 
     def snapshot(self, only: int = -1) -> list[InstanceSnapshot]:
         """Return the state of every instance, now. only: of this one."""
-        if self._loop is not None:
-            self.cluster.catch_up(self._sync())
+        self._catch_up()
         return self.cluster.snapshot() if only < 0 else [self.cluster.snapshot_of(only)]
+
+    def rank_snapshots(self, only: int = -1, rank: int = -1) -> list[InstanceSnapshot]:
+        """Return the state of every data-parallel rank, now: of all instances in order, or of one. rank: of this alone."""
+        self._catch_up()
+        return [one for one in self.cluster.rank_snapshots(only) if rank in (-1, one.rank)]
 
     def phases(self) -> list[State]:
         """Return the lifecycle phase of every instance, now."""
+        self._catch_up()
+        return self.cluster.phases()
+
+    def _catch_up(self) -> None:
         if self._loop is not None:
             self.cluster.catch_up(self._sync())
-        return self.cluster.phases()
 
     def saturated(self) -> list[Queue]:
         """Return the queues of the models for which more requests arrive than the cluster serves."""

@@ -16,7 +16,7 @@ from llmirage_server.service.service import Service
 
 
 def endpoints(
-    service: Service, adapters: LoraAdapters, version: str | None, metrics: Callable[[int], str]
+    service: Service, adapters: LoraAdapters, version: str | None, metrics: Callable[[int, int], str]
 ) -> Sequence[HttpEndpoint]:
     """Return the endpoints.
 

@@ -25,8 +25,8 @@ class EngineHandler(ServiceHandler):
     An instance of a fleet that sleeps has lost its KV and its requests, and takes none; the others serve.
     """
 
-    def __init__(self, service: Service, version: str | None, metrics: Callable[[int], str]) -> None:
-        """version: of the imitated engine. metrics: returns those of an instance, for -1 all, as Prometheus reads them."""
+    def __init__(self, service: Service, version: str | None, metrics: Callable[[int, int], str]) -> None:
+        """version: of the imitated engine. metrics: those of an instance and rank (-1: all) as Prometheus reads them."""
         super().__init__(service)
         self._engine_version = version
         self._metrics = metrics
@@ -53,7 +53,7 @@ class EngineHandler(ServiceHandler):
     # --- vLLM ---
 
     async def metrics(self, exchange: HttpExchange) -> Response:
-        return exchange.content(self._metrics(exchange.instance).encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        return exchange.content(self._metrics(*exchange.engine).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:
         return exchange.content(b"", _TEXT)
@@ -64,7 +64,7 @@ class EngineHandler(ServiceHandler):
     async def load(self, exchange: HttpExchange) -> Response:
         """Answer with the number of requests in the cluster."""
         return exchange.json(
-            {"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot(exchange.instance))}
+            {"server_load": sum(_in_flight(rank) for rank in self._service.driver.rank_snapshots(*exchange.engine))}
         )
 
     async def server_info(self, exchange: HttpExchange) -> Response:
@@ -159,17 +159,17 @@ class EngineHandler(ServiceHandler):
         )
 
     async def get_load(self, exchange: HttpExchange) -> Response:
-        """One entry for each instance: the simulated replicas behind this server count as ranks."""
-        instances = self._service.driver.snapshot(exchange.instance)
+        """One entry for each rank; at the routed port those of all instances, in order."""
+        ranks = self._service.driver.rank_snapshots(*exchange.engine)
         return exchange.json(
             [
                 {
-                    "dp_rank": instance.index,
-                    "num_reqs": _in_flight(instance),
-                    "num_waiting_reqs": instance.waiting,
-                    "num_tokens": instance.kv_used_tokens,
+                    "dp_rank": number,
+                    "num_reqs": _in_flight(rank),
+                    "num_waiting_reqs": rank.waiting,
+                    "num_tokens": rank.kv_used_tokens,
                 }
-                for instance in instances
+                for number, rank in enumerate(ranks)
             ]
         )
 
@@ -199,7 +199,7 @@ class EngineHandler(ServiceHandler):
         found = []
         for instance in self._service.driver.snapshot(exchange.instance):
             known = dataclasses.asdict(dataclasses.replace(instance, steps=None))
-            del known["steps"], known["changes"]
+            del known["steps"], known["changes"], known["rank"]
             if instance.steps is not None and instance.steps.drafts:
                 known["avg_spec_accept_length"] = instance.steps.acceptance_length
             found.append(known)

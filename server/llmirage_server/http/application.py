@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketClose
 from llmirage_server.http.access import is_foreign, is_public
 from llmirage_server.http.byte_budget import ByteBudget, CountedBodies
 from llmirage_server.http.event_stream import SERVER_SEND
-from llmirage_server.http.exchange import INSTANCE
+from llmirage_server.http.exchange import ENGINE
 from llmirage_server.http.turns import turn
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -89,7 +89,7 @@ async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -
 class LazyRoutes(Starlette):
     """An application whose routes are made once it listens, or with the first request.
 
-    ports: of a fleet, and the instance that each belongs to.
+    ports: of a fleet, and the instance and the data-parallel rank (-1: all) that each belongs to.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LazyRoutes(Starlette):
         self.router.default = self._answer_unknown
         self._make: Callable[[], Sequence[BaseRoute]] | None = make
         self._unknown = unknown
-        self.ports: dict[int, int] = {}
+        self.ports: dict[int, tuple[int, int]] = {}
 
     def make_routes(self) -> None:
         """Do what the first request would have to wait for."""
@@ -126,8 +126,8 @@ class LazyRoutes(Starlette):
             if self._make is not None:
                 self.make_routes()
             await turn()
-        if self.ports and scope.get("server") is not None and (instance := self.ports.get(scope["server"][1])) is not None:
-            scope[INSTANCE] = instance
+        if self.ports and scope.get("server") is not None and (engine := self.ports.get(scope["server"][1])) is not None:
+            scope[ENGINE] = engine
         await super().__call__(scope, receive, send)
 
     async def _answer_unknown(self, scope: Scope, receive: Receive, send: Send) -> None:

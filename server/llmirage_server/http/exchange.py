@@ -49,7 +49,7 @@ TOKEN_BYTES = 16  # of a planned reply: its id, in the request to the cluster, t
 LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
-INSTANCE = "llmirage.instance"  # key in a scope: the instance whose port of a fleet got the request
+ENGINE = "llmirage.engine"  # key in a scope: the instance, and the rank or -1, whose port of a fleet got the request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
 _MOST_UNREAD_BYTES = 1 << 20
@@ -254,7 +254,12 @@ class HttpExchange:
     @property
     def instance(self) -> int:
         """The only instance that may serve the request; -1: any."""
-        only: int = self.scope.get(INSTANCE, -1)
+        return self.engine[0]
+
+    @property
+    def engine(self) -> tuple[int, int]:
+        """The only instance, and its only data-parallel rank, that may serve the request; -1: any."""
+        only: tuple[int, int] = self.scope.get(ENGINE, (-1, -1))
         return only
 
     @property

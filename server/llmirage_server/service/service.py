@@ -264,10 +264,12 @@ class Service:
 
 
 def _rank(exchange: HttpExchange, served: ServedModel) -> int:
-    """Return the data-parallel rank that the request names, as routers of vLLM or SGLang do; -1: none.
+    """Return the data-parallel rank of the port, or that the request names, as routers of vLLM or SGLang do; -1: none.
 
     Raises ApiError for one that there is not. Where there is one rank alone, its number does not matter.
     """
+    if (only := exchange.engine[1]) >= 0:
+        return only
     given = exchange.header(b"x-data-parallel-rank") or ""
     rank = int(given) if given.isascii() and given.isdigit() and len(given) < 6 else -1
     for field in ("routed_dp_rank", "data_parallel_rank"):

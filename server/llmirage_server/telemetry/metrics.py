@@ -20,7 +20,8 @@ from llmirage_server.telemetry.scrape import CacheSettings, EngineMetrics, Stand
 _OWN_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _MOST_MEDIA = 10_000  # remembered: at 400 KB each, vLLM's mm_processor_cache_gb of 4
-Engine = tuple[str, int]  # model, index of the instance
+Place = tuple[int, int]  # index of the instance, data-parallel rank there
+Engine = tuple[str, int]  # model, number of the rank among all that are shown
 
 
 class PrometheusMetrics:
@@ -39,7 +40,7 @@ class PrometheusMetrics:
         """
         self._names = names
         self._families = ENGINE_NAMES[dialect]
-        self._engines: dict[Engine, EngineMetrics] = {}
+        self._engines: dict[tuple[str, Place], EngineMetrics] = {}
         self._caches = caches or {}
         self._work = work or {}
         self._media: OrderedDict[int, None] = OrderedDict()  # digests, least recently used first
@@ -76,18 +77,18 @@ class PrometheusMetrics:
             reason = "abort"
         else:
             reason = "length" if finish_reason == "length" else "stop"
-        self._engine(request.model, _instance(request)).ended(request, reason)
+        self._engine(request.model, _place(request)).ended(request, reason)
 
     def answered(self, replies: Sequence[Request]) -> None:
         """Count a prompt whose replies have all ended; not one that was left."""
         first = replies[0]
         if all(reply.produced >= reply.output_tokens and not reply.failed for reply in replies):
             longest = max([reply.produced for reply in replies])
-            self._engine(first.model, _instance(first)).answered(len(replies), longest)
+            self._engine(first.model, _place(first)).answered(len(replies), longest)
 
     def media(self, model: str, instance: int, digests: Iterable[int]) -> None:
         """Count images and sounds of a prompt. digests: equal ones have the same."""
-        engine, known = self._engine(model, instance), self._media
+        engine, known = self._engine(model, (instance, 0)), self._media
         for digest in digests:
             engine.media_queries += 1
             engine.media_hits += digest in known
@@ -103,37 +104,35 @@ class PrometheusMetrics:
 
     def exposition(
         self,
-        instances: Iterable[InstanceSnapshot],
+        ranks: Sequence[InstanceSnapshot],
         under_way: Iterable[Request],
         held_bytes: Mapping[str, int],
         now_s: float,
-        only: int = -1,
     ) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
 
-        under_way: requests that have not ended. held_bytes: by holder. now_s: the cluster's time. only: one instance, which
-        then is engine 0, as it is to an engine that serves alone.
+        ranks: data-parallel ones of each instance, in order: the engines 0, 1 and so on, or one by its number there.
+        under_way: requests that have not ended. held_bytes: by holder. now_s: the cluster's time.
         """
-        states = {(self._model(state.model), state.index): state for state in instances}
-        for model, index in states:
-            self._engine(model, index)
-        shown = [engine for engine in self._engines if only in (-1, engine[1])]
-        begun: dict[Engine, Counter[str]] = {engine: Counter() for engine in shown}
-        rates: dict[Engine, float] = dict.fromkeys(shown, 0.0)
+        numbers = {(state.index, state.rank): number for number, state in enumerate(ranks, ranks[0].rank)}
+        states = {(self._model(state.model), number): state for number, state in enumerate(ranks, ranks[0].rank)}
+        for state in ranks:
+            self._engine(state.model, (state.index, state.rank))
+        ended = {(model, numbers[place]): at for (model, place), at in self._engines.items() if place in numbers}
+        begun: dict[Engine, Counter[str]] = {engine: Counter() for engine in ended}
+        rates: dict[Engine, float] = dict.fromkeys(ended, 0.0)
         for request in under_way:
-            engine = self._model(request.model), _instance(request)
-            if only not in (-1, engine[1]):
+            place = _place(request)
+            if place not in numbers:
                 continue
-            self._engine(*engine)
+            engine = self._model(request.model), numbers[place]
+            ended.setdefault(engine, self._engine(request.model, place))
             begun.setdefault(engine, Counter()).update(token_counts(request))
             rates[engine] = rates.get(engine, 0.0) + _tokens_per_s(request, now_s)
         standings = {
-            engine: self._standing(self._engines[engine], {**counts, "tokens_per_s": rates[engine]}, states.get(engine))
-            for engine, counts in begun.items()
+            engine: self._standing(ended[engine], {**counts, "tokens_per_s": rates[engine]}, states.get(engine))
+            for engine, counts in sorted(begun.items(), key=lambda item: item[0][1])
         }
-        if only >= 0:
-            standings = {(model, 0): at for (model, _), at in standings.items()}
-            states = {(model, 0): state for (model, _), state in states.items()}
         return "\n".join([*_own_lines(states, self.errors, held_bytes), *self._lines(standings)]) + "\n"
 
     def _standing(self, ended: EngineMetrics, begun: Mapping[str, float], state: InstanceSnapshot | None) -> Standing:
@@ -197,8 +196,8 @@ class PrometheusMetrics:
             which = {"engine": str(index)} if len(found) > 1 else {}
             yield f"{name}{{{_labels(which | labels)}}} {time.time()}"
 
-    def _engine(self, model: str | None, index: int) -> EngineMetrics:
-        engine = self._model(model), index
+    def _engine(self, model: str | None, place: Place) -> EngineMetrics:
+        engine = self._model(model), place
         found = self._engines.get(engine)
         if found is None:
             found = self._engines[engine] = EngineMetrics(self._families.measures)
@@ -226,7 +225,7 @@ def pacing_exposition(pacing: Pacing) -> str:
 def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_bytes: Mapping[str, int]) -> Iterator[str]:
     """Yield the lines of families that no engine has a name for."""
     yield from _head("llmirage:instances", "gauge", "Instances by what they are: up, starting, draining or down.")
-    found = Counter((model, state.state) for (model, _), state in states.items())
+    found = Counter((model, state.state) for (model, _), state in states.items() if not state.rank)
     for model in dict.fromkeys(model for model, _ in states):
         for phase in ("up", "starting", "draining", "down"):
             yield f"llmirage:instances{{{_labels({'model_name': model, 'state': phase})}}} {float(found[model, phase])}"
@@ -257,9 +256,10 @@ def _tier_lines(states: Mapping[Engine, InstanceSnapshot]) -> Iterator[str]:
                 yield f"{full}{{{labels}}} {float(tier.hit_tokens if name == 'hit' else tier.loaded_tokens)}"
 
 
-def _instance(request: Request) -> int:
-    """Return the instance that a request counts for, also one that no instance has taken."""
-    return max(0, request.instance, request.only_instance)
+def _place(request: Request) -> Place:
+    """Return the rank that a request counts for, also one that no instance has taken."""
+    index = max(request.instance, request.only_instance)
+    return (index, request.at_rank) if index >= 0 else (0, 0)
 
 
 def _tokens_per_s(request: Request, now_s: float) -> float:

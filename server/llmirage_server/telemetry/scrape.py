@@ -145,7 +145,7 @@ class CacheSettings:
 
 @dataclass(slots=True, frozen=True)
 class StepWork:
-    """The work of one GPU of an instance, as far as the shapes of the model tell it.
+    """The work of one GPU of a data-parallel rank, as far as the shapes of the model tell it.
 
     Attributes:
         flops_per_token: Of the layers' weights.
@@ -153,7 +153,7 @@ class StepWork:
         flops_per_output_token: Of lm_head.
         weight_bytes: Read in each step, but for routed experts.
         expert_bytes: Of all routed experts.
-        experts_per_token: The share of the experts that one token needs.
+        experts_per_token: The share of the experts that one token of each rank needs.
         kv_bytes: Of a token in the KV cache.
         activation_bytes: Of a token between the layers, read and written once each.
     """
@@ -169,7 +169,7 @@ class StepWork:
 
 
 class Standing:
-    """One instance, or all that serve one model."""
+    """One data-parallel rank, or all that serve one model."""
 
     def __init__(
         self,

@@ -97,9 +97,13 @@ def test_fixed_times_are_said_in_the_banner() -> None:
         assert "TTFT 5 ms, ITL 1 ms, at any load" in server.banner
 
 
-def test_a_fleet_listens_on_a_port_for_each_instance(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [("--instances", "3", "--itl", "20"), ("--instances", "1", "--dp", "3", "--speed", "0.2", "--set", "fleet_ranks=true")],
+)
+def test_a_fleet_listens_on_a_port_for_each_engine(tmp_path: Path, flags: tuple[str, ...]) -> None:
     listed = tmp_path / "urls"
-    with served("--fleet", "--instances", "3", "--set", f"fleet_file={listed}", "--exact-length", "--itl", "20") as server:
+    with served("--fleet", *flags, "--set", f"fleet_file={listed}", "--exact-length") as server:
         urls = listed.read_text().split()
         assert [url in server.banner for url in urls] == [True, False, False]
         for url in urls[1:]:
@@ -109,13 +113,14 @@ def test_a_fleet_listens_on_a_port_for_each_instance(tmp_path: Path) -> None:
             next(lines)
             assert [httpx.get(f"{url}/load").json()["server_load"] for url in urls] == [0, 1, 0]
         instances = httpx.get(f"{server.url.removesuffix('/v1')}/llmirage/instances").json()["instances"]
-        assert [f"http://localhost:{one['port']}" for one in instances] == urls
+        assert [f"http://localhost:{one['port']}" for one in instances] == urls[: len(instances)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--port", "65535", "--fleet"), "--fleet: 2 ports after 65535 go beyond 65535"),
+        (("--set", "fleet_ranks=true"), "fleet_ranks needs --fleet"),
         (("--set", "fleet_file=/no/such/folder/urls"), "fleet_file: /no/such/folder/urls: No such file or directory"),
     ],
 )

@@ -34,8 +34,8 @@ TRACES = tempfile.mkdtemp()
 # What is said of the port and of its connections; tests of commands/ have them over sockets.
 LISTENING = {
     "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
-    "json", "fleet", "fleet_file", "kv_events_port", "kv_events_replay_port", "kv_events_topic", "kv_events_format",
-    "kv_events_hash", "kv_events_seed",
+    "json", "fleet", "fleet_file", "fleet_ranks", "kv_events_port", "kv_events_replay_port", "kv_events_topic",
+    "kv_events_format", "kv_events_hash", "kv_events_seed",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ class Fleet:
 
     def __init__(self, api: Any, runner: asyncio.Runner, instances: int) -> None:
         self.app = api.app
-        self.app.ports = {9000 + number: number for number in range(instances)}
+        self.app.ports = {9000 + number: (number, -1) for number in range(instances)}
         self.run = runner.run
 
     async def asked(self, port: int, method: str, path: str, **options: Any) -> httpx.Response:
@@ -194,6 +194,19 @@ def test_a_router_may_name_the_rank(fleet: Callable[..., Fleet]) -> None:
     assert [rank for rank, cache in enumerate(caches) if cache.tree.total_tokens] == [5]
     assert one.ask(0, "/v1/completions", "POST", json=body | {"data_parallel_rank": 6}).status_code == 200
     assert [rank for rank, cache in enumerate(caches) if cache.tree.total_tokens] == [5, 6]
+    for name, of_ranks in {
+        'vllm:request_success_total{finished_reason="length"': [0, 0, 0, 0, 0, 3, 1, 0],
+        "vllm:prefix_cache_queries_total{": [0, 0, 0, 0, 0, 603, 201, 0],
+    }.items():
+        lines = [line for line in one.ask(0, "/metrics").text.splitlines() if line.startswith(name)]
+        assert [float(line.split()[-1]) for line in lines] == of_ranks
+        assert [line.split('engine="')[1][0] for line in lines] == list("01234567")
+    one.app.ports = {9000: (0, 6)}  # that of the rank alone
+    assert one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": "5"}).status_code == 200
+    lines = [line for line in one.ask(0, "/metrics").text.splitlines() if line.startswith("vllm:num_requests_running{")]
+    assert lines == [f'vllm:num_requests_running{{engine="6",model_name="{model}"}} 0.0']
+    assert 'finished_reason="length",engine="6"' in one.ask(0, "/metrics").text
+    one.app.ports = {9000: (0, -1)}
     refused = one.ask(0, "/v1/completions", "POST", json=body, headers={"x-data-parallel-rank": "8"})
     assert (refused.status_code, "0 to 7" in refused.text) == (400, True)
     for ignored in ("x", "-1", "9" * 30):

@@ -29,7 +29,7 @@ def ask(runner: asyncio.Runner) -> Callable[..., Ask]:
     def made(**settings: Any) -> Ask:
         plain = {"model": MODEL, "instances": 2, "engine": "vllm", "speed": float("inf"), "accept_models": "served"}
         app = create_app(ClusterConfig(**plain | {"lora_modules": ("mine=/a",), "max_loras": 2} | settings))
-        app.ports = {9000: 0, 9001: 1}
+        app.ports = {9000: (0, -1), 9001: (1, -1)}
 
         async def asked(port: int, path: str, body: Any) -> httpx.Response:
             url = "http://test" if port < 0 else f"http://test:{9000 + port}"

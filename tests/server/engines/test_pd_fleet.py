@@ -21,7 +21,7 @@ def made(engine: str = "vllm", *roles: str, **transfer: Any) -> LlmirageApp:
     pools = [PoolConfig(name=role, role=role, model=MODEL, instances=1, engine=engine) for role in roles]  # type: ignore[arg-type]
     settings: dict[str, Any] = {"pools": tuple(pools)} if roles else {"model": MODEL, "engine": engine, "instances": 1}
     app = create_app(ClusterConfig(**settings, kv_transfer=KvTransferConfig(**transfer) if transfer else None))
-    app.ports = {PREFILL + number: number for number in range(len(roles))}
+    app.ports = {PREFILL + number: (number, -1) for number in range(len(roles))}
     return app
 
 
@@ -222,7 +222,7 @@ def test_at_any_speed_nothing_is_lost_or_kept(make_api: Callable[..., Any], runn
 
     settings = {"ttft_ms": None, "itl_ms": None, "speed": float("inf"), "pools": apart().config.pools}
     app = make_api(**settings).app
-    app.ports = {PREFILL: 0, DECODE: 1}
+    app.ports = {PREFILL: (0, -1), DECODE: (1, -1)}
     assert runner.run(many()) == [200] * 20
     assert used(app) == [0, 0]
 

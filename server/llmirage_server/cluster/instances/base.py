@@ -136,6 +136,10 @@ class InstanceBase(ABC):
             adapters=self.adapters,
         )
 
+    def rank_snapshots(self) -> list[InstanceSnapshot]:
+        """Return the state of each data-parallel rank."""
+        return [self.snapshot()]
+
     def step_counts(self) -> StepCounts | None:
         """Return the counters of its steps; None: it has no steps."""
         return None

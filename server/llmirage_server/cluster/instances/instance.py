@@ -20,7 +20,7 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step
 from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots
 from llmirage_server.cluster.sequence import Sequence
-from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
 from llmirage_server.perf.steps.steady import StepSums
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
@@ -233,6 +233,9 @@ class Instance(InstanceBase):
     def reading(self) -> Reading:
         return self._ranks.reading(self.running, self.waiting, self._busy_s, self._ran_s, self._stayed_s)
 
+    def rank_snapshots(self) -> list[InstanceSnapshot]:
+        return self._ranks.snapshots(self.snapshot(), [entry[1:] for entry in self._arrivals.entries])
+
     # --- time ---
 
     def _schedule_next_event(self) -> None:
@@ -414,13 +417,14 @@ class Instance(InstanceBase):
 
     def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
         """Choose a rank for a request, and count it."""
-        request.stream, sequence, scheduler = self.limits.stream, Sequence(request), self.schedulers[0]
+        request.stream, sequence, rank = self.limits.stream, Sequence(request), 0
         if request.rank >= 0:
-            scheduler = self.schedulers[request.rank % len(self.schedulers)]
+            rank = request.rank % len(self.schedulers)
         elif len(self.schedulers) > 1:
             if self._ranks.reads_kv:
                 self.sync_to(now)
-            scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arrivals.entries])
+            rank = self.schedulers.index(self._ranks.choose(sequence, [entry[1] for entry in self._arrivals.entries]))
+        request.at_rank, scheduler = rank, self.schedulers[rank]
         placed = self._sequences[request] = scheduler, sequence
         self.unfinished += 1
         self._stayed_s -= now

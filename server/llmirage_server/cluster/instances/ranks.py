@@ -14,7 +14,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
 from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots, names_of
 from llmirage_server.cluster.sequence import Sequence
-from llmirage_server.cluster.snapshots import Reading, TierSnapshot
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
 
 
@@ -101,6 +101,31 @@ class Ranks:
             preemptions += scheduler.preemptions
         return Reading(running, waiting, used, capacity, cached, hits, queries, preemptions, *seconds)
 
+    def snapshots(self, whole: InstanceSnapshot, arriving: Iterable[tuple[Scheduler, Sequence]]) -> list[InstanceSnapshot]:
+        """Return the state of each rank. whole: of the instance. arriving: requests in the front end, with their ranks."""
+        found, coming = [], list(arriving)
+        for rank, scheduler in enumerate(self.schedulers):
+            kv, its = scheduler.kv, [sequence for chosen, sequence in coming if chosen is scheduler]
+            found.append(
+                replace(
+                    whole,
+                    rank=rank,
+                    running=scheduler.size,
+                    waiting=scheduler.queue_length + len(its),
+                    kv_used_tokens=kv.used_tokens,
+                    kv_total_tokens=kv.capacity_tokens,
+                    cached_tokens=kv.tree.total_tokens,
+                    prefix_hit_tokens=scheduler.prefix_hit_tokens,
+                    prefix_query_tokens=scheduler.prefix_query_tokens,
+                    preemptions=scheduler.preemptions,
+                    tiers=kv.tier_snapshots(),
+                    steps=scheduler.batch.counts,
+                    loading=len(kv.loading),
+                    adapters=_adapter_reading([scheduler], its),
+                )
+            )
+        return found
+
     @property
     def counts(self) -> StepCounts:
         """Counters of all ranks' steps, as of now."""
@@ -115,16 +140,19 @@ class Ranks:
 
     def adapter_reading(self, arriving: Iterable[Sequence]) -> AdapterReading | None:
         """Return the adapters in use on any rank; None: there cannot be any. arriving: requests in the front end."""
-        if not (slots := self.slots()):
-            return None
-        schedulers = self.schedulers
-        running = names_of([sequence for scheduler in schedulers for sequence in scheduler.running])
-        waiting = names_of([*arriving, *[sequence for scheduler in schedulers for sequence in scheduler.waiting]])
-        return AdapterReading(running, waiting, slots[0].most)
+        return _adapter_reading(self.schedulers, arriving)
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """Return the state of the offload tiers, the nearest first, summed over the ranks."""
         return tuple(map(_sum_tiers, zip(*[scheduler.kv.tier_snapshots() for scheduler in self.schedulers], strict=True)))
+
+
+def _adapter_reading(schedulers: list[Scheduler], arriving: Iterable[Sequence]) -> AdapterReading | None:
+    if (slots := schedulers[0].adapters) is None:
+        return None
+    running = names_of([sequence for scheduler in schedulers for sequence in scheduler.running])
+    waiting = names_of([*arriving, *[sequence for scheduler in schedulers for sequence in scheduler.waiting]])
+    return AdapterReading(running, waiting, slots.most)
 
 
 def _sum_tiers(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:

@@ -30,6 +30,8 @@ def test_a_request_goes_to_the_rank_with_the_least_load_and_equals_take_turns(la
         engine.submit(10, 1, now=0.5)
     assert [len(rank.waiting) for rank in engine.instance.schedulers] == [2, 1, 1]
     assert (engine.instance.running, engine.instance.waiting) == (3, 4)
+    ranks = engine.instance.rank_snapshots()
+    assert [(one.rank, one.running, one.waiting) for one in ranks] == [(0, 1, 2), (1, 1, 1), (2, 1, 1)]
 
 
 @pytest.mark.parametrize("scheduler", ["sglang", "trtllm"])
@@ -62,7 +64,13 @@ def test_kv_memory_is_counted_over_all_ranks_and_a_request_must_fit_one(lab: Any
     engine.submit(60, 2)
     engine.run(0.5)
     assert (engine.instance.kv_used_tokens, engine.instance.running) == (120, 2)
-    assert len(engine.instance.evacuate(0.0)) == 2
+    engine.submit(30, 2, now=0.5)  # on one of them
+    engine.run(1.5)
+    ranks = engine.instance.rank_snapshots()
+    assert [(one.kv_used_tokens, one.kv_total_tokens, one.prefix_query_tokens) for one in ranks] == [
+        (91, 100, 90), (61, 100, 60)
+    ]  # fmt: skip
+    assert len(engine.instance.evacuate(1.5)) == 3
     assert (engine.instance.kv_used_tokens, engine.instance.next_event_s) == (0, math.inf)
 
 
