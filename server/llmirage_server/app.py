@@ -46,7 +46,7 @@ from llmirage_server.service.text import TextLoader, TextTools, warm_up
 from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB, FileStore
 from llmirage_server.state.state import MemoryState, State
 from llmirage_server.telemetry.journal import Journal
-from llmirage_server.telemetry.metrics import PrometheusMetrics, pacing_exposition
+from llmirage_server.telemetry.metrics import PrometheusMetrics, gateway_exposition, pacing_exposition
 from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_server.telemetry.scrape import CacheSettings, StepWork
 from llmirage_shared import tokenizer_loader
@@ -222,6 +222,8 @@ class LlmirageApp(LazyRoutes):
         driver, responses = self.driver, self.service.responses
         held, now_s = self.held_bytes(), driver.now_s
         text = responses.metrics.exposition(driver.rank_snapshots(only, rank), responses.requests(), held, now_s)
+        if only < 0 and (queues := driver.cluster.queues()):
+            text += gateway_exposition({model or self.model_names[0]: found for model, found in queues.items()})
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from llmirage_server.cluster.cluster import Cluster, EngineLimits
+from llmirage_server.cluster.cluster import Cluster, EngineLimits, OnCrash
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
@@ -21,6 +21,7 @@ from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router
+from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.steps.step_model import StepBatch, StepModel
 
@@ -67,6 +68,7 @@ class Plan:
     store: TierSpec | None = None  # that all instances share
     events: tuple[LifecycleEvent, ...] = ()
     fail: bool = False
+    flow_control: FlowControl | None = None
 
     def build(self) -> Cluster:
         front: Role = "prefill" if self.prefill else "both"
@@ -76,7 +78,9 @@ class Plan:
         if self.prefill:
             made = self._made(self.prefill, self.instances, "decode", store)
             pools.append(InstancePool("back", made, self._router(), "decode"))
-        return Cluster(pools=pools, kv_link=self.link, events=self.events, on_crash="fail" if self.fail else "reroute")
+        on_crash: OnCrash = "fail" if self.fail else "reroute"
+        rule = self.flow_control
+        return Cluster(pools=pools, kv_link=self.link, events=self.events, on_crash=on_crash, flow_control=rule)
 
     def _router(self) -> Any:
         return make_router(self.router, 3)
@@ -156,6 +160,7 @@ PLANS = st.builds(
     store=st.none() | TIER,
     events=st.just(()) | EVENTS,
     fail=st.booleans(),
+    flow_control=st.none() | st.builds(FlowControl, st.just({"1": 1}), st.integers(1, 2), st.sampled_from([0.3, 0.8])),
 )
 # Prompts of a tiny vocabulary, and the turns of a few conversations: long, shared, and more than memory holds.
 TURN = st.builds(
@@ -207,6 +212,7 @@ def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> t
         if fitting < 1:
             continue
         requests.append(request(len(requests), prompt, fitting))
+        requests[-1].objective, requests[-1].fairness_id = str(len(requests) % 2), str(len(requests) % 3)
         actions.append((now, len(actions), requests[-1], False))
         if cancel_after is not None:
             actions.append((now + cancel_after, len(actions), requests[-1], True))

@@ -13,7 +13,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.simulate.event_queue import EventQueue
-from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, TokenRow, TokenRows, refusal
+from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, SHED, TokenRow, TokenRows, refusal
 from llmirage_client.simulate.token_streams import TokenPrompt
 from llmirage_client.simulator.engine import Adapter, Request, RouterError
 
@@ -35,6 +35,7 @@ class ClusterSender(Sender):
 
     named: requests carry the name of the conversation, for the router.
     class_priorities: of requests without a priority of their own, by service class.
+    queued: requests carry their class and tenant, for a gateway's queue.
     adapters: LoRA, by the name that turns have as their model.
     by_endpoint: some requests end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
         of its own. The tokens that a cancelled request got are unknown there, and where users give up.
@@ -50,6 +51,7 @@ class ClusterSender(Sender):
         named: bool,
         by_endpoint: bool,
         class_priorities: Mapping[str, int],
+        queued: bool,
         adapters: Mapping[str, Adapter] = MappingProxyType({}),
     ) -> None:
         super().__init__(options, identifiers)
@@ -59,6 +61,7 @@ class ClusterSender(Sender):
         self._named = named
         self._by_endpoint = by_endpoint
         self._class_priorities = class_priorities
+        self._queued = queued
         self._adapters = adapters
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
@@ -82,6 +85,9 @@ class ClusterSender(Sender):
             request.priority = extra.get("priority", 0)
         if self._class_priorities and not request.priority:
             request.priority = self._class_priorities.get(conversation.tenant_of(index).service_class, 0)
+        if self._queued:
+            tenant = conversation.tenant_of(index)
+            request.objective, request.fairness_id = tenant.service_class, tenant.name
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self.cancels and self.is_cancelled_on_purpose(self.request_id(conversation, index)):
@@ -105,7 +111,7 @@ class ClusterSender(Sender):
             row.error = refusal(error)
             return False
         if request.failed:
-            row.error = NO_INSTANCE
+            row.error = SHED if request.shed else NO_INSTANCE
         return not request.failed
 
     def _end_at_once(self, row: TokenRow) -> bool:

@@ -45,6 +45,7 @@ class EngineRun(AnyRunner):
         self._named = config.router not in NAMELESS
         prioritised = all(pool.schedule_policy == "priority" for pool in config.all_pools)
         self._class_priorities = dict(config.class_priorities) if prioritised else {}
+        self._gateway_queue = config.gateway_queue
         self._prompts = prompts or TokenStreams(options.session_prefix == "extend", variation_of(workload, options))
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
@@ -76,6 +77,7 @@ class EngineRun(AnyRunner):
             self._named,
             self._by_endpoint,
             self._class_priorities,
+            self._gateway_queue,
             self._adapters,
         )
         if max_time_s is not None:

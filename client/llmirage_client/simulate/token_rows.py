@@ -13,6 +13,7 @@ from llmirage_client.simulator.engine import InFlightRequest, Request, RouterErr
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
 LOST_UNSTREAMED = RequestError(503, "http_error", "The instance that served this request was lost.")
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
+SHED = RequestError(429, "http_error", "The instances are saturated, and requests of this objective do not wait.")
 
 
 class TokenRow(InFlightRequest):

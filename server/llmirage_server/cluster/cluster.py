@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from typing import Literal
@@ -22,6 +22,7 @@ from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.routers import Router, RouterError
+from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, GatewayQueue
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -63,7 +64,9 @@ class Cluster:
     A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model: to an
     instance that is chosen when the prefill ends, as soon as there is room for it; until it arrives, the prefill instance
     keeps it. Requests that no instance accepts wait here, in order; one that no instance ever will accept fails. Outside
-    routers send a request to each of the two instances (`Request.keeps_kv`, `Request.kv_from`).
+    routers send a request to each of the two instances (`Request.keeps_kv`, `Request.kv_from`). With `flow_control`
+    other requests wait in the queue of their model while the instances where they begin are saturated. It sends at the end
+    of an instant.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Cluster:
         kv_link: KVLink | None = None,
         events: Sequence[LifecycleEvent] = (),
         on_crash: OnCrash = "reroute",
+        flow_control: FlowControl | None = None,
     ) -> None:
         """Take either instances and their router, or pools.
 
@@ -94,10 +98,14 @@ class Cluster:
         self._scaling = Scaling(self._lifecycle, pools)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
+        self._flow_control = flow_control
+        self._queues = {serving: GatewayQueue() for serving in self._pools.by_model.values()}
+        self._queued: dict[Request, GatewayQueue] = {}  # in any of them
         self._waiting: dict[Request, None] = {}  # for any instance that accepts them
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
-        self._agenda = Agenda(len(self._instances) + 2)  # behind the instances: the next arrival of KV, of a lifecycle event
+        # Behind the instances: the next arrival of KV, the queues' turn, the next lifecycle event.
+        self._agenda = Agenda(len(self._instances) + 3)
         self._handoffs = Handoffs(self._instances, self._pools.pool_of, kv_link or KVLink(math.inf), self._agenda.note)
         self._receives = self._handoffs.receives
         for index in range(len(self._instances)):
@@ -105,7 +113,8 @@ class Cluster:
         self._schedule_lifecycle()
         agenda, instances = self._agenda, self._instances
         # Never other objects:
-        self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining, self._receives
+        of_cluster = self._lifecycle.draining, self._receives, self._queued
+        self._at_hand = agenda.heap, agenda.times, instances, len(instances), *of_cluster
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: deque[StepEnd] = deque()  # happened before a submit or cancel, not yet returned by advance
 
@@ -128,7 +137,7 @@ class Cluster:
         request.arrival_s = self._now - request.age_s
         if self._scaling.scaled:
             self._scaling.arrived(request.model)
-        if not self._place(request, serving):
+        if not self._place(request, serving, sheds=True):
             self._held.append(StepEnd(self._now, -1, self._failed([request])))
 
     def cancel(self, request: Request, now: float) -> None:
@@ -142,6 +151,9 @@ class Cluster:
         if request in self._waiting:
             del self._waiting[request]
             request.cancelled = True
+        elif request in self._queued:
+            self._queued.pop(request).remove(request)
+            request.cancelled = True
         elif request.instance >= 0:
             request.cancelled = True
             if not self._handoffs.stop(request, self._now):
@@ -151,6 +163,7 @@ class Cluster:
                 self._schedule_instance(request.instance)
             self._handoffs.send_all(self._now)
             self._retire()
+            self._schedule_queues()
         if request.keeps_kv and (lost := self._failed([request])[1:]):
             self._held.append(StepEnd(self._now, -1, lost))
 
@@ -161,6 +174,7 @@ class Cluster:
             self._handoffs.release(request, self._now)
             self._handoffs.send_all(self._now)
             self._retire()
+            self._schedule_queues()
         elif math.isnan(request.arrival_s) and (lost := self._failed([request])[1:]):
             self._held.append(StepEnd(self._now, -1, lost))
 
@@ -249,7 +263,7 @@ class Cluster:
     def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
         """Advance without the held events. one_instant: stop after the first instant that brings an event."""
         ends: list[StepEnd] = []
-        heap, times, instances, after_instances, draining, receives = self._at_hand
+        heap, times, instances, after_instances, draining, receives, queued = self._at_hand
         reached = self._now
         while heap:
             now, index = heap[0]
@@ -267,7 +281,7 @@ class Cluster:
                     heapreplace(heap, (next_s, index))
                 else:
                     heappop(heap)
-                if end is None and not draining:
+                if end is None and not draining and not queued:
                     continue
                 if now > self._now:
                     self._now = now
@@ -277,7 +291,7 @@ class Cluster:
                     if end.handed_over or receives[index]:
                         ends += self._handle_disaggregated(end)
             else:
-                if index > after_instances and to == _NEVER and self._idle():
+                if index > after_instances + 1 and to == _NEVER and self._idle():
                     break
                 heappop(heap)
                 times[index] = _NEVER  # until the next one is known
@@ -285,10 +299,14 @@ class Cluster:
                     self._now = now
                 if index == after_instances:
                     self._handoffs.receive(self._now)
+                elif index == after_instances + 1:
+                    ends += self._send_queued()
                 else:
                     ends += self._process_lifecycle_event()
             if draining:
                 self._retire()
+            if queued and index != after_instances + 1:
+                self._schedule_queues()
             if ends:
                 if len(ends) >= max_steps:  # report these before time advances
                     return ends
@@ -313,9 +331,45 @@ class Cluster:
         return [StepEnd(self._now, end.instance, failed)] if failed else []
 
     def _schedule_lifecycle(self) -> None:
-        self._agenda.note(len(self._instances) + 1, min(self._lifecycle.next_s, self._scaling.next_s))
+        self._agenda.note(len(self._instances) + 2, min(self._lifecycle.next_s, self._scaling.next_s))
 
-    def _place(self, request: Request, serving: ModelPools) -> bool:
+    def _place(self, request: Request, serving: ModelPools, sheds: bool = False) -> bool:
+        """Send a request to an instance, or queue it; return False if it fails. sheds: it may be refused."""
+        if (rule := self._flow_control) is None or request.only_instance >= 0 or request.kv_from is not None:
+            return self._send(request, serving)
+        queue, saturated = self._queues[serving], self._saturation(rule, serving) >= 1
+        if saturated and sheds and rule.priority(request) < 0:
+            request.failed = request.shed = True
+            return False
+        if not saturated and not queue:
+            return self._send(request, serving)
+        queue.add(request, rule.priority(request))
+        self._queued[request] = queue
+        if not saturated:
+            self._schedule_queues()
+        return True
+
+    def _saturation(self, rule: FlowControl, serving: ModelPools) -> float:
+        self._sync()
+        return rule.saturation([instance for front in serving.entry for instance in front.accepting])
+
+    def _schedule_queues(self) -> None:
+        """Let the queues send at the end of this instant, if anything waits in them."""
+        if self._queued:
+            self._agenda.note(len(self._instances) + 1, self._now)
+
+    def _send_queued(self) -> list[StepEnd]:
+        """Send requests of the queues until the instances are saturated; return what fails."""
+        failed = []
+        for serving, queue in self._queues.items():
+            while queue and self._flow_control is not None and self._saturation(self._flow_control, serving) < 1:
+                request = queue.pop()
+                del self._queued[request]
+                if not self._again(request, self._send):
+                    failed.append(request)
+        return [StepEnd(self._now, -1, self._failed(failed))] if failed else []
+
+    def _send(self, request: Request, serving: ModelPools) -> bool:
         """Send a request to an instance, or queue it; return False if it fails because no instance will ever accept it."""
         now = self._now
         if (index := request.only_instance) >= 0:
@@ -330,7 +384,7 @@ class Cluster:
                 return self._wait(request, fronts, self._waiting)
             if front.router.reads_kv:
                 self._sync()
-            instance = front.choose(request)
+            instance = front.choose(request, self._flow_control)
             index = instance.index
         if request.kv_from is not None:
             request.failed = not self._handoffs.take(request, index, now)
@@ -365,10 +419,10 @@ class Cluster:
         self._schedule_instance(source)
         return False
 
-    def _place_again(self, request: Request) -> bool:
-        """Place a request that was submitted earlier; a router error makes it fail."""
+    def _again(self, request: Request, place: Callable[[Request, ModelPools], bool]) -> bool:
+        """Place or send a request that was submitted earlier; a router error makes it fail."""
         try:
-            return self._place(request, self._pools.serving(request.model))
+            return place(request, self._pools.serving(request.model))
         except RouterError as error:
             self.router_errors.append(str(error))
             request.failed = True
@@ -399,13 +453,13 @@ class Cluster:
                 self._lose(index)  # a process that starts has no KV of the one before
             undelivered, self._undelivered, waiting, self._waiting = self._undelivered, {}, self._waiting, {}
             failed = [request for request in undelivered if not self._deliver(request)]
-            failed += [request for request in waiting if not self._place_again(request)]
+            failed += [request for request in waiting if not self._again(request, self._place)]
             return [StepEnd(self._now, -1, self._failed(failed))] if failed else []
         return []
 
     def _scale(self) -> None:
         self._sync()
-        self._scaling.decide(self._now, self._waiting, self._undelivered)
+        self._scaling.decide(self._now, [*self._waiting, *self._queued], self._undelivered)
         self._pools.refresh(self._lifecycle.accepts)
         self._schedule_lifecycle()
 
@@ -425,7 +479,7 @@ class Cluster:
         failed = [
             request
             for request in again
-            if not (self._deliver(request) if request.kv_from is None else self._place_again(request))
+            if not (self._deliver(request) if request.kv_from is None else self._again(request, self._place))
         ]
         self._handoffs.send_all(self._now)
         for request in lost:
@@ -433,7 +487,7 @@ class Cluster:
                 failed += self._failed([request])[1:]
                 continue
             request.failed = self._on_crash == "fail"
-            if request.failed or not self._place_again(request):
+            if request.failed or not self._again(request, self._place):
                 failed += self._failed([request])
         return [StepEnd(self._now, index, failed)] if failed else []
 
@@ -469,8 +523,17 @@ class Cluster:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for an instance that accepts them."""
-        return len(self._waiting) + len(self._undelivered)
+        """Number of requests that wait for an instance that accepts them, or at the router."""
+        return len(self._waiting) + len(self._undelivered) + len(self._queued)
+
+    def queues(self) -> dict[str | None, tuple[float, dict[Flow, int]]]:
+        """Return, for each model with flow control, the saturation and the requests that wait, by flow."""
+        if (rule := self._flow_control) is None:
+            return {}
+        return {
+            model: (self._saturation(rule, serving), self._queues[serving].sizes())
+            for model, serving in self._pools.by_model.items()
+        }
 
     @property
     def transfers(self) -> TransferSnapshot:
@@ -556,4 +619,5 @@ class Cluster:
 
     def _idle(self) -> bool:
         """Return whether no request is left that the passing of time could advance."""
-        return min(self._agenda.times[:-1]) == math.inf and not self._waiting and not self._undelivered
+        waiting = self._waiting or self._undelivered or self._queued
+        return min(self._agenda.times[:-1]) == math.inf and not waiting

@@ -42,6 +42,8 @@ class Request:
     session_key: str | None  # key of the `session` router
     model: str | None  # which pool may serve it, where pools serve different models; None: any
     priority: int  # lower is served first, by engines that schedule by priority
+    objective: str  # class of service and tenant, by which a gateway's queue orders requests; empty: none
+    fairness_id: str
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
@@ -67,6 +69,7 @@ class Request:
     finished_s: float
     cancelled: bool
     failed: bool  # its instance was lost, and the cluster does not try again
+    shed: bool  # it failed because instances were saturated
     spans: list[Span]  # of instances that do not tell of single tokens
 
     __slots__ = (
@@ -79,6 +82,7 @@ class Request:
         "cancelled",
         "external_tokens",
         "failed",
+        "fairness_id",
         "finished_s",
         "first_token_s",
         "handed_s",
@@ -90,6 +94,7 @@ class Request:
         "kv_from",
         "max_tokens",
         "model",
+        "objective",
         "only_instance",
         "output_tokens",
         "placed_s",
@@ -99,6 +104,7 @@ class Request:
         "prompt_tokens",
         "rank",
         "session_key",
+        "shed",
         "spans",
         "stream",
         "tag",
@@ -140,6 +146,7 @@ class Request:
         self.only_instance = only_instance
         self.rank = rank
         self.age_s = 0.0
+        self.objective = self.fairness_id = ""
         self.keeps_kv = False
         self.kv_from = None
         self.instance, self.at_rank = -1, 0
@@ -147,7 +154,7 @@ class Request:
         self.handed_s = self.joined_s = _NOT_YET
         self.cached_tokens = self.external_tokens = self.produced = self.preemptions = 0
         self.stream = None
-        self.cancelled = self.failed = False
+        self.cancelled = self.failed = self.shed = False
         self.spans = []
 
     @staticmethod

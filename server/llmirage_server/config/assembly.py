@@ -17,6 +17,7 @@ from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.routers import Router, make_router
+from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.perf.catalogue.gpus import GIB
@@ -53,11 +54,23 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
                     scaling=_scaling(pool.config),
                 )
             )
-        return Cluster(pools=built, kv_link=link, events=list(_events(config)), on_crash=config.on_crash)
+        return Cluster(
+            pools=built,
+            kv_link=link,
+            events=list(_events(config)),
+            on_crash=config.on_crash,
+            flow_control=_flow_control(config),
+        )
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError([str(error)]) from None
+
+
+def _flow_control(config: ClusterConfig) -> FlowControl | None:
+    if not config.gateway_queue:
+        return None
+    return FlowControl(dict(config.objective_priorities), config.gateway_queue_depth, config.gateway_kv_utilization)
 
 
 def _scaling(config: PoolConfig) -> ScalingRule | None:

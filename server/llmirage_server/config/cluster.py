@@ -209,6 +209,21 @@ class ClusterConfig(InstanceSettings):
         read=_class_priorities,
         unset="none",
     )
+    gateway_queue: bool = _cluster(
+        False, "Requests wait at the router while instances are saturated, as in the Gateway API's flow control."
+    )
+    objective_priorities: tuple[tuple[str, int], ...] = _cluster(
+        (),
+        "Priorities in the gateway's queue of what X-Gateway-Inference-Objective names: chat:10,batch:-1; higher goes "
+        "first, below 0 is refused (429) while instances are saturated.",
+        metavar="OBJECTIVE:PRIORITY,...",
+        read=_class_priorities,
+        unset="0",
+    )
+    gateway_queue_depth: int = _cluster(5, "Waiting requests with which an instance is saturated.", least=1)
+    gateway_kv_utilization: float = _cluster(
+        0.8, "Share of its KV memory in use with which an instance is saturated.", above=0, most=1
+    )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."
     )

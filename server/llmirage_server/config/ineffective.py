@@ -151,6 +151,14 @@ CLUSTER_RULES = (
         lambda all_: all_.router == "session" or all_.router.startswith("llm-d:"),
     ),
     _cluster_rule(
+        "gateway_queue",
+        "computed times, not fixed ones (ttft_ms, itl_ms)",
+        lambda all_: not all(pool.fixed_times for pool in all_.all_pools),
+    ),
+    _cluster_rule(
+        "objective_priorities gateway_queue_depth gateway_kv_utilization", "gateway_queue", lambda all_: all_.gateway_queue
+    ),
+    _cluster_rule(
         "class_priorities",
         "schedule_policy priority",
         lambda all_: any(pool.schedule_policy == "priority" for pool in all_.all_pools),

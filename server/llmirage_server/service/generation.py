@@ -246,7 +246,7 @@ class Generation:
             raise errors.internal_error(str(error)) from None
         if any(choice.request.failed for choice in choices):
             self.stop()
-            raise errors.no_instance()
+            raise errors.saturated() if any(choice.request.shed for choice in choices) else errors.no_instance()
 
     @property
     def instance(self) -> int:

@@ -260,6 +260,8 @@ class Service:
             rank=_rank(exchange, served),
             adapter=served.adapter,
         )
+        named = labels(exchange.headers.get)
+        in_cluster.objective, in_cluster.fairness_id = named.get("service_class", ""), named.get("tenant", "")
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 
 

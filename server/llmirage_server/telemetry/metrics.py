@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers.gateway_queue import Flow
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
 from llmirage_server.telemetry.metric_names import ENGINE_NAMES, HistogramFamily, MetricFamily
@@ -71,6 +72,8 @@ class PrometheusMetrics:
 
     def ended(self, request: Request, finish_reason: str) -> None:
         """Count a request that has ended. finish_reason: of its complete reply."""
+        if request.shed:  # no engine has seen it
+            return
         if request.failed:
             reason = "error"
         elif request.produced < request.output_tokens:
@@ -219,6 +222,19 @@ def pacing_exposition(pacing: Pacing) -> str:
         lines += [f'{full}_bucket{{clock="wall",le="{bound}"}} {histogram.up_to(bound):.1f}' for bound in _OWN_S]
         lines += [f'{full}_bucket{{clock="wall",le="+Inf"}} {histogram.count:.1f}']
         lines += [f'{full}_count{{clock="wall"}} {histogram.count:.1f}', f'{full}_sum{{clock="wall"}} {histogram.sum_s!r}']
+    return "\n".join(lines) + "\n"
+
+
+def gateway_exposition(queues: Mapping[str, tuple[float, Mapping[Flow, int]]]) -> str:
+    """Return the queues of a gateway by model, as pkg/epp/metrics/metrics.go of llm-d-router names their gauges."""
+    size, saturation = (f"inference_extension_flow_control_{name}" for name in ("queue_size", "pool_saturation"))
+    lines = [*_head(size, "gauge", "Requests that wait at the router.")]
+    for model, (_, waiting) in queues.items():
+        for (fairness_id, priority), found in waiting.items():
+            of_flow = {"fairness_id": fairness_id, "priority": str(priority), "inference_pool": model, "model_name": model}
+            lines.append(f"{size}{{{_labels(of_flow)}}} {found:.1f}")
+    lines += _head(saturation, "gauge", "Saturation of the instances: from 1 on requests wait at the router.")
+    lines += [f"{saturation}{{{_labels({'inference_pool': model})}}} {at!r}" for model, (at, _) in queues.items()]
     return "\n".join(lines) + "\n"
 
 

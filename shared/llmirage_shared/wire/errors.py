@@ -273,6 +273,12 @@ def no_instance() -> ApiError:
     return _unavailable("No instance that serves this model is up, and none will start.")
 
 
+def saturated() -> ApiError:
+    """Return 429 for a request that a gateway refuses and does not queue."""
+    message = "The instances are saturated, and requests of this objective do not wait."
+    return ApiError(message, status=429, type="requests", code="saturated")
+
+
 def instance_lost() -> ApiError:
     return _unavailable("The instance that served this request was lost.")
 

@@ -28,6 +28,7 @@ EMPTY = str(Path(__file__).parent)  # a folder without recordings
 KEYS = str(Path(__file__).parents[3] / "LICENSE")  # a file of lines
 LORA = ["--set", "enable_lora=true"]
 SCALED = ["--set", "scale_on_rate=2"]
+GATEWAY = ["--set", "gateway_queue=true"]
 TRACES = tempfile.mkdtemp()
 
 
@@ -48,6 +49,10 @@ def parse(arguments: Sequence[str]) -> ClusterConfig:
 
 def limit(name: str) -> Observe:
     return lambda app: getattr(app.limits, name)
+
+
+def flow_control(app: LlmirageApp) -> Any:
+    return app.driver.cluster._flow_control
 
 
 def decode_s(app: LlmirageApp) -> float:
@@ -227,6 +232,10 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
         ["--set", "class_priorities=interactive:0,batch:5"],
         lambda app: app.service.models.find("any").class_priorities,
     ),
+    "gateway_queue": ((), GATEWAY, flow_control),
+    "objective_priorities": (GATEWAY, ["--set", "objective_priorities=chat:1"], flow_control),
+    "gateway_queue_depth": (GATEWAY, ["--set", "gateway_queue_depth=2"], flow_control),
+    "gateway_kv_utilization": (GATEWAY, ["--set", "gateway_kv_utilization=0.5"], flow_control),
     "kv_store_gib": ((), ["--set", "kv_store_gib=10"], tiers),
     "kv_store_gb_per_s": (
         ["--set", "kv_store_gib=10"],

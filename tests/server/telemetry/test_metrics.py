@@ -125,6 +125,37 @@ def test_a_running_request_shows_and_a_left_one_is_an_abort(make_api: Callable[.
     assert not api.app.service.responses.under_way
 
 
+def test_a_gateway_refuses_or_queues_and_tells_how_many(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
+    settings = {"gateway_queue_depth": 1, "objective_priorities": (("batch", -1), ("chat", 2)), "max_num_seqs": 1}
+    api = make_api(gateway_queue=True, instances=1, ttft_ms=None, itl_ms=None, speed=0.01, **settings)
+
+    async def scenario() -> tuple[httpx.Response, str]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://test") as client:
+            body = {"model": MODEL, "prompt": "Hello", "max_tokens": 900, "ignore_eos": True}
+
+            def ask(objective: str) -> Any:
+                headers = {"x-gateway-inference-objective": objective, "x-gateway-inference-fairness-id": "a%20b"}
+                return client.post("/v1/completions", json=body, headers=headers)
+
+            waiting = [asyncio.ensure_future(ask("chat")) for _ in range(4)]
+            while len(api.app.service.responses.requests()) < 4:
+                await asyncio.sleep(0.01)
+            shed = await ask("batch")
+            text = (await client.get("/metrics")).text
+            await client.post("/sleep")
+            await asyncio.gather(*waiting)
+            return shed, text
+
+    shed, text = runner.run(scenario())
+    assert (shed.status_code, shed.json()["error"]["code"]) == (429, "saturated")
+    name, labels = "inference_extension_flow_control_", f'inference_pool="{MODEL}",model_name="{MODEL}"'
+    found = re.findall(name + r'queue_size\{fairness_id="a b",priority="2",(.*)\} (\d)', text)
+    assert len(found) == 1
+    assert found[0][0] == labels
+    assert int(found[0][1]) in (2, 3)  # one runs or waits at the instance, and perhaps one more
+    assert f'{name}pool_saturation{{inference_pool="{MODEL}"}} 1.0' in text
+
+
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
     api = make_api()
     made = api.post("/v1/responses", {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 16}).json()

@@ -10,6 +10,7 @@ from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
 from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import Router
+from llmirage_server.cluster.routers.gateway_queue import FlowControl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,9 +48,12 @@ class Front:
         self.instances = instances
         self.accepting: list[InstanceBase] = []  # now; the cluster sees to it
 
-    def choose(self, request: Request) -> InstanceBase:
-        """Return one of the accepting instances, of which there must be one."""
-        return self.accepting[self.router.choose(request, self.accepting)]
+    def choose(self, request: Request, flow_control: FlowControl | None = None) -> InstanceBase:
+        """Return one of the accepting instances, of which there must be one; if possible one that is not saturated."""
+        among: Sequence[InstanceBase] = self.accepting
+        if flow_control is not None:
+            among = [instance for instance in among if flow_control.score(instance) < 1] or among
+        return among[self.router.choose(request, among)]
 
     @property
     def load(self) -> float:

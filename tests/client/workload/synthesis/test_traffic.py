@@ -35,6 +35,8 @@ tenants:
   - {name: chat, class: interactive, peak: 0.5}
   - {name: nightly, class: batch, priority: 5, rates: [1], arrivals: {process: weibull, cv: 3}, output: 9}
 """
+GATEWAY = ["--set", "gateway_queue=true", "--set", "gateway_queue_depth=1"]
+SHED = [*GATEWAY, "--set", "objective_priorities=batch:-1"]
 SERIES = "0:0,600:4,600:1,900:2"
 
 
@@ -147,7 +149,7 @@ def simulated(tmp_path: Path, via: str, traffic: str, *more: str) -> dict[str, A
     file.write_text(traffic.replace("duration_s: 60", "duration_s: 10").replace("peak: 0.5", "peak: 1"))
     words = ["simulate", str(file), "--model", "llama-3.1-8b", "--via", via, "--set", "schedule_policy=priority", *more]
     done = CliRunner().invoke(main, [*words, "--goodput", "ttft:500", "--json", "--artifact-dir", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == (SHED[-1] in more), done.output  # 1 where requests fail
     found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
     return found
 
@@ -169,12 +171,24 @@ def test_both_ways_to_simulate_traffic_tell_figures_by_class(tmp_path: Path, via
     assert "has the class 'interactiv'; it has batch, interactive" in done.output
 
 
-def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "of_class",
+    [
+        ["--set", "class_priorities=batch:5"],
+        [*GATEWAY, "--set", "objective_priorities=interactive:1"],
+        SHED,
+    ],
+)
+def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: Path, of_class: list[str]) -> None:
     plain = TRAFFIC.replace("priority: 5, ", "").replace("output: 9", "output: 200").replace("weibull", "constant")
-    few, of_class = ["--set", "max_num_seqs=1", "--overwrite"], ["--set", "class_priorities=batch:5"]
-    means = [
-        {name: one["ttft_ms"]["mean"] for name, one in simulated(tmp_path, via, plain, *few, *more)["by_class"].items()}
+    few = ["--set", "max_num_seqs=1", "--overwrite"]
+    found = [
+        simulated(tmp_path, via, plain, *few, *more)["by_class"]
         for via, more in (("engine", []), ("engine", of_class), ("api", of_class))
     ]
+    means = [{name: one["ttft_ms"]["mean"] for name, one in by_class.items()} for by_class in found]
     assert means[1] == pytest.approx(means[2], rel=1e-6)
     assert means[1]["interactive"] < means[0]["interactive"] / 2
+    failed = [[by_class[name]["failed_requests"] for name in ("interactive", "batch")] for by_class in found]
+    assert failed[1] == failed[2] == [0, failed[1][1]]
+    assert bool(failed[1][1]) == (of_class == SHED)

@@ -20,6 +20,7 @@ from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import FirstToken
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
+from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.perf.deployment import Deployment
 
 FRONT_ENDS = [
@@ -66,6 +67,7 @@ class Plan:
     router: str = "round_robin"
     front_end: FrontEnd | float = 0.0
     events: tuple[LifecycleEvent, ...] = ()
+    flow_control: FlowControl | None = None
     looks_s: tuple[float, ...] = ()  # when somebody reads the state of the cluster
 
 
@@ -92,7 +94,7 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
         for name, instances in halves
         if instances
     ]
-    cluster = Cluster(pools=pools, kv_link=KVLink(1e6, 0.001), events=plan.events)
+    cluster = Cluster(pools=pools, kv_link=KVLink(1e6, 0.001), events=plan.events, flow_control=plan.flow_control)
     rng = np.random.default_rng(7)
     beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
     requests: list[Request] = []
@@ -185,6 +187,7 @@ CROWD = st.lists(  # short prompts with long answers: memory runs out while they
 MOE = "Qwen/Qwen3-30B-A3B"
 RULES: dict[str, dict[str, Any]] = {
     "vllm": {},
+    "gateway queue": {"flow_control": FlowControl(queue_depth=2, kv_utilization=0.5)},
     "vllm by priority": {"schedule_policy": "priority"},
     "sglang": {"scheduler": "sglang"},
     "sglang lpm": {"scheduler": "sglang", "schedule_policy": "lpm"},
@@ -265,7 +268,8 @@ EVENTS = st.lists(
 
 
 def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
-    of_plan = {name: value for name, value in rules.items() if name in ("model", "ranks", "prefill", "tiers", "store")}
+    names = ("model", "ranks", "prefill", "tiers", "store", "flow_control")
+    of_plan = {name: value for name, value in rules.items() if name in names}
     return st.builds(
         lambda **drawn: Plan(**drawn, **of_plan),
         limits=limits(
