@@ -48,6 +48,8 @@ def load(
     run (tokenizer, seed and the like) for formats that have an option of that name.
     Raises WorkloadError with every problem of the file.
     """
+    if not path:  # pathlib would take it for the current folder
+        raise fault("''", "no such file")
     name = _named(path) if format is None else ALIASES.get(format, format)
     file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
     chosen = find_format(path, detect(file) if name is None else name)

@@ -95,12 +95,14 @@ def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> No
     assert problems_of(str(tmp_path)) == [
         f"is a directory, and its files are not those of a format that may be one ({DIRECTORIES})"
     ]
+    assert problems_of("") == problems_of("", "weka_trace") == ["no such file"]
     assert problems_of("nul\0byte") == ["cannot be read: embedded null byte"]
 
 
 def test_the_format_may_be_forced_by_name_or_alias(tmp_path: Path) -> None:
     path = write_whole(tmp_path, FLAT)
     assert registry.load(path, "llmservingsim").format == registry.load(path, "flat_jsonl").format == "agentic_jsonl"
+    assert registry.ALIASES["speed_bench_qualitative"] == "speed_bench"
     assert problems_of(path, "dag_jsonl")[0] == "line 1: input_toks: Extra inputs are not permitted"
     (problem,) = problems_of(path, "sharegpt")
     names = ", ".join([*registry.FORMATS, *registry.ALIASES])

@@ -64,6 +64,7 @@ def recognises(keys: Collection[str]) -> bool:
 
 FORMAT = Format(
     name="speed_bench",
+    aliases=("speed_bench_qualitative",),
     summary="SPEED-Bench: questions of one or several messages, by category",
     needs="'question_id', 'category' and 'messages' on every line",
     recognises=recognises,
