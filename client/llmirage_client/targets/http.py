@@ -102,7 +102,7 @@ class HttpTarget:
     ) -> None:
         """Set up the target. Raises ValueError for a base_url or header that cannot be sent.
 
-        base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
+        base_url: see normalise_url. headers: sent with every call; they replace others of their names. timeout_s: for the
         whole of one reply. transport: any of httpx, closed with the target; None: a TimedTransport. key_header: where the
         key goes, as a bearer token if it is Authorization. most_reply_bytes: see TimedStream.most_bytes.
         """
@@ -120,9 +120,8 @@ class HttpTarget:
         if api_key:
             bearer = key_header.lower() == "authorization"
             self._headers[key_header.lower()] = (key_header, f"Bearer {api_key}" if bearer else api_key)
-        for name, value in headers:
-            self._headers[name.lower()] = (name, value)
-        for name, value in self._headers.values():
+        self._chosen = {name.lower(): (name, value) for name, value in headers}
+        for name, value in (self._headers | self._chosen).values():
             _check_header(name, value)
 
     def now(self) -> float:
@@ -155,7 +154,7 @@ class HttpTarget:
     async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         """Ask for GET of a path below the API root, or below the server's: status and body. Raises Fault."""
         arrived = _Arrived()
-        headers = [*self._headers.values(), ("Accept", "application/json")]
+        headers = list((self._headers | {"accept": ("Accept", "application/json")} | self._chosen).values())
         await self._receive(OutgoingRequest("GET", self._address(path, from_root), headers, b"", self._extensions), arrived)
         assert arrived.stream is not None
         if arrived.stream.fault is not None:
@@ -187,10 +186,9 @@ class HttpTarget:
 
     def _request(self, call: Call) -> OutgoingRequest:
         """Return the request as it goes out. Raises ValueError or TypeError for a body that JSON does not have."""
-        headers = dict(self._headers)
-        headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
-        for name, value in call.headers.items():
-            headers[name.lower()] = (name, value)
+        accept = ("Accept", "text/event-stream" if call.stream else "application/json")
+        headers = self._headers | {"accept": accept}
+        headers |= {name.lower(): (name, value) for name, value in call.headers.items()} | self._chosen
         extensions = self._extensions if call.on_sent is None else {**self._extensions, "on_sent": call.on_sent}
         address = self._address(call.path, call.from_root)
         return OutgoingRequest("POST", address, list(headers.values()), encode_body(call.body), extensions)

@@ -104,14 +104,15 @@ def test_whether_a_reply_is_streamed_is_read_from_it_and_not_from_the_call(raw_s
     assert exchange.token_s == [exchange.first_output_s]
 
 
-async def test_headers_of_a_call_replace_those_of_the_target_and_json_is_asked_for(raw_server: MakeServer) -> None:
+async def test_headers_of_the_target_replace_those_of_a_call_and_json_is_asked_for(raw_server: MakeServer) -> None:
     server = raw_server(GOOD_STREAM)
     async with server:
         target = HttpTarget(server.url, headers=[("X-A", "target")])
-        await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call"}, stream=False))
+        await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call", "x-b": "call"}, stream=False))
         await target.close()
     (request,) = server.requests
-    assert (request.header("x-a"), request.header("accept")) == ("call", "application/json")
+    assert [request.header(name) for name in ("x-a", "x-b", "accept")] == ["target", "call", "application/json"]
+    assert request.head.lower().count("\r\nx-a:") == 1
     assert request.head.startswith("POST /v1/completions ")
     assert json.loads(request.body) == {"prompt": "\ud800é"}
 
