@@ -1,5 +1,6 @@
 """What a user's own project sees: the examples of docs/python-studies.md under mypy --strict, and what it refuses."""
 
+import os
 import re
 import subprocess
 import sys
@@ -33,10 +34,12 @@ def test_examples_are_typed_and_mistakes_are_found(tmp_path: Path) -> None:
         (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
     (tmp_path / "right.py").write_text(RIGHT, encoding="utf-8")
-    files = sorted(str(file) for file in tmp_path.glob("*.py"))
-    done = subprocess.run(  # with the settings and the cache of `make types`
-        [sys.executable, "-m", "mypy", *files], cwd=ROOT, capture_output=True, text=True
-    )
-    found = [Path(line.split(": error: ")[0]).name for line in done.stdout.splitlines() if ": error: " in line]
+    faces = [*(ROOT / "client/llmirage").glob("*.py"), ROOT / "shared/llmirage_shared/settings.py"]
+    done = subprocess.run(  # what is below the public signatures is left to `make types`: it takes a minute
+        [sys.executable, "-m", "mypy", "--follow-imports=skip", "--cache-dir", os.devnull, *faces, *tmp_path.glob("*.py")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    told = (line.partition(": error: ") for line in sorted(done.stdout.splitlines()))
+    found = [Path(place).name for place, error, _ in told if error and tmp_path.name in place]
     assert len(blocks) == 6
     assert found == [f"wrong.py:{line}" for line in range(4, 10)], done.stdout + done.stderr
