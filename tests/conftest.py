@@ -6,8 +6,10 @@ Bytecode is written even where the environment says otherwise: hundreds of child
 Every property is tried on 20 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
 """
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -32,6 +34,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if said := complaint():
         raise pytest.UsageError(said)
     config.addinivalue_line("markers", INTERPRETED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep modules and tests from being walked by the collector of garbage: they stay to the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
