@@ -3,11 +3,8 @@
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pages import PAGES, QUICK, ROOT, blocks, commands
+from served import serving
 
 from llmirage_client.cli import main
 
@@ -29,25 +27,8 @@ def block_with(language: str, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "llmirage_client", "serve", "--port", str(port), "--speed", "100"])
-    address = f"http://localhost:{port}"
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                break
-            except urllib.error.URLError:
-                assert server.poll() is None, "the server ended"
-                assert time.monotonic() < deadline, "the server does not answer"
-                time.sleep(0.05)
-        yield address
-    finally:
-        server.terminate()
-        server.wait(30)
+    with serving("--speed", "100") as address:
+        yield address.removesuffix("/v1")
 
 
 def test_the_curl_line_gets_a_reply_of_the_asked_length(url: str) -> None:
