@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmirage_client.settings.endpoint import PromptSettings
+from llmirage_client.settings.load import ScenarioSettings
 from llmirage_client.settings.simulation import CalibrationOutput, CalibrationSettings, SweepOutput, SweepSettings
 from llmirage_client.settings.sizing import SizingOutput, SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
@@ -22,13 +23,14 @@ size = command(
         *cluster_options(*SHAPE_SETTINGS),
         *options(WorkloadSettings),
         *options(PromptSettings),
+        *options(ScenarioSettings),
     ],
     """Find the cheapest deployment that meets latency objectives under given traffic.
 
-    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is a rate or a number of users. The command
-    enumerates the ways to split the model over the given GPUs, rules out what the roofline model can rule out, and
-    simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
-    objectives, 2 if the input was refused.
+    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is a rate, a number of users, or the run of a
+    --scenario with --concurrency lanes (docs/agentx.md). The command enumerates the ways to split the model over the given
+    GPUs, rules out what the roofline model can rule out, and simulates the rest with --requests requests each. Exit status:
+    0 with an answer, 1 if no deployment meets the objectives, 2 if the input was refused.
     """,
     blocks=BLOCKS,
     examples=(

@@ -66,11 +66,6 @@ def simulate(
         on_demand = settings.via == "engine" and settings.scenario is None and not settings.steady_state
         loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents, on_demand=on_demand)
     options = with_distinct_conversations(loaded, run_options(loaded, settings, **scenario.fields))
-    if options.scenario is not None:  # replies have the recorded length anyway
-        extra = {name: value for name, value in options.extra_inputs.items() if name != "ignore_eos"}
-        options = replace(options, extra_inputs=extra)
-    if options.lanes is not None:  # a simulation is to be repeatable
-        options = replace(options, lanes=replace(options.lanes, run_id=f"seed {options.seed}"))
     loaded, window = for_api(loaded, settings), None
     if settings.steady_state:
         loaded, options, window = _steady(config, loaded, options, settings)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
-from llmirage_client.operations.workload import load_workload, without_file_problem
+from llmirage_client.operations.workload import load_of, load_workload, readable, resolved_scenario, without_file_problem
 from llmirage_client.settings.endpoint import PromptSettings
-from llmirage_client.settings.load import LoadSettings
+from llmirage_client.settings.load import ScenarioSettings, TrafficSettings
 from llmirage_client.settings.run import run_options
+from llmirage_client.settings.scenario import SCENARIOS
 from llmirage_client.settings.sizing import SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_prices
@@ -49,14 +50,18 @@ from llmirage_client.size.sizing import size as find_size
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, prioritised, synthetic_source
 from llmirage_client.size.trial import REQUESTS, Trials
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_shared.settings import ConfigError, InputRefused
+from llmirage_shared.settings import ConfigError, InputRefused, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeSettings(SizingSettings, LengthSettings, WorkloadSettings, PromptSettings):
+class SizeSettings(SizingSettings, LengthSettings, WorkloadSettings, PromptSettings, ScenarioSettings):
     """Settings of `llmirage size`. cluster: without the settings that are looked for."""
 
     cluster: ClusterSettings = field(default_factory=ShapelessClusterSettings)
+
+    @property
+    def seed(self) -> int:
+        return self.random_seed or 0
 
 
 def size(
@@ -71,6 +76,7 @@ def size(
 
     progress: makes the progress that is shown. Raises ConfigError.
     """
+    _check_scenario(settings)
     try:
         if settings.max_rate:
             if settings.day is not None:
@@ -93,7 +99,7 @@ def _day(
         day = read_day(
             place,
             settings.request_rate,
-            lambda: load_workload(place, settings, tokenizer=settings.tokenizer, seed=settings.random_seed),
+            lambda: load_workload(place, settings, tokenizer=settings.tokenizer, seed=settings.seed),
         )
     except WorkloadError as error:
         _refuse(str(error))
@@ -106,16 +112,18 @@ def _size(
     file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress, day: Day | None = None
 ) -> SizeReport | DayReport:
     objectives, base, possible, refused, notes = _asked(settings)
-    source = _source(file, settings)
+    traffic = _traffic(file, settings)
+    source = traffic.source
     shapes = _with_room(base, possible, refused, source, objectives, settings.explain)
     if day is not None and day.prioritised and base.schedule_policy != "priority":
         day = day.without_priorities()
         notes.append("Priorities have no effect: schedule_policy is not priority (--set schedule_policy=priority).")
-    traffic = _traffic(source, settings)
-    if problems := _decided_by_the_load(objectives, source, settings):
+    if problems := _decided_by_the_load(objectives, traffic):
         _refuse("\n".join(problems))
     notes += () if day is None else day.notes
-    if day is None or day.trace is None:
+    if traffic.scenario is not None:
+        notes += _of_rules(traffic)
+    elif day is None or day.trace is None:
         notes += _of_workload(source, settings.concurrency)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
@@ -130,7 +138,7 @@ def _size(
         planned = None if day is None else size_day(day, sizing, base, trials, prices, progress.begin)
         pools = None
         if settings.disaggregated:
-            asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
+            asked = cluster_configs(settings.cluster, settings.seed, settings.tokenizer)
             pools = size_pools(steady(asked[0])[0], shapes, trials, terms, progress.begin)
     considered = [*shapes, *(one.shape for one in refused)]
     question = Question(base, traffic, objectives, price_source, notes, considered, settings.explain)
@@ -151,14 +159,14 @@ _MANY = 2  # users, or more: --max-rate looks for their number
 _LOOKED_AT = 50  # requests of the workload
 
 
-def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSource, settings: SizeSettings) -> list[str]:
+def _decided_by_the_load(objectives: tuple[Objective, ...], traffic: Traffic) -> list[str]:
     """Return problems of objectives that no deployment changes: any one would be as good as the others, or none would do."""
-    specs = [turn.tokens for session in source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
+    specs = [turn.tokens for session in traffic.source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
     single = all(spec is not None and spec.output_tokens == 1 for spec in specs)
     problems = []
     for one in objectives:
         tag = one.metric.tag
-        if tag in _OF_LENGTHS or (tag in _OF_THE_RATE and settings.concurrency is None):
+        if tag in _OF_LENGTHS or (tag in _OF_THE_RATE and traffic.kind == "request_rate"):
             problems.append(f"--slo: {one.text}: the load decides this, not the deployment")
         elif tag in _BETWEEN_TOKENS and single:
             problems.append(f"--slo: {one.text}: replies have one token, so that there is no time between tokens")
@@ -173,11 +181,11 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
         )
     if (users := settings.concurrency) is not None and users > 1:
         notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
-    source = _source(file, settings)
+    settings = replace(settings, request_rate=None if settings.concurrency else 1.0)
+    traffic = _traffic(file, settings)
+    source = traffic.source
     shapes = _with_room(base, shapes, refused, source, objectives, settings.explain)
     notes += _of_workload(source, settings.concurrency and _MANY)
-    settings = replace(settings, request_rate=None if settings.concurrency else 1.0)
-    traffic = _traffic(source, settings)
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
@@ -202,7 +210,7 @@ def _asked(
         objectives = parse_slo(settings.slo)
     except SloError as error:
         problems += [f"--slo: {problem}" for problem in error.problems]
-    asked = cluster_configs(settings.cluster, settings.random_seed, settings.tokenizer)
+    asked = cluster_configs(settings.cluster, settings.seed, settings.tokenizer)
     base, notes = steady(asked[0])
     if settings.disaggregated:
         base, wrong = _without_pools(base, settings)
@@ -343,7 +351,7 @@ def _source(file: str | Workload | None, settings: SizeSettings) -> RequestSourc
         _refuse(problem)
     try:
         if file is not None:
-            workload = load_workload(file, settings, tokenizer=settings.tokenizer, seed=settings.random_seed)
+            workload = load_workload(file, settings, tokenizer=settings.tokenizer, seed=settings.seed)
             source = file_source(workload)
         else:
             source = synthetic_source(
@@ -352,17 +360,20 @@ def _source(file: str | Workload | None, settings: SizeSettings) -> RequestSourc
                 str(settings.turns),
                 str(settings.think_time),
                 settings.shared_prefix,
-                settings.random_seed,
+                settings.seed,
             )
         if settings.priorities is not None:
-            source = prioritised(source, settings.priorities, settings.random_seed)
+            source = prioritised(source, settings.priorities, settings.seed)
         source.workload(1)
     except WorkloadError as error:
         _refuse(str(error))
     return source
 
 
-def _traffic(source: RequestSource, settings: SizeSettings) -> Traffic:
+def _traffic(file: str | Workload | None, settings: SizeSettings) -> Traffic:
+    if settings.scenario is not None:
+        return _traffic_of_scenario(file, settings)
+    source = _source(file, settings)
     rate, users = settings.request_rate, settings.concurrency
     if (rate is None) is (users is None):
         timed = rate is None and source.workload(1).timed
@@ -370,22 +381,48 @@ def _traffic(source: RequestSource, settings: SizeSettings) -> Traffic:
             "set the traffic with --request-rate or --concurrency"
             + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
         )
-    options = run_options(source.workload(1), _load(settings))
+    options = run_options(source.workload(1), _load(settings, settings.seed))
     if rate is not None:
         return Traffic(source, "request_rate", float(rate), options)
     return Traffic(source, "concurrency", float(users or 0), options)
 
 
-def _load(settings: SizeSettings) -> LoadSettings:
-    return LoadSettings(
-        request_rate=None if settings.request_rate is None else (settings.request_rate,),
-        concurrency=None if settings.concurrency is None else (settings.concurrency,),
-        arrival_pattern=settings.arrival_pattern,
-        arrival_smoothness=settings.arrival_smoothness,
-        random_seed=settings.random_seed,
-        session_prefix=settings.session_prefix,
-        tokenizer=settings.tokenizer,
-    )
+_OTHER_LOADS = ("request_rate", "arrival_pattern", "arrival_smoothness", "day", "max_rate", "disaggregated")
+
+
+def _check_scenario(settings: SizeSettings) -> None:
+    """Exit where a scenario stands beside another load, or its duration without it."""
+    if settings.scenario is None:
+        if settings.benchmark_duration is not None:
+            _refuse("--benchmark-duration needs --scenario: other loads last until the objectives are decided")
+    elif others := [f"--{name.replace('_', '-')}" for name in _OTHER_LOADS if getattr(settings, name)]:
+        _refuse(f"--scenario {settings.scenario} fixes the load: omit {', '.join(others)}")
+
+
+def _traffic_of_scenario(file: str | Workload | None, settings: SizeSettings) -> Traffic:
+    """Return the load that a scenario fixes, as `simulate` has it. A sizing is no submission. Raises ScenarioRefused."""
+    scenario, seed = SCENARIOS.get(settings.scenario or ""), settings.random_seed
+    if scenario is not None and seed is None:
+        seed = scenario.defaults.get("random_seed", 0)
+    with readable():
+        found = resolved_scenario(file, _load(settings, seed), submission=False)
+        workload = load_of(file, found.settings, None)
+    options = run_options(workload, found.settings, **found.fields)
+    return Traffic(file_source(workload), "concurrency", float(options.concurrency or 1), options)
+
+
+def _of_rules(traffic: Traffic) -> list[str]:
+    """Return notes on the rules of a scenario."""
+    violated = [f"Scenario {traffic.scenario}: violated: {one}" for one in traffic.options.violations]
+    return ["Each deployment is simulated under the scenario's whole run; objectives are of its profile.", *violated]
+
+
+def _load(settings: SizeSettings, seed: int | None) -> TrafficSettings:
+    """Return the settings that a run has, too."""
+    known = {name: about for name, about in settings_of(TrafficSettings).items() if hasattr(settings, name)}
+    given = {name: getattr(settings, name) for name in known}
+    several = {name: (value,) for name, value in given.items() if known[name].several and value is not None}
+    return TrafficSettings(**(given | several | {"random_seed": seed}))
 
 
 def _prices(of: Iterable[str], settings: SizeSettings) -> tuple[dict[str, float], str]:

@@ -74,8 +74,11 @@ def load_workload(
     return loaded if most is None else replace(loaded, roots=kept, skipped=0)
 
 
-def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
-    """Return the settings as their scenario completes them. Raises WorkloadError, ScenarioRefused."""
+def resolved_scenario(file: str | Workload | None, settings: T, *, submission: bool = True) -> Resolved[T]:
+    """Return the settings as their scenario completes them. submission: see resolved.
+
+    Raises WorkloadError, ScenarioRefused.
+    """
     if settings.scenario is None:
         return Resolved(settings)
     file = file or settings.input_file
@@ -85,7 +88,7 @@ def resolved_scenario(file: str | Workload | None, settings: T) -> Resolved[T]:
             raise ConfigError([f"{settings.scenario}: load the trace with the format option recorded_order=true"])
     else:
         format = "generated" if is_preset(file) else ALIASES.get(settings.format or "", settings.format) or detect(file)
-    return resolved(settings, format)
+    return resolved(settings, format, submission=submission)
 
 
 def load_of(

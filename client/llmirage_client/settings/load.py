@@ -323,7 +323,8 @@ class ScenarioSettings:
         "Keep the rules of agentx or inferencex-agentx-mvp (recorded agents on lanes), inferencex (random prompts) or "
         "mlperf-agentic (recorded conversations), with a verdict (docs/agentx.md).",
         metavar="NAME",
-        flag=True,
+        flag="run simulate",
+        carried=True,
     )
     unsafe_override: bool = switch(
         SCENARIO,

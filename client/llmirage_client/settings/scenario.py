@@ -26,7 +26,10 @@ LEAST_DURATION_S = 900.0
 SYSTEM_IDLE_CAP_S = 10.0
 _MARKED: Literal["first_turn_prefix"] = "first_turn_prefix"
 _OVERFLOW = "context length,maximum context,context_length_exceeded,prompt is too long"
-_CORPUS = "the published corpora semianalysisai/cc-traces-weka-*"
+_UNKNOWN_CORPUS = (
+    "--input-file: got a local WEKA trace, required the published corpora semianalysisai/cc-traces-weka-*: which corpus a "
+    "local file is of cannot be verified, so the run is no submission"
+)
 _PACED = ("request_rate", "request_rate_series", "arrival_pattern", "user_centric_rate", "fixed_schedule", "agents")
 _OTHER_LOADS = ("executor", "find_max", "steady_state")
 _WARM_UPS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration")
@@ -64,17 +67,18 @@ class Resolved(Generic[T]):
         return lanes | ({"violations": self.violations} if self.settings.scenario else {})
 
 
-def resolved(settings: T, format: str | None) -> Resolved[T]:
+def resolved(settings: T, format: str | None, *, submission: bool = True) -> Resolved[T]:
     """Return the settings as their scenario completes them.
 
-    format: of the workload; None: there is no file. Raises ScenarioRefused with all violations.
+    format: of the workload; None: there is no file. submission: the run is one, so that its corpus must be known.
+    Raises ScenarioRefused with all violations.
     """
     if settings.scenario is None:
         return Resolved(settings)
     if (scenario := SCENARIOS.get(settings.scenario)) is None:
         raise ScenarioRefused([f"Unknown scenario {settings.scenario!r}. Valid scenarios: {', '.join(sorted(SCENARIOS))}"])
     found = scenario.rules(settings, format)
-    violations = (*found.hard, *found.soft)
+    violations = tuple(one for one in (*found.hard, *found.soft) if submission or one != _UNKNOWN_CORPUS)
     if violations and (found.hard or not settings.unsafe_override):
         raise ScenarioRefused([_refusal(scenario.name, violations, not found.hard)])
     complete = replace(settings, **found.given())
@@ -279,10 +283,7 @@ def _violations(settings: TrafficSettings, format: str | None) -> Iterator[str]:
     if format is not None and format != "weka_trace":
         yield f"--custom-dataset-type: got {format}, required weka_trace"
     elif format is not None:
-        yield (
-            f"--input-file: got a local WEKA trace, required {_CORPUS}: which corpus a local file is of cannot be verified, "
-            "so the run is no submission"
-        )
+        yield _UNKNOWN_CORPUS
     if settings.cache_bust not in (None, _MARKED):
         yield f"--cache-bust: got {settings.cache_bust}, required {_MARKED}"
     if settings.benchmark_duration is not None and settings.benchmark_duration < LEAST_DURATION_S:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from llmirage_client.choices import ArrivalPattern
-from llmirage_client.settings.load import LoadSettings
+from llmirage_client.settings.load import SCENARIO, LoadSettings
 from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.settings import again, at_call, switch, under
@@ -138,7 +138,16 @@ class SizingSettings:
         aliases=("burstiness",),
         carried=True,
     )
-    random_seed: int = _traffic("random_seed", 0, "Seed of the simulations.", flag=True)
+    benchmark_duration: float | None = _traffic(
+        "benchmark_duration",
+        None,
+        "Duration of the scenario's profile.",
+        group=SCENARIO,
+        metavar="S",
+        unset="the scenario's",
+        carried=True,
+    )
+    random_seed: int | None = _traffic("random_seed", None, "Seed of the simulations.", unset="0; 42 for agentx", flag=True)
 
     explain: bool = _output(
         False, "Tell all that is left out, with the arithmetic of the memory that does not suffice.", flag=True

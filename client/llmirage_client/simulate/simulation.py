@@ -160,6 +160,12 @@ def simulate(
     options = dataclasses.replace(
         options, speed=1.0, endpoint_kind="llmirage", model=options.model or pools[0].names[0], seed=options.seed or 0
     )
+    if options.scenario is not None:  # replies have the recorded length anyway
+        extra = {name: value for name, value in options.extra_inputs.items() if name != "ignore_eos"}
+        options = dataclasses.replace(options, extra_inputs=extra)
+    if options.lanes is not None:  # a simulation is to be repeatable
+        lanes = dataclasses.replace(options.lanes, run_id=f"seed {options.seed}")
+        options = dataclasses.replace(options, lanes=lanes)
     if max_time_s is not None:
         max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)

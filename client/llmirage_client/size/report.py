@@ -67,7 +67,8 @@ class Question:
             if values != [None]
         }
         searched = [searched_first, *(text for name, text in texts.items() if len(self.axes[name]) > 1)]
-        fixed = [text for name, text in texts.items() if len(self.axes[name]) == 1]
+        fixed = [] if self.traffic.scenario is None else [self.traffic.text]
+        fixed += [text for name, text in texts.items() if len(self.axes[name]) == 1]
         yield f"Searched: {'; '.join(searched)}. Held fixed: {'; '.join(fixed)}, and all else."
 
     def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
@@ -175,9 +176,20 @@ class SizeReport:
 
     def json(self) -> dict[str, Any]:
         sizing, traffic = self.sizing, self.question.traffic
+        options = traffic.options
+        held = {
+            "scenario": options.scenario,
+            "benchmark_duration": options.benchmark_duration_s,
+            "random_seed": options.seed,
+        }
         return {
             "model": self.question.base.model,
-            "traffic": {"kind": traffic.kind, "amount": traffic.amount, "requests": traffic.source.text},
+            "traffic": {
+                "kind": traffic.kind,
+                "amount": traffic.amount,
+                "requests": traffic.source.text,
+                **(held if options.scenario else {}),
+            },
             "slo": [objective.text for objective in self.question.objectives],
             "goal": sizing.goal,
             "answer": None if sizing.answer is None else _priced_json(sizing.answer),

@@ -81,7 +81,8 @@ class CapacitySearch:
         rates = bounds.requests_per_s(lengths) if lengths is not None else None
         self._alone_s = bounds.latency_s(lengths) if lengths is not None else None
         self._judged: dict[int, Trial] = {}  # the trial that decides about a number of instances
-        self._drifts = not self._traffic.source.single_turns
+        self._whole = self._traffic.scenario is not None  # no part of it says anything
+        self._drifts = not (self._whole or self._traffic.source.single_turns)
         self._low = -1  # place on the grid of a number that does not suffice; those below the roofline's are not tried
         self._enough: int | None = None  # of one that does
         self._failures = 0
@@ -148,7 +149,7 @@ class CapacitySearch:
         """Simulate the traffic on `instances`, or the half, quarter, ... of it that misses the objectives."""
         amount = self._traffic.amount
         trial = less = self._judge(instances, amount)
-        while trial.met and less.met_by_latency and not (less.alone or less.beyond_doubt or self._drifts):
+        while trial.met and less.met_by_latency and not (less.alone or less.beyond_doubt or self._drifts or self._whole):
             amount = amount / 2 if self._by_rate else amount // 2
             less = self._judge(instances, amount)
         return trial if less.met_by_latency else less
@@ -158,7 +159,7 @@ class CapacitySearch:
         return self._judge(instances, self._traffic.amount)
 
     def _judge(self, instances: int, amount: float) -> Trial:
-        if amount < self._floor(instances):
+        if amount < self._floor(instances) and not self._whole:
             return self._trials.alone(self._config(instances))
         return self._trials.run(*self._sample(instances, amount))
 

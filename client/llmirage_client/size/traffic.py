@@ -183,7 +183,7 @@ def prioritised(source: RequestSource, shares: Sequence[tuple[int, float]], seed
 class Traffic:
     """amount: requests per second (turns of root conversations, as in `llmirage run`), or users at once.
 
-    options: of the runner, without the amount.
+    options: of the runner, without the amount; of a scenario, the whole run, which is simulated as it is.
     """
 
     source: RequestSource
@@ -196,14 +196,24 @@ class Traffic:
         return replace(self, amount=amount)
 
     @property
+    def scenario(self) -> str | None:
+        return self.options.scenario
+
+    @property
     def text(self) -> str:
-        return amount_text(self.kind, self.amount)
+        if self.scenario is None:
+            return amount_text(self.kind, self.amount)
+        slots = plural(int(self.amount), "slot" if self.options.lanes is None else "lane")
+        lasts = self.options.benchmark_duration_s
+        return f"scenario {self.scenario} with {slots}" + ("" if lasts is None else f" for {lasts:,g} s")
 
     def run_options(self, requests: int, ramp_s: float) -> RunOptions:
         """Return options of a run of that many requests. ramp_s: how long the users at once take to be all there.
 
         A rate of turns becomes one of conversations that do not know of each other: each turn goes out when it is ready.
         """
+        if self.scenario is not None:
+            return replace(self.options, concurrency=int(self.amount))
         options = replace(self.options, request_count=requests, vary=True)
         if self.kind == "concurrency":
             users = int(self.amount)

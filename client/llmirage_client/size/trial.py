@@ -16,7 +16,7 @@ from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
-from llmirage_client.simulate.simulation import simulate
+from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
@@ -240,27 +240,34 @@ class Trials:
         source, first = traffic.source, plan.first
         workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
         window, looks = None, None
-        if source.in_tokens:
+        if source.in_tokens and traffic.scenario is None:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
             looks = Looks(objectives, first, plan.looks, failures, self._floors(config), plan.batches, plan.met_ends)
             window = Window(first, plan.looks[-1], looks)
-        simulation = simulate(
-            config,
-            workload,
-            options,
-            window=window,
-            max_time_s=self._max_time_s,
-            on_progress=lambda over, now, _: self._on_progress(over, plan.whole, now),
-        )
+        try:
+            simulation = simulate(
+                config,
+                workload,
+                options,
+                window=window,
+                max_time_s=self._max_time_s,
+                on_progress=lambda over, now, _: self._on_progress(over, plan.whole, now),
+            )
+        except SimulationError as error:
+            if traffic.scenario is None:
+                raise
+            return Trial(config, traffic.kind, traffic.amount, (), str(error), 0, 0, {}, (), None)
         columns, metrics = simulation.columns, simulation.metrics
         count = plan.looks[-1] if window is None else window.count
-        if window is None:
+        if traffic.scenario is not None:
+            count = int(columns.measured.sum())
+        elif window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
         intervals = intervals_of(self.objectives, columns, plan.batches(count))
-        problem = simulation.stopped or self._problem(metrics, count)
+        problem = simulation.stopped or self._problem(simulation, metrics, count)
         rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
         if problem is None and rates is not None:
             problem = _growth(columns) or rates.shortfall
@@ -278,6 +285,8 @@ class Trials:
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
         """Return the plan of a trial. longer: for a cluster that may have been still filling up."""
         source = traffic.source
+        if traffic.scenario is not None:
+            return TrialPlan(0, (0,), 0, 0, 0.0, int(traffic.amount), False, False)
         wanted = math.ceil(self._wanted * min(source.spread, _MOST_SPREAD))
         fill = fill_up(traffic, self.bounds(config), units(config), self._wanted)
         first, waiting = fill.first, fill.waiting
@@ -309,7 +318,7 @@ class Trials:
         many = sizes is not None and int(sizes.reply.min()) > 1  # a reply of one token has no gap
         return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
 
-    def _problem(self, metrics: Metrics, count: int) -> str | None:
+    def _problem(self, simulation: Simulation, metrics: Metrics, count: int) -> str | None:
         """Return a reason why the trial fails besides its objectives."""
         whole = metrics.whole_run
         failed = int(whole.get("error_request_count", 0))
@@ -318,7 +327,8 @@ class Trials:
             return f"{failed:,} of {plural(count, 'request')} failed{more}"
         if not whole.get("request_count"):
             return "no request was answered"
-        return None
+        reasons = [] if simulation.submission is None else [*simulation.submission.reasons]
+        return ", ".join(reason for reason in reasons if reason != "unsafe_override") or None
 
 
 def wants_traffic(objective: Objective) -> bool:

@@ -23,13 +23,21 @@ from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError
 
-TRACE = {
+TRACE: dict[str, Any] = {
     "id": "t", "models": ["m"], "block_size": 64, "hash_id_scope": "local",
     "requests": [
         {"t": 2.0 * k, "type": "s", "in": 64 * (k + 1), "out": 4, "hash_ids": list(range(k + 1)), "api_time": 0.5}
         for k in range(6)
     ],
 }  # fmt: skip
+
+
+def invoke(folder: Path, command: str, *words: str, tokens: int | None = None) -> Any:
+    """Run a command on the trace. tokens: of each prompt, which have nothing in common then."""
+    own = {"in": tokens, "hash_ids": []} if tokens else {}
+    file = folder / "t.json"
+    file.write_text(json.dumps(TRACE | {"requests": [request | own for request in TRACE["requests"]]}))
+    return CliRunner().invoke(main, [command, str(file), *words])
 
 
 def asked(name: str, **given: Any) -> RunSettings:
@@ -114,13 +122,13 @@ def test_the_verdict() -> None:
 
 
 def test_a_simulated_run_is_judged_and_repeatable(tmp_path: Path) -> None:
-    file = tmp_path / "t.json"
-    file.write_text(json.dumps(TRACE))
-    words = ["simulate", str(file), "--scenario", "agentx", "--gpu", "h100_sxm", "--model", "Qwen/Qwen3-8B", "--json"]
-    refused = CliRunner().invoke(main, words)
+    words = ["--scenario", "agentx", "--gpu", "h100_sxm", "--model", "Qwen/Qwen3-8B", "--json"]
+    refused = invoke(tmp_path, "simulate", *words)
     assert refused.exit_code == 1
     assert "local WEKA trace" in refused.output
-    first, again = (CliRunner().invoke(main, [*words, "--unsafe-override", "--benchmark-duration", "900"]) for _ in range(2))
+    first, again = (
+        invoke(tmp_path, "simulate", *words, "--unsafe-override", "--benchmark-duration", "900") for _ in range(2)
+    )
     assert first.exit_code == 0, first.output
     found, other = json.loads(first.stdout), json.loads(again.stdout)
     assert found == other
@@ -129,6 +137,41 @@ def test_a_simulated_run_is_judged_and_repeatable(tmp_path: Path) -> None:
     assert coverage["ttft_ratio"] > 0.99
     assert found["requests"] > 900 / 12 * 5  # six requests and ten seconds of pauses a play
     assert 0.4 < found["cached_token_share"] < 0.95  # within plays alone, as every one has a marker
+
+
+def test_a_size_is_of_the_profile_that_a_simulation_of_the_answer_has(tmp_path: Path) -> None:
+    lanes = ["--scenario", "agentx", "--concurrency", "2", "--benchmark-duration", "900", "--model", "Qwen/Qwen3-8B"]
+    page = tmp_path / "size.html"
+    words = [*lanes, "--gpus", "h100_sxm", "--tps", "1", "--slo", "ttft_p99<300ms", "--html", str(page), "--json"]
+    done = invoke(tmp_path, "size", *words, tokens=8_000)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    held = {"kind": "concurrency", "amount": 2, "scenario": "agentx", "benchmark_duration": 900.0, "random_seed": 42}
+    assert found["traffic"].items() >= held.items()
+    ttft_ms = []
+    for instances in ("2", "1"):
+        given = ["--gpu", "h100_sxm", "--instances", instances, "--unsafe-override", "--json"]
+        ttft_ms.append(json.loads(invoke(tmp_path, "simulate", *lanes, *given, tokens=8_000).stdout)["ttft_ms"]["p99"])
+    assert (found["answer"]["instances"], found["answer"]["objectives"][0]["value"]) == (2, ttft_ms[0])
+    assert ttft_ms[0] < 300 < ttft_ms[1]
+    assert "scenario agentx with 2 lanes for 900 s" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        ("--scenario agentx --request-rate 2 --max-rate", 2, "fixes the load: omit --request-rate, --max-rate"),
+        ("--scenario agentx --benchmark-duration 60", 1, "(1 conflict): - --benchmark-duration: got 60"),
+        ("--scenario agent", 1, "Unknown scenario 'agent'"),
+        ("--benchmark-duration 60 --concurrency 2", 2, "--benchmark-duration needs --scenario"),
+        ("--unsafe-override --concurrency 2", 2, "--unsafe-override needs --scenario"),
+    ],
+)  # fmt: skip
+def test_what_no_size_of_a_scenario_can_have_is_refused(tmp_path: Path, words: str, status: int, problem: str) -> None:
+    given = ["--slo", "ttft_p99<150ms", *words.split()]
+    done = invoke(tmp_path, "size", *given)
+    assert done.exit_code == status
+    assert problem in " ".join(done.output.split())
 
 
 def test_agentx_keeps_the_recorded_order_between_agents(tmp_path: Path) -> None:
@@ -144,7 +187,7 @@ def test_agentx_keeps_the_recorded_order_between_agents(tmp_path: Path) -> None:
 
 def test_only_the_first_traces_that_fit_the_context_are_replayed(tmp_path: Path) -> None:
     for name, tokens in (("a", 9_000), ("b", 100), ("c", 100), ("d", 100)):
-        one = {**TRACE, "id": name, "requests": [{**TRACE["requests"][0], "in": tokens}]}  # type: ignore[index, dict-item]
+        one = {**TRACE, "id": name, "requests": [{**TRACE["requests"][0], "in": tokens}]}
         (tmp_path / f"{name}.json").write_text(json.dumps(one))
     settings = asked("agentx", max_context_length=1_000, num_dataset_entries=2)
     loaded = load_workload(str(tmp_path), settings)
