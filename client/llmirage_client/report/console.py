@@ -15,7 +15,7 @@ from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
-from llmirage_client.report.numbers import count, duration, group_cells, known, number, percent, statistic
+from llmirage_client.report.numbers import count, duration, fairness_line, group_cells, known, number, percent, statistic
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, plain_table, styled, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.plural import plural
@@ -168,7 +168,6 @@ def branch_table(stats: BranchStats) -> ScreenTable:
 
 
 _TURNS_SHOWN = 20
-_FAIR_WORDS = {"tokens": "tokens", "time_to_first_token": "mean TTFT", "good_request_fraction": "requests within limits"}
 _GROUP_WORDS = "; times in ms, mean tokens"
 
 
@@ -215,8 +214,7 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path]) -> li
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
         if table.rows and title.startswith("By tenant"):
-            indices = ", ".join(f"{_FAIR_WORDS[name]} {index:.3f}" for name, index in metrics.fairness.items())
-            blocks.append(f"Jain's index of fairness among tenants (1: equal): {indices}")
+            blocks.append(fairness_line(metrics.fairness))
     first = _first_notes(result)
     notes = [
         *(note for note in result.notes if note not in first),

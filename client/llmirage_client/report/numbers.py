@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from llmirage_client.measure.breakdowns import RequestGroup
 from llmirage_client.measure.metrics import Metrics
@@ -34,6 +34,15 @@ def known(value: float | None, form: Callable[[float], str] = number) -> str:
 def statistic(summary: Summary | None, name: str) -> str:
     """Return one figure of a summary; "-" where there is none."""
     return "-" if summary is None else number(getattr(summary, name))
+
+
+_FAIR_WORDS = {"tokens": "tokens", "time_to_first_token": "mean TTFT", "good_request_fraction": "requests within limits"}
+
+
+def fairness_line(fairness: Mapping[str, float]) -> str:
+    """Return Jain's indices over the tenants. fairness: as Metrics has it."""
+    indices = ", ".join(f"{_FAIR_WORDS[name]} {index:.3f}" for name, index in fairness.items())
+    return f"Jain's index of fairness among tenants (1: equal): {indices}"
 
 
 def duration(seconds: float) -> str:

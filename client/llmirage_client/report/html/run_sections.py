@@ -26,7 +26,7 @@ from llmirage_client.report.html.charts import (
 )
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView, bins, mean_active, output_rate, rolling
-from llmirage_client.report.numbers import count, group_cells, known, number
+from llmirage_client.report.numbers import count, fairness_line, group_cells, known, number
 from llmirage_shared.plural import plural
 
 LATENCIES = (
@@ -192,6 +192,8 @@ def groups(view: RunView) -> Section:
             "cached",
         ]  # fmt: skip
         blocks.append(table(columns, rows))
+        if named["tenant"]:
+            blocks.append(paragraph(fairness_line(view.metrics.fairness)))
         blocks.append(
             paragraph("Times in ms; tokens are means. A fork goes on from its parent's conversation, a spawn begins anew.")
         )

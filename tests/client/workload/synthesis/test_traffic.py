@@ -165,6 +165,8 @@ def test_both_ways_to_simulate_traffic_tell_figures_by_class(tmp_path: Path, via
     written = json.loads((tmp_path / "run" / "profile_export_aiperf.json").read_text())["llmirage"]
     assert [one["class"] for one in written["by_class"]] == ["batch", "interactive"]
     assert written["fairness"] == found["fairness"]
+    page = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", "-"])
+    assert f"fairness among tenants (1: equal): tokens {found['fairness']['tokens']:.3f}" in page.output
     wrong = ["simulate", str(tmp_path / "traffic.yaml"), "--model", "llama-3.1-8b", "--goodput", "interactiv/ttft:5"]
     done = CliRunner().invoke(main, wrong)
     assert done.exit_code == 2
