@@ -267,7 +267,7 @@ class Trials:
             metrics = compute_columns(columns)
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
         intervals = intervals_of(self.objectives, columns, plan.batches(count))
-        problem = simulation.stopped or self._problem(simulation, metrics, count)
+        problem = self._problem(simulation, metrics, count)
         rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
         if problem is None and rates is not None:
             problem = _growth(columns) or rates.shortfall
@@ -319,11 +319,12 @@ class Trials:
         return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
 
     def _problem(self, simulation: Simulation, metrics: Metrics, count: int) -> str | None:
-        """Return a reason why the trial fails besides its objectives."""
-        whole = metrics.whole_run
+        """Return a reason why the trial fails besides its objectives; that of an invalid run of a scenario, too."""
+        whole, more = metrics.whole_run, f": {metrics.errors[0].error.message}" if metrics.errors else ""
+        if simulation.stopped:
+            return simulation.stopped if simulation.submission is None else f"{simulation.stopped}{more}"
         failed = int(whole.get("error_request_count", 0))
         if failed and not self._failures_allowed:
-            more = f": {metrics.errors[0].error.message}" if metrics.errors else ""
             return f"{failed:,} of {plural(count, 'request')} failed{more}"
         if not whole.get("request_count"):
             return "no request was answered"

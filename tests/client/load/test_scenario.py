@@ -163,6 +163,7 @@ def test_a_size_is_of_the_profile_that_a_simulation_of_the_answer_has(tmp_path: 
         ("--scenario agentx --request-rate 2 --max-rate", 2, "fixes the load: omit --request-rate, --max-rate"),
         ("--scenario agentx --benchmark-duration 60", 1, "(1 conflict): - --benchmark-duration: got 60"),
         ("--scenario agent", 1, "Unknown scenario 'agent'"),
+        ("--scenario agentx --max-model-len 200 --gpus h100_sxm --tps 1", 1, "a root's request of the warm-up failed"),
         ("--benchmark-duration 60 --concurrency 2", 2, "--benchmark-duration needs --scenario"),
         ("--unsafe-override --concurrency 2", 2, "--unsafe-override needs --scenario"),
     ],
