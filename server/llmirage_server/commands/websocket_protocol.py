@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import logging
 import struct
 from collections import deque
@@ -23,7 +24,7 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, Pong, TextMessage
 
 from llmirage_server.http.byte_budget import HELD, Held
-from llmirage_server.http.exchange import ARRIVED
+from llmirage_server.http.exchange import ARRIVED, IS_TEXT
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
@@ -66,7 +67,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._connection: ClientConnection = scope["state"][CONNECTION]
         self._frames: Connection | None = None  # once the upgrade is accepted
         self._events: Iterator[Event] = iter(())
-        self._received = bytearray()  # of the message that is coming
+        self._received = io.BytesIO()  # the message that is coming: its bytes are not copied at the end
         self._is_text = True
         self._inbox: deque[dict[str, Any]] = deque([{"type": "websocket.connect"}])
         self._receiving: asyncio.Future[None] | None = None
@@ -219,19 +220,26 @@ class WebSocketProtocol(asyncio.Protocol):
                 self.transport.close()
         elif isinstance(event, Message):
             self._is_text = isinstance(event, TextMessage)
-            self._received += event.data.encode() if isinstance(event.data, str) else event.data
-            if len(self._received) > self._most_bytes:
+            self._received.write(event.data.encode() if isinstance(event.data, str) else event.data)
+            if self._received.tell() > self._most_bytes:
                 self._close(_TOO_BIG, f"A message has at most {self._most_bytes} bytes (max_body_mib).")
                 self._end(_TOO_BIG)
             elif event.message_finished:
-                data, self._received = bytes(self._received), bytearray()
-                content = {"text": data.decode()} if self._is_text else {"bytes": data}
-                self._arrived({"type": "websocket.receive", **content, ARRIVED: precise_clock()(), HELD: self._held})
+                data, self._received = self._received.getvalue(), io.BytesIO()
+                self._arrived(
+                    {
+                        "type": "websocket.receive",
+                        "bytes": data,
+                        IS_TEXT: self._is_text,
+                        ARRIVED: precise_clock()(),
+                        HELD: self._held,
+                    }
+                )
                 self._held = Held(self._limits.unread)
         elif isinstance(event, (Ping, Pong)):
             if isinstance(event, Ping):
                 self._write(Pong(event.payload))
-            if not self._received:
+            if not self._received.tell():
                 self._held.release()
         elif isinstance(event, CloseConnection):  # of the client, or for frames that are none
             self._close(event.code, event.reason or "")
@@ -248,7 +256,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if not self._over or self._refusal is not None:
             self._over = True
             self._refusal = None
-            self._received.clear()
+            self._received = io.BytesIO()
             self._held.release()
             self._arrived({"type": "websocket.disconnect", "code": code})
 

@@ -49,6 +49,7 @@ TOKEN_BYTES = 16  # of a planned reply: its id, in the request to the cluster, t
 LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
+IS_TEXT = "llmirage.is_text"  # key in a message of a WebSocket: its bytes are a text, which nobody need decode as a whole
 ENGINE = "llmirage.engine"  # key in a scope: the instance, and the rank or -1, whose port of a fleet got the request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]

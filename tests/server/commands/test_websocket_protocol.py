@@ -331,3 +331,25 @@ def test_texts_of_any_size_are_one_frame(size: int) -> None:
     client = Connection(ConnectionType.CLIENT)
     client.receive_data(websocket_protocol._text_frame(b"x" * size))
     assert list(client.events()) == [TextMessage("x" * size)]
+
+
+def test_a_long_message_is_never_copied_as_a_whole_on_the_event_loop() -> None:
+    event = {"type": "unknown", "input": "ż" * (8 << 20)}
+    data = json.dumps(event, ensure_ascii=False).encode()
+    begun_s = time.thread_time()
+    assert bytearray(data).decode().encode() == data
+    whole_s, longest_s, last_s = time.thread_time() - begun_s, 0.0, 0.0
+    with listening(message_bytes=32 << 20) as running, Client(running) as client:
+
+        def look() -> None:
+            nonlocal longest_s, last_s
+            now_s = time.thread_time()
+            longest_s, last_s = max(longest_s, now_s - (last_s or now_s)), now_s
+            loop.call_soon(look)
+
+        [protocol] = running.server.server_state.connections
+        loop = protocol._loop  # type: ignore[union-attr]
+        loop.call_soon_threadsafe(look)
+        client.send(TextMessage(data.decode()))
+        assert client.said()["error"]["param"] == "type"
+    assert longest_s < 0.4 * whole_s, (longest_s, whole_s)

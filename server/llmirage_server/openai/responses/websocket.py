@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from llmirage_server.http.bodies import digest
 from llmirage_server.http.byte_budget import HELD
 from llmirage_server.http.endpoints import HttpFace
-from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, EndpointApp, HttpExchange
+from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, IS_TEXT, EndpointApp, HttpExchange
 from llmirage_server.http.turns import turn
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
@@ -247,7 +247,7 @@ class SocketSession:
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
         frame = SocketFrame(len(raw), await digest(raw), message.get(ARRIVED) or self._clock(), held=message.get(HELD))
-        await read_frame(frame, raw, text is not None, self._socket.in_thread)
+        await read_frame(frame, raw, text is not None or message.get(IS_TEXT, False), self._socket.in_thread)
         if frame.error is None and frame.kind in (*_IGNORED, "response.steer"):
             if frame.kind == "response.steer":
                 self._outbox.put(encoded(steering_failed(frame.body)))
