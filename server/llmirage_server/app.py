@@ -190,7 +190,7 @@ class LlmirageApp(LazyRoutes):
 
         service, state, face, config = self.service, self.store, self.face, self.config
         lines: dict[str, ASGIApp] = {}
-        self.batches = runner = BatchRunner(service, state, lines)
+        self.batches = runner = BatchRunner(service, state, lines, self.unread)
         found: list[HttpEndpoint | BaseRoute] = []
         if "openai" in families:
             from llmirage_server.openai.endpoints import endpoints as openai

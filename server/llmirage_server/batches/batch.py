@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from llmirage_server.http import bodies
 from llmirage_server.http.bodies import json_object
+from llmirage_server.http.exchange import LARGE_BYTES
 from llmirage_server.state.files import FileStore
 from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import errors, schema
@@ -211,9 +212,16 @@ _NAMES = {"/v1/chat/completions": "Chat Completions", "/v1/completions": "Comple
 Problem = dict[str, Any]
 
 
-async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, bytes]]:
+async def _no_wait(size: int) -> None:
+    pass
+
+
+async def lines_of(
+    files: FileStore, file_id: str, room: Callable[[int], Awaitable[None]] = _no_wait
+) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
 
+    room: is awaited with the bytes of each large line before it is made.
     Raises ApiError (413) for a line with so many values that reading it would hold up others.
     """
     breaks, number = Breaks(), 0
@@ -221,6 +229,8 @@ async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, b
     for part in files.parts(file_id):
         *ended, rest = part.split(b"\n")
         for end in ended:
+            if (size := len(end) + sum(map(len, begun))) > LARGE_BYTES:
+                await room(size)
             line = b"".join([*begun, end]).strip()
             begun.clear()
             number += 1
@@ -230,6 +240,7 @@ async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, b
                 yield number, line
             await breaks.maybe()
         begun.append(rest)
+    await room(sum(map(len, begun)))
     if line := b"".join(begun).strip():
         await bodies.check_values(line)
         yield number + 1, line

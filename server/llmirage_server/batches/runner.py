@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Message, Scope
 
 from llmirage_server.batches.batch import Batch, LineChecker, lines_of, usage_in
 from llmirage_server.http.bodies import json_object
+from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
-from llmirage_server.http.json_pieces import encode
+from llmirage_server.http.json_pieces import encode, written
 from llmirage_server.service.models import ServedModel
 from llmirage_server.service.service import Service
 from llmirage_server.state.state import State
@@ -29,14 +30,22 @@ MOST_AT_ONCE = 64  # lines in the cluster: each takes memory, and a turn of the 
 LINE_PRIORITY = 1_000_000  # of requests in the cluster: lower ones are served first by engines that have priorities
 _WAITED_S = 0.1  # of cluster time: a request that has waited so long is not only waiting for the next step
 _LOOK_AGAIN_S = 0.02
+_SCARCE_S = 60.0  # for which a line waits for room for its reply
+_LINE_COPIES = 4  # that a line in progress takes: itself, its body, and both as objects
 
 
 class Gate:
-    """Counts the lines in the cluster. changed: a line has ended, or a batch is to stop."""
+    """Counts the lines in the cluster, and the bytes of those in progress.
 
-    def __init__(self, service: Service) -> None:
+    changed: a line has ended, or a batch is to stop. scarce: is held by the line that waits for room for its reply.
+    """
+
+    def __init__(self, service: Service, unread: ByteBudget) -> None:
+        """unread: what lines in progress hold counts there, as requests do."""
         self.changed = asyncio.Event()
+        self.scarce = asyncio.Lock()
         self._service = service
+        self._unread = unread
         self._inside: Counter[str] = Counter()  # by model
 
     def inside(self) -> int:
@@ -46,17 +55,34 @@ class Gate:
         """Wait until another line may begin; False if it is stopped before."""
         most = max(1, served.seats // 2)
         while not stopped():
-            self.changed.clear()
             is_full = self._inside[served.model] >= most or self.inside() >= MOST_AT_ONCE
             if not is_full and not self._others_wait():
                 self._inside[served.model] += 1
                 return True
-            try:
-                async with asyncio.timeout(None if is_full else _LOOK_AGAIN_S):
-                    await self.changed.wait()
-            except TimeoutError:
-                pass
+            await self.look_again(None if is_full else _LOOK_AGAIN_S)
         return False
+
+    def line(self) -> Held:
+        """Return the bytes of another line, none yet."""
+        return Held(self._unread)
+
+    async def room(self, held: Held, size: int, stopped: Callable[[], bool]) -> None:
+        """Wait until a line of this size has room; one larger than the room has it alone."""
+        needed = min(_LINE_COPIES * size, self._unread.most // 2) if size > LARGE_BYTES else 0
+        while needed and not held.takes(needed) and not stopped():
+            await self.look_again(_LOOK_AGAIN_S)
+        held.refused = False
+
+    def is_alone(self, held: Held) -> bool:
+        """Tell whether nothing else has room that this line lacks."""
+        return self._unread.taken <= held.bytes
+
+    async def look_again(self, most_s: float | None) -> None:
+        """Wait for a change, but only so long: others than lines have the room, too."""
+        self.changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self.changed.wait()
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for something that `changed` tells of."""
@@ -104,8 +130,9 @@ class LineExchange(HttpExchange):
 class BatchRunner:
     """All batches, by id. Unended ones go on where a server before this one left them."""
 
-    def __init__(self, service: Service, state: State, endpoints: Mapping[str, ASGIApp]) -> None:
-        """Find what is left of batches. endpoints: the applications that answer lines, by path."""
+    def __init__(self, service: Service, state: State, endpoints: Mapping[str, ASGIApp], unread: ByteBudget) -> None:
+        """Find what is left of batches. endpoints: the applications that answer lines, by path. unread: see `Gate`."""
+        self._unread = unread
         self._service = service
         self._state = state
         self._files = service.files
@@ -113,7 +140,7 @@ class BatchRunner:
         kept = [Batch(each, state, service.files) for each in state.each("batch")]
         self._batches = {batch.id: batch for batch in kept}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gate = Gate(service)
+        self._gate = Gate(service, unread)
 
     def resume(self) -> None:
         """Let unended batches go on, on this loop. Nothing happens if they do already."""
@@ -121,7 +148,7 @@ class BatchRunner:
         if loop is self._loop:
             return
         self._loop = loop
-        self._gate = Gate(self._service)
+        self._gate = Gate(self._service, self._unread)
         self._checking, self._running = asyncio.Semaphore(1), 0
         unended = [batch for batch in self._batches.values() if not batch.has_ended]
         for batch in unended:
@@ -255,12 +282,21 @@ class BatchRunner:
         if purpose != "batch":
             batch.fails([_of_input(f"The file's purpose is '{purpose}'; a batch reads files with the purpose 'batch'.")])
             return False
-        async for number, line in lines_of(self._files, file_id):
-            check = partial(checker.check, number, line)
-            if batch.why is not None or not (await apart(check) if len(line) > LARGE_BYTES else check()):
-                break
-        else:
-            checker.ended()
+        held = self._gate.line()
+
+        async def room(size: int) -> None:
+            held.release()
+            await self._gate.room(held, size, lambda: batch.why is not None)
+
+        try:
+            async for number, line in lines_of(self._files, file_id, room):
+                check = partial(checker.check, number, line)
+                if batch.why is not None or not (await apart(check) if len(line) > LARGE_BYTES else check()):
+                    break
+            else:
+                checker.ended()
+        finally:
+            held.release()
         if batch.why is not None:
             return True
         batch.object["model"] = checker.model
@@ -288,6 +324,7 @@ class _LinesUnderWay:
         self._gate = gate
         self._endpoint = endpoint
         self._begun: dict[asyncio.Task[None], str] = {}  # with their custom_ids
+        self._held = gate.line()  # by the line that is read
         self._problem: BaseException | None = None
 
     async def run(self) -> None:
@@ -295,26 +332,31 @@ class _LinesUnderWay:
         batch = self._batch
         done = await batch.already_written()
         try:
-            async for _, line in lines_of(self._service.files, batch.object["input_file_id"]):
-                read = partial(json_object, line)
+            async for _, line in lines_of(self._service.files, batch.object["input_file_id"], self._room):
+                read = partial(_Line.read, line)
                 request = await self._service.text.in_thread(read) if len(line) > LARGE_BYTES else read()
-                if request["custom_id"] in done:
+                if request.custom_id in done:
                     continue
-                model = request["body"].get("model")
-                served = self._service.models.meant(model if isinstance(model, str) else "")
+                served = self._service.models.meant(request.model)
                 if await self._gate.enter(served, self._is_over):
-                    task = asyncio.get_running_loop().create_task(self._line(request))
-                    self._begun[task] = request["custom_id"]
-                    task.add_done_callback(partial(self._line_ended, served))
+                    held, self._held = self._held, self._gate.line()
+                    task = asyncio.get_running_loop().create_task(self._line(request, held))
+                    self._begun[task] = request.custom_id
+                    task.add_done_callback(partial(self._line_ended, served, held))
                     await asyncio.sleep(0)  # one line is planned in a turn of the loop
                 elif self._problem is None:
-                    self._unsent(request["custom_id"])
+                    self._unsent(request.custom_id)
             await self._wait()
         finally:
+            self._held.release()
             for task in list(self._begun):
                 task.cancel()
         if self._problem is not None:
             raise self._problem
+
+    async def _room(self, size: int) -> None:
+        self._held.release()
+        await self._gate.room(self._held, size, self._is_over)
 
     async def _wait(self) -> None:
         """For the lines that have begun: as long as it takes, or if the batch is to stop, not much longer."""
@@ -339,28 +381,62 @@ class _LinesUnderWay:
         self._batch.unsent += 1
         self._batch.write("error", *_result(custom_id, None, _UNSENT[self._batch.why]))
 
-    async def _line(self, request: Mapping[str, Any]) -> None:
-        answer = await self._answered(request)
-        written = partial(_result, request["custom_id"], answer, _LOST if answer is None else None)
+    async def _line(self, request: _Line, held: Held) -> None:
+        answer = await self._answered(request, held)
+        written = partial(_result, request.custom_id, answer, _LOST if answer is None else None)
         is_large = answer is not None and len(answer.body) > LARGE_BYTES
         line, usage = await self._service.text.in_thread(written) if is_large else written()
         self._batch.write("output" if answer is not None and answer.status_code < 400 else "error", line, usage)
 
-    def _line_ended(self, served: ServedModel, task: asyncio.Task[None]) -> None:
+    def _line_ended(self, served: ServedModel, held: Held, task: asyncio.Task[None]) -> None:
         del self._begun[task]
+        held.release()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._problem = self._problem or error
         self._gate.leave(served)
 
-    async def _answered(self, request: Mapping[str, Any]) -> _Answer | None:
+    async def _answered(self, request: _Line, held: Held) -> _Answer | None:
+        """Return the answer to a line, None if it breaks off. While others have the room that its reply needs, it waits."""
+        own, answer = held.bytes, await self._answered_once(request, held)
+        if not held.refused:
+            return answer
+        alone = self._gate.is_alone(held)
+        held.release()
+        async with self._gate.scarce:
+            until_s = asyncio.get_running_loop().time() + _SCARCE_S
+            while held.refused and not alone and not self._is_over() and asyncio.get_running_loop().time() < until_s:
+                held.release()
+                await self._gate.look_again(1.0)
+                held.takes(own)
+                held.refused = False
+                answer = await self._answered_once(request, held)
+                alone = self._gate.is_alone(held)
+        return answer
+
+    async def _answered_once(self, request: _Line, held: Held) -> _Answer | None:
         """Return the answer to a line, None if it breaks off. While the server refuses all requests, it waits."""
-        body = json.dumps(request["body"]).encode()
         while True:
-            answer = await _sent(self._endpoint, self._batch.object["endpoint"], body, request.get("headers") or {})
+            answer = await _sent(self._endpoint, self._batch.object["endpoint"], request, held)
             if answer is None or answer.status_code != 503 or self._service.responses.refusal is None:
                 return answer
             while self._service.responses.refusal is not None:
                 await asyncio.sleep(1.0)
+
+
+class _Line(NamedTuple):
+    """A line of an input file. body: of its request, as JSON."""
+
+    custom_id: str
+    model: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @classmethod
+    def read(cls, line: bytes) -> _Line:
+        request = json_object(line)
+        model = request["body"].get("model")
+        body = b"".join(written(request["body"]))
+        return cls(request["custom_id"], model if isinstance(model, str) else "", request.get("headers") or {}, body)
 
 
 class _Answer(NamedTuple):
@@ -400,15 +476,15 @@ def _last_usage(body: bytes) -> Any:
         return None
 
 
-async def _sent(endpoint: ASGIApp, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
-    """Return an endpoint's answer, None if it breaks off. headers: beside the body's type, names in lower case."""
-    more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+async def _sent(endpoint: ASGIApp, path: str, line: _Line, held: Held) -> _Answer | None:
+    """Return an endpoint's answer, None if it breaks off. The line's headers have names in lower case."""
+    more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in line.headers.items()]
     scope: Scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "",
         "scheme": "http", "query_string": b"", "headers": [(b"content-type", b"application/json"), *more], "client": None,
-        "path_params": {},
+        "path_params": {}, "state": {HELD: held},
     }  # fmt: skip
-    unread: list[Message] = [{"type": "http.request", "body": body}]
+    unread: list[Message] = [{"type": "http.request", "body": line.body}]
     started: list[Message] = []
     received: list[bytes] = []
 

@@ -32,18 +32,20 @@ class ByteBudget:
 
 
 class Held:
-    """Bytes that one request, or one connection, has taken of a budget."""
+    """Bytes that one request, one connection or one line of a batch has taken of a budget."""
 
-    __slots__ = ("_budget", "bytes")
+    __slots__ = ("_budget", "bytes", "refused")
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self.bytes = 0
+        self.refused = False  # some bytes found no room
 
     def takes(self, count: int) -> bool:
         """Take more bytes; return False, and take none, if there is no room for them."""
         most = self._budget.most
         if not self._budget.change(count, most if self.bytes + count <= SMALL_BYTES else most // 2):
+            self.refused = True
             return False
         self.bytes += count
         return True

@@ -73,7 +73,7 @@ def test_long_lines_are_read_apart_and_answered(batches: Any, monkeypatch: pytes
     monkeypatch.setattr(text, "in_thread", counted)
     done = api.wait(api.create([line("a"), line("b", "/v1/chat/completions", user="x" * 150_000)]))
     assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
-    assert runner_module.json_object in apart
+    assert runner_module._Line.read in apart
 
 
 def test_numbers_of_long_answers_are_not_read_again(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,3 +360,31 @@ def test_a_line_of_too_many_values_fails_the_batch(batches: Any) -> None:
     values = [0] * 1_100_000
     failed = api.wait(api.create([line("a"), line("b", "/v1/embeddings", input=values)]), "failed")
     assert [each["code"] for each in failed["errors"]["data"]] == ["request_too_large"]
+
+
+def test_long_lines_of_batches_wait_for_room(batches: Any) -> None:
+    api = batches(unread_mib=8, ttft_ms=50.0)
+    budget, seen = api.api.app.unread, []
+    created = api.create([line(str(number), user="x" * 400_000) for number in range(6)])
+    takes = budget.change
+
+    def watched(by: int, most: int) -> bool:
+        taken = takes(by, most)
+        seen.append((budget.taken, api.api.app.batches._gate.inside()))
+        return bool(taken)
+
+    budget.change = watched
+    assert api.wait(created)["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+    assert max(inside for _, inside in seen) == 2  # of 1.6 MB each, in half of the room
+    assert 3_000_000 < max(taken for taken, _ in seen) <= 4 << 20
+    assert not budget.taken
+
+
+def test_lines_wait_for_room_for_their_replies(batches: Any) -> None:
+    api = batches(unread_mib=2)
+    fields = {"max_tokens": 400, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    done = api.wait(api.create([line(str(number), **fields) for number in range(6)]))  # 0.6 MB each, in half of the room
+    assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+    too_large = api.wait(api.create([line("a", **fields | {"max_tokens": 1000})]))
+    assert too_large["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
+    assert not api.api.app.unread.taken
