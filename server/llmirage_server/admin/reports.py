@@ -18,6 +18,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 _LIMIT = 100
+_AT_ONCE = 8  # entries, with texts of 200 kB each at most: more are written in a thread
 _PARAMETERS = ("since", "limit", *FILTERS)
 _LARGE_BYTES = 65_536
 _VERDICT_PARAMETERS = ("since", "unused_s")
@@ -42,7 +43,7 @@ class JournalHandler:
         limit = number_in_query(exchange, "limit", MOST_ENTRIES)
         journal = self._journal
         entries = journal.found(wanted, since, _LIMIT if limit is None else limit)
-        exchange.is_large = len(entries) > _LIMIT
+        exchange.is_large = len(entries) > _AT_ONCE
         return await exchange.large_json({"entries": [entry.shown() for entry in entries], "last": journal.last})
 
     async def show(self, exchange: HttpExchange) -> Response:

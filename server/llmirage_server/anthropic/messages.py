@@ -107,7 +107,7 @@ class MessagesHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        body = continued(self._state, await exchange.json_object())
+        body = await continued(self._state, await exchange.json_object(), partial(exchange.kept, in_prompt=True))
         checked = await self._checked(exchange, schema.messages.MessagesRequest, body)
         if (checked.min_tokens or 0) > checked.max_tokens:
             raise errors.invalid_value("min_tokens", f"expected a value <= max_tokens ({checked.max_tokens}).")

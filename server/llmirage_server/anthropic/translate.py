@@ -12,7 +12,7 @@ from typing import Any
 from llmirage_server.anthropic.tools import declared_tools, forced_names
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_server.service.constraints import ReplyConstraints, instructions_of, schema_problem
-from llmirage_server.state.state import State
+from llmirage_server.state.state import ReadKept, State
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history
 from llmirage_shared.wire.errors import ApiError
@@ -236,13 +236,13 @@ def _choice(request: schema.messages.CountRequest, tools: Sequence[Tool]) -> Too
 _KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_format", "mcp_servers")
 
 
-def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
+async def continued(state: State, body: Mapping[str, Any], kept: ReadKept) -> dict[str, Any]:
     """Return the body with the messages and settings of its thread. Raises ApiError for an unknown message."""
     thread, messages = body.get("thread"), body.get("messages")
     if not isinstance(thread, Mapping) or thread.get("type") != "continue" or not isinstance(messages, list):
         return dict(body)
     before = thread.get("previous_message_id")
-    record = state.get("thread", before) if isinstance(before, str) else None
+    record = await kept(state.read("thread", before)) if isinstance(before, str) else None
     if record is None:
         raise ApiError(f"thread.previous_message_id: no message '{before}' was found.", status=404)
     return {**record["settings"], **body, "messages": [*record["messages"], *messages]}

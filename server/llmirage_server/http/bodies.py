@@ -81,6 +81,15 @@ def json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def kept_object(data: bytes) -> dict[str, Any]:
+    """Return an object that this server has written as JSON; others run between two of its objects, and in long texts."""
+    try:
+        value: dict[str, Any] = long_texts.decoded(data, lambda rest: _KEPT.decode)
+    except UnicodeDecodeError:  # half a pair of surrogates
+        value = json.loads(data)
+    return value
+
+
 def _has(body: bytes, found: bytes) -> bool:
     """Search the body in slices: no other thread runs during one."""
     return any(
@@ -130,6 +139,7 @@ def finite(digits: str) -> float:
     return value
 
 
+_KEPT = json.JSONDecoder(object_hook=lambda value: value)
 DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
 
 

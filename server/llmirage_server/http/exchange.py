@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -54,8 +55,6 @@ ENGINE = "llmirage.engine"  # key in a scope: the instance, and the rank or -1, 
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
 _MOST_UNREAD_BYTES = 1 << 20
-_MOST_JOINED_BYTES = 1 << 20  # of a response that is sent as one piece
-_PIECE_BYTES = 1 << 18
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 _UNLIMITED = (  # the rate limits of a server without limits, as if this request were the only one
     (b"x-ratelimit-limit-requests", b"30000"),
@@ -100,8 +99,9 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_clock", "_in_thread", "_plan_bytes", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held", "held_s",
-        "is_large", "limits", "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
+        "_answer_bytes", "_clock", "_in_thread", "_plan_bytes", "_prompt_bytes", "arrived_s", "body", "dialect", "entry",
+        "fault", "headers", "held", "held_s", "is_large", "limits", "more_headers", "most_bytes", "receive", "request_id",
+        "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
@@ -134,7 +134,7 @@ class HttpExchange:
         self.limits: Limits | None = None
         self.held_s = 0.0
         self.steps_left = FULL
-        self._plan_bytes = 0
+        self._plan_bytes = self._answer_bytes = self._prompt_bytes = 0
         self.is_large = False
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id", b"")
@@ -155,9 +155,32 @@ class HttpExchange:
             value = self.dialect.vendor.own_body(value, self.scope)
         self.body = value
         self.is_large = size > LARGE_BYTES
+        self._prompt_bytes = size
         if self.fault is not None:
             await self.fault.parsed(value)
         return value
+
+    async def kept(self, data: bytes | None, in_prompt: bool = False) -> dict[str, Any] | None:
+        """Read an object that this server keeps as JSON: a large one counts until the answer to the request is complete.
+
+        in_prompt: with the body it is at most as large as a body. Raises ApiError (413, and 503 without room for it).
+        """
+        size = len(data or b"")
+        self._prompt_bytes += size if in_prompt else 0
+        if in_prompt and self._prompt_bytes > self.most_bytes:
+            problem = f"A request, with the items that it refers to, has at most {self.most_bytes} bytes (max_body_mib)"
+            raise ApiError(f"{problem}; these are {self._prompt_bytes}.", status=413, code="request_too_large")
+        if data is None or size <= LARGE_BYTES:
+            return None if data is None else json.loads(data)
+        self.is_large = True
+        self._expect_answer(size)
+        return await self.apart(partial(bodies.kept_object, data))
+
+    def _expect_answer(self, size: int) -> None:
+        """Let bytes count that the answer, or what it is made of, takes. Raises ApiError (503)."""
+        self._answer_bytes += size
+        if self.held is not None:
+            self.held.take(size)
 
     async def read(self, body: bytes) -> dict[str, Any]:
         """Parse the JSON object in the body. Raises ApiError."""
@@ -322,8 +345,7 @@ class HttpExchange:
             raise errors.answer_too_large(most, size)
         if size > LARGE_BYTES:
             self.is_large = True
-            if self.held is not None:
-                self.held.take(size)
+            self._expect_answer(size)
 
     def expect_tokens(self, planned: int) -> None:
         """Note that the replies planned so far have as many tokens, with those of each prompt that choices repeat.
@@ -361,12 +383,16 @@ class HttpExchange:
         return self.pieces([body], content_type, status)
 
     def pieces(self, body: Sequence[bytes], content_type: bytes, status: int = 200) -> Response:
-        """Return a response of pieces of bytes: joined, the connection would copy a large one several times at once."""
+        """Return a response of pieces of bytes: joined, the connection would copy a large one several times at once.
+
+        What waits for a client to read it counts. Raises ApiError (503) without room for it.
+        """
         size = sum(map(len, body))
-        if size <= _MOST_JOINED_BYTES:
+        if size <= json_pieces.SENT_BYTES:
             response = Response(b"".join(body), status)
         else:
-            response = StreamingResponse(_larger_pieces(body), status)
+            self._expect_answer(max(0, size - self._answer_bytes))
+            response = StreamingResponse(json_pieces.larger(body), status)
             response.raw_headers.append((b"content-length", b"%d" % size))
         response.raw_headers += self.response_headers(content_type)
         return response
@@ -478,20 +504,6 @@ class EndpointApp:
             logger.exception("A request failed inside the server; please report this")
             self._on_error()
             return exchange.error(errors.internal_error())
-
-
-async def _larger_pieces(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
-    together: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        for start in range(0, len(piece), _PIECE_BYTES):
-            together.append(piece[start : start + _PIECE_BYTES])
-            size += len(together[-1])
-            if size >= _PIECE_BYTES:
-                yield b"".join(together)
-                together, size = [], 0
-                await turn()  # a connection that takes all at once waits for nothing
-    yield b"".join(together)
 
 
 def _body_of(message: Message) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_server.http.turns import turn
+
+SENT_BYTES = 1 << 18  # of a response: of a larger one the connection holds as many at a time
 _PIECE_CHARACTERS = 1 << 17
 _PIECE_BYTES = 1 << 16
 _MANY = 1_000  # numbers of a list that are written at once
@@ -58,6 +61,21 @@ def written(value: Any) -> list[bytes]:
             pieces.append("".join(begun).encode("utf-8", "replace"))
             begun, size = [], 0
     return [*pieces, "".join(begun).encode("utf-8", "replace")]
+
+
+async def larger(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces in others of SENT_BYTES."""
+    together: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        for start in range(0, len(piece), SENT_BYTES):
+            together.append(piece[start : start + SENT_BYTES])
+            size += len(together[-1])
+            if size >= SENT_BYTES:
+                yield b"".join(together)
+                together, size = [], 0
+                await turn()  # a connection that takes all at once waits for nothing
+    yield b"".join(together)
 
 
 def _parts(value: Any) -> Iterator[str]:

@@ -239,27 +239,27 @@ class StoredChatHandler:
                 fitting.append({"id": completion["id"]})
             await breaks.maybe()
         shown = page(fitting, exchange.query, "asc")
-        records = [self._state.get("completion", entry["id"]) for entry in shown["data"]]
+        records = [await exchange.kept(self._state.read("completion", entry["id"])) for entry in shown["data"]]
         exchange.is_large = True
         return await exchange.large_json({**shown, "data": [record["completion"] for record in records if record]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        return exchange.json(self._found(exchange)["completion"])
+        return await exchange.large_json((await self._found(exchange))["completion"])
 
     async def update(self, exchange: HttpExchange) -> Response:
-        record = self._found(exchange)
+        record = await self._found(exchange)
         update = await exchange.checked(schema.responses.ConversationUpdate.check)
         record["completion"]["metadata"] = update.metadata
         self._state.put("completion", record["completion"]["id"], record)
-        return exchange.json(record["completion"])
+        return await exchange.large_json(record["completion"])
 
     async def delete(self, exchange: HttpExchange) -> Response:
-        key = self._found(exchange)["completion"]["id"]
+        key = (await self._found(exchange))["completion"]["id"]
         self._state.delete("completion", key)
         return exchange.json({"object": "chat.completion.deleted", "id": key, "deleted": True})
 
     async def messages(self, exchange: HttpExchange) -> Response:
-        return exchange.json(page(self._found(exchange)["messages"], exchange.query, "asc"))
+        return await exchange.large_json(page((await self._found(exchange))["messages"], exchange.query, "asc"))
 
-    def _found(self, exchange: HttpExchange) -> dict[str, Any]:
-        return stored(self._state, "completion", exchange.path_id())
+    async def _found(self, exchange: HttpExchange) -> dict[str, Any]:
+        return await stored(self._state, "completion", exchange.path_id(), exchange.kept)

@@ -5,16 +5,18 @@ So a turn, or a page of a long conversation, costs what it adds or shows, not wh
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from llmirage_server.state.items import Item, size_of
-from llmirage_server.state.state import Breaks, State
+from llmirage_server.state.state import Breaks, ReadKept, State, written
 from llmirage_shared.wire.errors import ApiError
 
 MOST_SIZE = 400_000  # of a conversation, see size_of
 _PART_ITEMS = 200  # read or written in a millisecond
+_PART_BYTES = 1 << 20  # of the newest items, after which all become parts
 _KNOWN_ENDS = 1000
 
 
@@ -34,12 +36,18 @@ class PageEnds:
         return self._parts.get((conversation, item), -1)
 
 
+async def _plain(data: bytes | None) -> dict[str, Any] | None:
+    return None if data is None else json.loads(data)
+
+
 class StoredConversation:
     """One conversation as it was when it was read. shown: its object in the API."""
 
-    def __init__(self, state: State, record: dict[str, Any]) -> None:
+    def __init__(self, state: State, record: dict[str, Any], kept: ReadKept = _plain) -> None:
+        """kept: decodes the parts."""
         self._state = state
         self._record = record
+        self._kept = kept
 
     @classmethod
     def begun(cls, state: State, shown: Item) -> StoredConversation:
@@ -47,9 +55,9 @@ class StoredConversation:
         return cls(state, {"object": shown, "items": [], "parts": 0, "size": 0})
 
     @classmethod
-    def find(cls, state: State, key: str) -> StoredConversation | None:
+    def find(cls, state: State, key: str, kept: ReadKept = _plain) -> StoredConversation | None:
         record = state.get("conversation", key)
-        return None if record is None else cls(state, {"parts": 0, "size": 0} | record)
+        return None if record is None else cls(state, {"parts": 0, "size": 0} | record, kept)
 
     @property
     def shown(self) -> Item:
@@ -67,12 +75,15 @@ class StoredConversation:
         """Add items, and store it."""
         record = self._record
         record["items"] += items
+        record["bytes"] = record.get("bytes", 0) + len(written({"items": items}))
+        most = 2 * _PART_ITEMS if record["bytes"] <= _PART_BYTES else 1
         with self._state.together():
-            while len(record["items"]) >= 2 * _PART_ITEMS:
+            while len(record["items"]) >= most:
                 older, record["items"] = record["items"][:_PART_ITEMS], record["items"][_PART_ITEMS:]
                 self._put_part(record["parts"], older)
                 record["parts"] += 1
                 record["size"] += size_of(older)
+                record["bytes"] = 0 if most == 1 else len(written({"items": record["items"]}))
             self.put()
 
     def delete(self) -> None:
@@ -113,7 +124,7 @@ class StoredConversation:
         async for part, items in self._parts(range(first, -1, -1) if newest_first else range(first, last + 1)):
             seen += [(item, part) for item in (reversed(items) if newest_first else items)]
             if part == first and after is not None:
-                start = next(place for place, (item, _) in enumerate(seen) if item["id"] == after) + 1
+                start = next((place for place, (item, _) in enumerate(seen) if item["id"] == after), -1) + 1
             if len(seen) > start + count:
                 end, of_end = seen[start + count - 1]
                 ends.note(self.shown["id"], end["id"], of_end)  # after which the next page comes
@@ -123,7 +134,7 @@ class StoredConversation:
 
     async def item(self, key: str, ends: PageEnds) -> Item | None:
         part = await self._part_of(key, ends)
-        return None if part is None else next(item for item in self._items(part) if item["id"] == key)
+        return None if part is None else next((item for item in await self._items(part) if item["id"] == key), None)
 
     async def remove(self, key: str, ends: PageEnds) -> bool:
         """Remove an item, and store that; return False if there is none."""
@@ -135,7 +146,7 @@ class StoredConversation:
             return False
         record = self._record = now._record
         for part in range(first, record["parts"] + 1):  # items only move to later parts
-            items = self._items(part)
+            items = record["items"] if part == record["parts"] else self._there(self._state.get("part", self._key(part)))
             kept = [item for item in items if item["id"] != key]
             if len(kept) < len(items):
                 with self._state.together():
@@ -151,7 +162,7 @@ class StoredConversation:
     async def _part_of(self, key: str, ends: PageEnds) -> int | None:
         """Return the part that has an item."""
         known: int = min(ends.get(self.shown["id"], key), self._record["parts"])
-        if known >= 0 and any(item["id"] == key for item in self._items(known)):
+        if known >= 0 and any(item["id"] == key for item in await self._items(known)):
             return known
         async for part, items in self._parts(range(self._record["parts"], -1, -1)):
             if any(item["id"] == key for item in items):
@@ -162,25 +173,29 @@ class StoredConversation:
         """Yield the number and the items of each part; others have the event loop between two of them."""
         breaks = Breaks()
         for part in parts:
-            yield part, self._items(part)
+            yield part, await self._items(part)
             await breaks.maybe()
 
-    def _items(self, part: int) -> list[Item]:
+    async def _items(self, part: int) -> list[Item]:
         """Return the items of a part; the last one is in the record. Raises ApiError (404) if it is no longer stored."""
-        found: list[Item]
-        if part == self._record["parts"]:
-            found = self._record["items"]
-            return found
-        key = self.shown["id"]
-        kept = self._state.get("part", f"{key}/{part}")
-        if kept is None:
+        found: list[Item] = self._record["items"]
+        if part < self._record["parts"]:
+            found = self._there(await self._kept(self._state.read("part", self._key(part))))
+        return found
+
+    def _key(self, part: int) -> str:
+        return f"{self.shown['id']}/{part}"
+
+    def _there(self, part: dict[str, Any] | None) -> list[Item]:
+        if part is None:
+            problem = "has lost items: the store had no room for all of them (--set state_mib=N)."
             raise ApiError(
-                f"Conversation '{key}' has lost items: the store had no room for all of them (--set state_mib=N).",
+                f"Conversation '{self.shown['id']}' {problem}",
                 status=404,
                 param="conversation_id",
             )
-        found = kept["items"]
+        found: list[Item] = part["items"]
         return found
 
     def _put_part(self, part: int, items: Sequence[Item]) -> None:
-        self._state.put("part", f"{self.shown['id']}/{part}", {"items": items})
+        self._state.put("part", self._key(part), {"items": items})

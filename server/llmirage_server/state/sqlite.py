@@ -170,14 +170,17 @@ class SqliteState:
             return None
         return found.st_dev, found.st_ino
 
-    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+    def read(self, kind: Kind, key: str) -> bytes | None:
         rows = self._run(
             "SELECT value FROM objects WHERE kind = ? AND key = ? AND stored_s >= ?", kind, key, self._oldest_s()
         )
         if not rows:
             return None
-        value: dict[str, Any] = json.loads(rows[0][0])
-        return value
+        data: bytes | str = rows[0][0]  # a text in older files
+        return data.encode() if isinstance(data, str) else data
+
+    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+        return None if (data := self.read(kind, key)) is None else json.loads(data)
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
         data = written(value)

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol
@@ -99,6 +99,9 @@ class MemoryContents:
 # part: older items of a conversation. running: a background response in progress; events: those of one that has ended.
 Kind = Literal["response", "conversation", "part", "completion", "thread", "item", "running", "events", "batch", "container"]
 
+ReadKept = Callable[[bytes | None], Awaitable[dict[str, Any] | None]]
+"""Decodes a kept object for a request, with which its bytes count: `HttpExchange.kept`."""
+
 _to_json = at_call("pydantic_core:to_json")  # takes 25 ms to import
 
 
@@ -110,8 +113,12 @@ class State(Protocol):
         """Files, which are not among the objects and have a room of their own."""
         ...
 
+    def read(self, kind: Kind, key: str) -> bytes | None:
+        """Return an object as JSON, None if there is none."""
+        ...
+
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
-        """Return a copy of an object, None if there is none."""
+        """Return a copy of an object that is known to be small, None if there is none."""
         ...
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
@@ -150,9 +157,9 @@ def written(value: dict[str, Any]) -> bytes:
     return data
 
 
-def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
+async def stored(state: State, kind: Kind, key: str, kept: ReadKept) -> dict[str, Any]:
     """Return an object. Raises ApiError (404) if there is none."""
-    value = state.get(kind, key)
+    value = await kept(state.read(kind, key))
     if value is None:
         raise not_stored(kind, key)
     return value
@@ -222,14 +229,16 @@ class MemoryState:
         self._clock = clock
         self._lock = Lock()  # large objects are put in another thread
 
-    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+    def read(self, kind: Kind, key: str) -> bytes | None:
         with self._lock:
             kept = self._values.get((kind, key))
             if kept is None or self._is_old(kept):
                 return None
             self._values.move_to_end((kind, key))
-        value: dict[str, Any] = json.loads(kept.data)
-        return value
+        return kept.data
+
+    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+        return None if (data := self.read(kind, key)) is None else json.loads(data)
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
         data = written(value)

@@ -68,7 +68,7 @@ class ConversationsHandler(ServiceHandler):
         conversation = self._found(exchange)  # as it is by now
         check_size(conversation.size + size_of(new), "items", MOST_SIZE)
         await exchange.apart(lambda: conversation.append(new))
-        return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
+        return await exchange.large_json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
 
     async def list_items(self, exchange: HttpExchange) -> Response:
         limit = exchange.query("limit")
@@ -76,14 +76,14 @@ class ConversationsHandler(ServiceHandler):
         newest_first = exchange.query("order") != "asc"
         after = exchange.query("after") or None
         items = await self._found(exchange).window(after, min(max(count, 1), MOST), newest_first, self._ends)
-        return exchange.json(page(items, exchange.query))
+        return await exchange.large_json(page(items, exchange.query))
 
     async def retrieve_item(self, exchange: HttpExchange) -> Response:
         key = exchange.path_id("item")
         item = await self._found(exchange).item(key, self._ends)
         if item is None:
             raise _no_item(key)
-        return exchange.json(item)
+        return await exchange.large_json(item)
 
     async def delete_item(self, exchange: HttpExchange) -> Response:
         """Answers with the conversation, as the OpenAI API does."""
@@ -98,7 +98,7 @@ class ConversationsHandler(ServiceHandler):
             refuse_items(body, "items")
 
     def _found(self, exchange: HttpExchange) -> StoredConversation:
-        found = StoredConversation.find(self._state, exchange.path_id())
+        found = StoredConversation.find(self._state, exchange.path_id(), exchange.kept)
         if found is None:
             raise not_stored("conversation", exchange.path_id())
         return found

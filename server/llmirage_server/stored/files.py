@@ -19,6 +19,7 @@ from llmirage_shared.wire.paging import page
 
 _MOST_NAME = 255  # characters
 _BATCH_LIFETIME_S = 30 * 86400  # of uploads for batches; others stay
+_MANY = 500  # files: to write the list of more takes some milliseconds
 _MOST_FIRST_LINE = 1024 * 1024
 _OF_ANTHROPIC = "file_"  # how ids of the other API with files begin
 _UPLOADS = ("assistants", "user_data", "vision")  # of which the API gives nothing back
@@ -51,7 +52,8 @@ class FilesHandler(ServiceHandler):
         purpose = exchange.query("purpose")
         files = [file for file in self._files.all() if not file["id"].startswith(_OF_ANTHROPIC)]
         listed = [file for file in files if purpose is None or file["purpose"] == purpose]
-        return exchange.json(page(listed, exchange.query, usual=MOST_FILES, most=MOST_FILES))
+        exchange.is_large = len(listed) > _MANY
+        return await exchange.large_json(page(listed, exchange.query, usual=MOST_FILES, most=MOST_FILES))
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         return exchange.json(self._files.object(exchange.path_id()))

@@ -92,6 +92,40 @@ async def upgrade(socket: Socket, rng: random.Random) -> None:
     )
 
 
+def _image(rng: random.Random) -> dict[str, object]:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,iVBO" + "A" * 4 * rng.randint(1000, 6_000_000)}
+    return {"type": "message", "role": "user", "content": [part]}
+
+
+async def unread_objects(socket: Socket, rng: random.Random) -> None:
+    """A large object that is stored, and shown again and again to a client that reads nothing."""
+    path, body = rng.choice(
+        (("responses", _RESPONSE | {"input": [_image(rng)]}), ("conversations", {"items": [_image(rng)]}))
+    )
+    await socket.post(body, f"/v1/{path}")
+    await socket.reader.readuntil(b'"id":"')
+    name = (await socket.reader.readuntil(b'"'))[:-1].decode()
+    socket.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await socket.post({"items": [_image(rng)]}, f"/v1/{path}/{name}/items")
+    await socket.send(socket.head(f"/v1/{path}/{name}/{'input_' * (path == 'responses')}items", method="GET"))
+
+
+async def long_lines(socket: Socket, rng: random.Random) -> None:
+    request = {"method": "POST", "url": "/v1/responses", "body": _RESPONSE | {"input": [_image(rng)], "store": False}}
+    lines = "\n".join([json.dumps({"custom_id": f"{number}", **request}) for number in range(rng.randint(1, 3))])
+    fields = {"purpose": "batch", 'file"; filename="a.jsonl': lines}
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in fields.items()]
+    form = "".join([*parts, "--b--\r\n"]).encode()
+    head = socket.head("/v1/files", f"Content-Length: {len(form)}").replace(
+        b"application/json", b"multipart/form-data; boundary=b"
+    )
+    await socket.send(head, form)
+    await socket.reader.readuntil(b'"id":"')
+    name = (await socket.reader.readuntil(b'"'))[:-1].decode()
+    for _ in range(rng.randint(1, 8)):
+        await socket.post({"input_file_id": name, "endpoint": "/v1/responses", "completion_window": "24h"}, "/v1/batches")
+
+
 _RESPONSE = {"model": MODEL, "input": "Go on " * 10, "ignore_eos": True}
 _WEBSOCKET = (
     "Upgrade: websocket",
@@ -133,6 +167,7 @@ ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at
     (pipelined, 20), (unfinished_body, 50), (endless_trailers, 4), (unread_stream, 60), (unread_logprobs, 10),
     (inflating, 10), (in_the_background, 40), (unread_messages, 60), (long_name, 20),
     (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
+    (unread_objects, 20), (long_lines, 3),
 )  # fmt: skip
 
 

@@ -162,17 +162,16 @@ def follow(run: BackgroundRun, exchange: HttpExchange, first: int, shutdown: Shu
     return _streamed(run.following(first), exchange, shutdown)
 
 
-def replayed(state: State, response: Item, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
+async def replayed(state: State, response: Item, exchange: HttpExchange, first: int, shutdown: Shutdown) -> EventStream:
     """Stream the events of a stored response: as they were sent, if it ran in the background, else made again.
 
     Raises ApiError (503) without room for them.
     """
-    kept = state.get("events", response["id"])
+    kept = await exchange.kept(state.read("events", response["id"]))
     sent: list[bytes] = (
         _events_of(response, exchange.dialect.obfuscation) if kept is None else [event.encode() for event in kept["events"]]
     )
-
-    if (size := sum(map(len, sent))) > LARGE_BYTES and exchange.held is not None:
+    if kept is None and (size := sum(map(len, sent))) > LARGE_BYTES and exchange.held is not None:
         exchange.held.take(size)  # however slowly the client reads
 
     async def events() -> AsyncIterator[bytes]:

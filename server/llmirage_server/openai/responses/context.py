@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.responses import items as item_forms
 from llmirage_server.state.conversation import StoredConversation
 from llmirage_server.state.items import MOST_PARTS, Item, check_size, listed_items, size_of
-from llmirage_server.state.state import Breaks, State
+from llmirage_server.state.state import Breaks, ReadKept, State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 
@@ -36,13 +37,14 @@ async def read_context(
     state: State,
     request: schema.responses.InputFields,
     strict: bool = True,
-    previous: Mapping[str, Any] | None = None,
+    previous: bytes | None = None,
 ) -> ResponseContext:
     """Return the context of a request.
 
     Raises ApiError for unknown objects; strict: and calls without outputs or the reverse.
-    previous: the record of the response before it, if it is known elsewhere than in the state.
+    previous: the record of the response before it, as JSON, if it is known elsewhere than in the state.
     """
+    kept = partial(exchange.kept, in_prompt=True)
     given = request.conversation
     conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is not None and request.previous_response_id is not None:
@@ -54,7 +56,7 @@ async def read_context(
     before: list[Item] = []
     given_input = request.input
     if request.previous_response_id is not None:
-        record = previous or state.get("response", request.previous_response_id)
+        record = await kept(previous or state.read("response", request.previous_response_id))
         if record is None:
             raise ApiError(
                 f"Previous response with id '{request.previous_response_id}' not found.",
@@ -63,7 +65,7 @@ async def read_context(
             )
         before = record["items"]
     if conversation is not None:
-        found = StoredConversation.find(state, conversation)
+        found = StoredConversation.find(state, conversation, kept)
         if found is None:
             raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
         if request.truncation != "auto":
@@ -81,7 +83,7 @@ async def read_context(
         brought = await exchange.apart(lambda: [item.plain() for item in given_input])
     item_forms.check_trigger(brought)
     known = {item["id"]: item for item in before if "id" in item}
-    known |= await _stored_items(state, item_forms.references(brought) - known.keys())
+    known |= await _stored_items(state, item_forms.references(brought) - known.keys(), exchange.kept)
 
     def whole() -> ResponseContext:
         new = listed_items(item_forms.resolved(brought, known.get))
@@ -182,7 +184,7 @@ def _store_later(state: State, response_id: str, keys: list[str]) -> None:
         asyncio.get_running_loop().call_soon(_store_later, state, response_id, keys[_AT_ONCE:])
 
 
-async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
+async def _stored_items(state: State, keys: Iterable[str], kept: ReadKept) -> dict[str, Item]:
     """Return the items that are in any stored response. Others have the event loop between two responses."""
     breaks = Breaks()
     places: dict[str, set[str]] = {}
@@ -192,7 +194,7 @@ async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
         await breaks.maybe()
     found: dict[str, Item] = {}
     for response_id, wanted in places.items():
-        if (record := state.get("response", response_id)) is not None:
+        if (record := await kept(state.read("response", response_id))) is not None:
             found |= {item["id"]: item for item in record["items"] if item.get("id") in wanted}
         await breaks.maybe()
     return found

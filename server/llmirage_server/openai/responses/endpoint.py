@@ -123,16 +123,14 @@ class ResponsesHandler(ServiceHandler):
         first = 0 if after is None else integer("starting_after", after) + 1
         if (run := self._running.get(response_id)) is not None:
             return follow(run, exchange, first, service.responses.shutdown) if stream else exchange.json(run.response)
-        response = self._found(response_id)["response"]
-        return (
-            replayed(self._state, response, exchange, first, service.responses.shutdown)
-            if stream
-            else exchange.json(response)
-        )
+        response = (await self._found(exchange))["response"]
+        if not stream:
+            return await exchange.large_json(response)
+        return await replayed(self._state, response, exchange, first, service.responses.shutdown)
 
     async def delete(self, exchange: HttpExchange) -> Response:
         response_id = exchange.path_id()
-        record = self._found(response_id)
+        record = await self._found(exchange)
         if (run := self._running.get(response_id)) is not None:
             run.cancel()
         breaks = Breaks()
@@ -145,17 +143,18 @@ class ResponsesHandler(ServiceHandler):
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, exchange: HttpExchange) -> Response:
-        response_id = exchange.path_id()
-        record = self._found(response_id)
+        run = self._running.get(exchange.path_id())
+        record = await self._found(exchange)
         if not record["response"]["background"]:
             raise ApiError("Cannot cancel a synchronous response.", param="response_id")
-        if (run := self._running.get(response_id)) is not None:
+        if run is not None:
             run.cancel()
-        return exchange.json(self._found(response_id)["response"])
+            record = await self._found(exchange)
+        return await exchange.large_json(record["response"])
 
     async def input_items(self, exchange: HttpExchange) -> Response:
-        record = self._found(exchange.path_id())
-        return exchange.json(page(input_of(record), exchange.query))
+        record = await self._found(exchange)
+        return await exchange.large_json(page(input_of(record), exchange.query))
 
     async def input_tokens(self, exchange: HttpExchange) -> Response:
         """Answer with the number of tokens of such a request's prompt."""
@@ -295,8 +294,8 @@ class ResponsesHandler(ServiceHandler):
             fewest, most = (fewest, middle) if await fits(middle) else (middle + 1, most)
         return without_oldest(items, fewest)
 
-    def _found(self, response_id: str) -> dict[str, Any]:
-        return stored(self._state, "response", response_id)
+    async def _found(self, exchange: HttpExchange) -> dict[str, Any]:
+        return await stored(self._state, "response", exchange.path_id(), exchange.kept)
 
 
 def _check_combinations(request: schema.responses.ResponseRequest) -> None:

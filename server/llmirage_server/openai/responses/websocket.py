@@ -106,7 +106,7 @@ class SocketResponses(ResponsesHandler):
 
     async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         session, previous = _session_of(exchange), request.previous_response_id
-        known = None if previous is None else self._cache.get("response", session.key(previous))
+        known = None if previous is None else self._cache.read("response", session.key(previous))
         return await read_context(exchange, self._state, request, self._service.dialect.strict, known)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
