@@ -113,3 +113,10 @@ def test_large_answers_that_nobody_reads_count(monkeypatch: pytest.MonkeyPatch) 
         while budget.taken and time.monotonic() < until_s:
             time.sleep(0.02)
         assert not budget.taken
+
+
+@pytest.mark.parametrize("field", ["stream", "background"])
+def test_what_each_event_repeats_is_bounded(api: Any, field: str) -> None:
+    for size, status in ((3 * MIB, 200), (5 * MIB, 400)):
+        answer = api.post("/v1/responses", asked(4, **{field: True, "user": "x" * size}))
+        assert answer.status_code == status, answer.text[:500]

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.json_pieces import written
 from llmirage_server.openai.logprobs import ReplyLogprobs
 from llmirage_server.openai.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.openai.responses.constraints import compacting, response_constraints
@@ -44,6 +45,7 @@ from llmirage_shared.wire.refusals import refuse_response, refuse_short_reply
 from llmirage_shared.wire.sampling import Sampling
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
+_MOST_REPEATED_BYTES = 4 << 20  # of a request in its response: several events have it, each written at once
 _MOST_BACKGROUND_BYTES = 256 << 20  # of the events of unfinished responses, which are kept for those who follow them
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -71,8 +73,8 @@ class ResponsesHandler(ServiceHandler):
         )
         generation, context = await self._generation(request, context, messages, constraints, served, exchange)
         [choice] = generation.choices
-        response_id = new_id("resp_")
-        response = new_response(response_id, int(time.time()), request, request.model, context.conversation)
+        response = await self._begun(exchange, request, context)
+        response_id = response["id"]
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             top = request.top_logprobs or 0
@@ -208,6 +210,21 @@ class ResponsesHandler(ServiceHandler):
         if strict:
             await exchange.apart(lambda: refuse_response(body))
         return request
+
+    async def _begun(
+        self, exchange: HttpExchange, request: schema.responses.ResponseRequest, context: ResponseContext
+    ) -> Item:
+        """Return a new response. Raises ApiError (400) for one of which each event would repeat too much of the request."""
+        assert request.model is not None
+        response = new_response(new_id("resp_"), int(time.time()), request, request.model, context.conversation)
+        if exchange.is_large and (request.stream or request.background):
+            repeated = await exchange.apart(lambda: sum(map(len, written(response))))
+            if repeated > _MOST_REPEATED_BYTES:
+                known = (
+                    f"Each event of the response would repeat {repeated} bytes of the request (instructions, tools, user)"
+                )
+                raise ApiError(f"{known}, and at most {_MOST_REPEATED_BYTES} are repeated.")
+        return response
 
     async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         """Return the context of a request. Raises ApiError as `read_context` does."""

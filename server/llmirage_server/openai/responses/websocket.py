@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 import re
-import time
 from collections import deque
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, IS_TEXT, Endpoi
 from llmirage_server.http.turns import turn
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
-from llmirage_server.openai.responses.resource import new_response, response_usage
+from llmirage_server.openai.responses.resource import response_usage
 from llmirage_server.openai.responses.socket_frames import (
     FRAME,
     EventFrames,
@@ -45,7 +44,7 @@ from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
-from llmirage_shared.wire.output import encoded, named_event, new_id, usage
+from llmirage_shared.wire.output import encoded, named_event, usage
 
 logger = logging.getLogger("llmirage")
 
@@ -91,11 +90,14 @@ class SocketResponses(ResponsesHandler):
         exchange.entry.asked(served.model, last_user_text(messages), "", (), (), True)
         exchange.admit(served.model, len(ids))
         read = await prefill(service, request.model, [ids], exchange)
-        created_at = int(time.time())
-        response = new_response(new_id("resp_"), created_at, request, request.model, context.conversation)
+        response = await self._begun(exchange, request, context)
         events = [("response.created", {**response}), ("response.in_progress", {**response})]
         cached = sum([exchange.dialect.cached(each.cached_tokens) for each in read])
-        response |= {"status": "completed", "completed_at": created_at, "usage": response_usage(usage(len(ids), 0, cached))}
+        response |= {
+            "status": "completed",
+            "completed_at": response["created_at"],
+            "usage": response_usage(usage(len(ids), 0, cached)),
+        }
         self._keep(exchange, context, response)
         events.append(("response.completed", response))
         written = [
