@@ -93,7 +93,7 @@ async def upgrade(socket: Socket, rng: random.Random) -> None:
 
 
 def _image(rng: random.Random) -> dict[str, object]:
-    part = {"type": "input_image", "image_url": "data:image/png;base64,iVBO" + "A" * 4 * rng.randint(1000, 6_000_000)}
+    part = {"type": "input_image", "image_url": "data:image/png;base64,iVBO" + "A" * 4 * rng.randint(1000, 2_000_000)}
     return {"type": "message", "role": "user", "content": [part]}
 
 
