@@ -173,7 +173,7 @@ ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at
 
 async def one(attack: Attack, rng: random.Random, host: str, port: int) -> None:
     """One connection of an attack, open for as long as the server lets it, HOLD_S at most."""
-    with suppress(OSError, TimeoutError):
+    with suppress(OSError, EOFError, TimeoutError):  # the server may close before it has answered
         async with asyncio.timeout(HOLD_S), Socket(host, port) as socket:
             await attack(socket, rng)
             await asyncio.sleep(HOLD_S)
