@@ -9,11 +9,12 @@ from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.simulator.engine import InFlightRequest, Request, RouterError
+from llmirage_shared.wire import errors
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
-LOST_UNSTREAMED = RequestError(503, "http_error", "The instance that served this request was lost.")
+LOST_UNSTREAMED = RequestError(503, "http_error", errors.instance_lost().message)
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
-SHED = RequestError(429, "http_error", "The instances are saturated, and requests of this objective do not wait.")
+SHED = RequestError(429, "http_error", errors.saturated().message)
 
 
 class TokenRow(InFlightRequest):

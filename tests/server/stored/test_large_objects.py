@@ -1,4 +1,4 @@
-"""What is kept for requests is read, answered and counted as their bodies are, however large it has become."""
+"""Stored objects of any size: they are read, answered and counted as bodies of requests are."""
 
 import socket
 import time
