@@ -14,7 +14,7 @@ from llmirage_client.measure.record import Record
 
 _PIECE = 128  # characters by which prompts are compared
 _HOSTED_LEAST = 1024  # from which on hosted APIs cache
-_FINE, _OFF = 0.85, 0.01  # of the possible hits
+_FINE = 0.85  # of the possible hits
 _FALL = 0.5  # of the share of prompts that come again soon: those that come late have less where blocks are evicted
 
 
@@ -51,14 +51,14 @@ def cache_verdict(sent: Iterable[tuple[Record, Mapping[str, Any]]], counters: in
         return CacheVerdict("not reported", len(judged), possible, None, None)
     found_tokens = sum(one.tokens for one in found)  # the counters are of all requests
     share = min(counters / found_tokens, 1.0)
-    verdict = "fine" if share >= _FINE else "off" if share <= _OFF else "too few hits"
+    verdict = "fine" if share >= _FINE else "too few hits" if counters else "off"
     return CacheVerdict(verdict, len(found), found_tokens, min(counters, found_tokens), "/metrics")
 
 
 def _verdict(share: float, soon: float | None, late: float | None) -> Verdict:
     if share >= _FINE:
         return "fine"
-    if share <= _OFF:
+    if not share:
         return "off"
     if soon is None or late is None:
         return "too few hits"

@@ -19,7 +19,7 @@ LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 96, "concu
         ({"instances": 1, "enable_prefix_caching": False}, "off"),
         ({"instances": 6, "router": "random"}, "scattered"),
         ({"instances": 1, "num_gpu_blocks_override": 300, "max_model_len": 4096}, "evicted"),
-        ({"instances": 1, "num_gpu_blocks_override": 200, "max_model_len": 3000}, "evicted"),
+        ({"instances": 1, "num_gpu_blocks_override": 250, "max_model_len": 3000}, "evicted"),
         ({"instances": 4, "router": "round_robin"}, "scattered"),
     ],
 )
@@ -47,6 +47,7 @@ def sent(*cached: int | None, prompt: int = 2000) -> list[Any]:
     [
         ((0, 2000, 2000), 2000, None, "fine", "usage"),
         ((0, 0, 0), 2000, None, "off", "usage"),
+        ((0, 10, 0), 2000, None, "evicted", "usage"),  # a cache that is off has none at all
         ((0, 0, 0), 2000, 3900, "fine", "/metrics"),  # usage says 0 where it says nothing
         ((None, None, None), 2000, None, "not reported", None),
         ((None, None, None), 2000, 0, "off", "/metrics"),
