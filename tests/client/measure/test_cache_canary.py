@@ -20,7 +20,7 @@ LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 96, "concu
         ({"instances": 6, "router": "random"}, "scattered"),
         ({"instances": 1, "num_gpu_blocks_override": 300, "max_model_len": 4096}, "evicted"),
         ({"instances": 1, "num_gpu_blocks_override": 250, "max_model_len": 3000}, "evicted"),
-        ({"instances": 4, "router": "round_robin"}, "scattered"),
+        ({"instances": 5, "router": "round_robin"}, "scattered"),  # one more than users: none stays at an instance
     ],
 )
 def test_the_verdict_names_what_is_wrong(cluster: dict[str, Any], verdict: str) -> None:
