@@ -72,10 +72,13 @@ class TextState(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """The places that characters of some classes (a mask) lead to. held: bits of what holds before them."""
+    """The places that characters of some classes (a mask) lead to.
+
+    context: bits of the assertions about the text before that are true.
+    """
 
     classes: int
-    held: int
+    context: int
     before: int
     behind: tuple[Formula, ...]
 
@@ -165,7 +168,7 @@ class Language:
                 return following == _ANYTHING
             number = following
         state = self._states[number]
-        return bool(self._ends(state.alternatives, self._held_at_end(state)) & self._end_bit)
+        return bool(self._ends(state.alternatives, self._context_at_end(state)) & self._end_bit)
 
     # --- the search for texts ---
 
@@ -175,8 +178,8 @@ class Language:
 
     def accepts(self, state: TextState) -> bool:
         """Return True if the text may end in a state of the search."""
-        held = self._held_at_end(state)
-        return all(self._ends(frozenset([one]), held) & self._end_bit for one in state.alternatives)
+        context = self._context_at_end(state)
+        return all(self._ends(frozenset([one]), context) & self._end_bit for one in state.alternatives)
 
     def ways(self, state: TextState) -> list[tuple[int, TextState]]:
         """Return classes of characters (a mask), and the state of the search that they lead to."""
@@ -202,10 +205,10 @@ class Language:
         for one in self._in_order(all_of):
             alone = frozenset([one])
             if isinstance(one, int):
-                targets = [(mask, frozenset([target])) for mask, target in self._edges(one, move.held).ways]
+                targets = [(mask, frozenset([target])) for mask, target in self._edges(one, move.context).ways]
             else:
-                groups = [mask for mask in self._groups([alone], move.held) if mask & self._every]
-                targets = [(mask, self._step(alone, move.held, _lowest(mask))) for mask in groups]
+                groups = [mask for mask in self._groups([alone], move.context) if mask & self._every]
+                targets = [(mask, self._step(alone, move.context, _lowest(mask))) for mask in groups]
             onwards = [(mask, way) for mask, target in targets for way in self._ways_to_hold(target)]
             spend(1 + len(ways) * len(onwards) // 4)
             ways = [(mask & more, before | after) for mask, before in ways for more, after in onwards if mask & more]
@@ -241,14 +244,14 @@ class Language:
 
     # --- steps ---
 
-    def _held_at_end(self, state: TextState) -> int:
-        return next(move.held for move in self._moves_from(state) if move.classes & self._end_bit)
+    def _context_at_end(self, state: TextState) -> int:
+        return next(move.context for move in self._moves_from(state) if move.classes & self._end_bit)
 
     def _move(self, number: int, class_: int) -> int:
         """Return the number of the state after a character of that class, or _ANYTHING or _NOTHING if that is decided."""
         state = self._states[number]
         move = next(move for move in self._moves_from(state) if move.classes >> class_ & 1)
-        alternatives = self._step(state.alternatives, move.held, class_)
+        alternatives = self._step(state.alternatives, move.context, class_)
         if not alternatives or alternatives == _TRUE:
             following = _ANYTHING if alternatives else _NOTHING
         else:
@@ -272,20 +275,20 @@ class Language:
         found = []
         for group in self._groups(state.behind, state.before, [self._words, self._line_ends]):
             class_ = _lowest(group)
-            held = state.before
+            context = state.before
             behind = []
             for place, formula in enumerate(state.behind):
-                if self._ends(formula, held) >> class_ & 1:
-                    held |= _FIRST_LOOK << place
-                behind.append(_FALSE if group & self._end_bit else self._step(formula, held, class_))
+                if self._ends(formula, context) >> class_ & 1:
+                    context |= _FIRST_LOOK << place
+                behind.append(_FALSE if group & self._end_bit else self._step(formula, context, class_))
             before = (_AFTER_WORD if group & self._words else 0) | (_AFTER_LINE if group & self._line_ends else 0)
-            found.append(_Move(group, held, before, tuple(behind)))
+            found.append(_Move(group, context, before, tuple(behind)))
         self._moves[key] = found
         return found
 
-    def _step(self, formula: Formula, held: int, class_: int) -> Formula:
+    def _step(self, formula: Formula, context: int, class_: int) -> Formula:
         """Return the formula of the rest of the text, after a character of that class."""
-        key = (formula, held, class_)
+        key = (formula, context, class_)
         found = self._steps.get(key)
         if found is None:
             spend(1 + len(formula) // 2)
@@ -293,38 +296,38 @@ class Language:
             alternatives: list[Iterable[Any]] = []
             for one in formula:
                 if isinstance(one, int):
-                    alternatives.append([target for mask, target in self._edges(one, held).ways if mask & bit])
+                    alternatives.append([target for mask, target in self._edges(one, context).ways if mask & bit])
                 elif one[0] == "and":
-                    alternatives.append(_and([self._step(each, held, class_) for each in one[1]]))
+                    alternatives.append(_and([self._step(each, context, class_) for each in one[1]]))
                 else:
-                    alternatives.append(_not(self._step(one[1], held, class_)))
+                    alternatives.append(_not(self._step(one[1], context, class_)))
             found = frozenset().union(*alternatives)
             found = self._steps[key] = _TRUE if _ACCEPTS in found else found
         return found
 
-    def _ends(self, formula: Formula, held: int) -> int:
+    def _ends(self, formula: Formula, context: int) -> int:
         """Return the classes of characters (and the end of the text) before which a formula may end."""
         ends = 0
         for one in formula:
             if isinstance(one, int):
-                ends |= self._edges(one, held).ends
+                ends |= self._edges(one, context).ends
             elif one[0] == "and":
                 common = self._whole
                 for each in one[1]:
-                    common &= self._ends(each, held)
+                    common &= self._ends(each, context)
                 ends |= common
             else:
-                ends |= self._whole & ~self._ends(one[1], held)
+                ends |= self._whole & ~self._ends(one[1], context)
         return ends
 
-    def _groups(self, formulas: Iterable[Formula], held: int, masks: Sequence[int] = ()) -> list[int]:
+    def _groups(self, formulas: Iterable[Formula], context: int, masks: Sequence[int] = ()) -> list[int]:
         """Return masks of classes that are alike for all formulas: disjoint, together all; the end is one of its own."""
         found = dict.fromkeys(masks)
         pending = list(formulas)
         while pending:
             for one in self._in_order(pending.pop()):
                 if isinstance(one, int):
-                    edges = self._edges(one, held)
+                    edges = self._edges(one, context)
                     found.update(dict.fromkeys([mask for mask, _ in edges.ways]))
                     found[edges.ends] = None
                 else:
@@ -335,9 +338,9 @@ class Language:
             groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
         return groups
 
-    def _edges(self, start: int, held: int) -> _Edges:
+    def _edges(self, start: int, context: int) -> _Edges:
         """Return the ways on from a place before which these bits hold."""
-        key = (start, held)
+        key = (start, context)
         if (known := self._edges_of.get(key)) is not None:
             return known
         ways: list[tuple[int, Any]] = []
@@ -379,35 +382,35 @@ class Language:
                         onwards = self._place(node, min(count + 1, least) if most < 0 else count + 1, following)
                         pending.append((self._place(what, 0, onwards), mask, beside))
             elif kind == "at":
-                pending.append((following, mask & self._holding(what, held), beside))
+                pending.append((following, mask & self._holding(what, context), beside))
             elif kind == "behind":
-                if bool(held & _FIRST_LOOK << what) != more[0]:
+                if bool(context & _FIRST_LOOK << what) != more[0]:
                     pending.append((following, mask, beside))
             else:
                 ahead = frozenset([self._place(what, 0, _ACCEPTS)])
-                for group in self._groups([ahead], held):
+                for group in self._groups([ahead], context):
                     if group & self._end_bit:
-                        holds = bool(self._ends(ahead, held) & self._end_bit) != more[0]
+                        holds = bool(self._ends(ahead, context) & self._end_bit) != more[0]
                         rest = _TRUE if holds else _FALSE
                     else:
-                        rest = self._step(ahead, held, _lowest(group))
+                        rest = self._step(ahead, context, _lowest(group))
                         rest = _not(rest) if more[0] else rest
                     if rest:
                         pending.append((following, mask & group, beside if rest == _TRUE else beside | {rest}))
         found = self._edges_of[key] = _Edges(ways, ends)
         return found
 
-    def _holding(self, where: str, held: int) -> int:
+    def _holding(self, where: str, context: int) -> int:
         """Return the classes of characters (and the end) before which an assertion holds."""
         if where == "start":
-            return self._whole if held & _START else 0
+            return self._whole if context & _START else 0
         if where == "end":
             return self._end_bit
         if where == "line start":
-            return self._whole if held & (_START | _AFTER_LINE) else 0
+            return self._whole if context & (_START | _AFTER_LINE) else 0
         if where == "line end":
             return self._end_bit | self._line_ends
-        at_boundary = self._whole & ~self._words if held & _AFTER_WORD else self._words
+        at_boundary = self._whole & ~self._words if context & _AFTER_WORD else self._words
         return at_boundary if where == "boundary" else self._whole & ~at_boundary
 
     # --- nodes and places ---
