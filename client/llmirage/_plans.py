@@ -29,7 +29,7 @@ from llmirage_client.size.report import SizeReport, answer_line
 from llmirage_client.sweep.page import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import blocks, columns_of, records
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class SizeResult(Result):
         if isinstance(report, SizeReport):
             return "no deployment" if report.sizing.answer is None else answer_line(report.sizing.answer)
         return (
-            ", ".join(f"{report.name(one)} {trial.amount:,.4g} {report.unit}" for one, trial in report.carried) or "nothing"
+            ", ".join(f"{report.name(one)} {rounded(trial.amount)} {report.unit}" for one, trial in report.carried)
+            or "nothing"
         )
 
 
@@ -138,7 +139,7 @@ class CalibrationResult(Result):
     def _page(self, *, brief: bool = False) -> str:
         data = self._data()
         factors = [
-            [name, *("-" if v is None else f"{v:.4g}" if isinstance(v, float) else v for v in one.values())]
+            [name, *("-" if v is None else rounded(v) if isinstance(v, float) else v for v in one.values())]
             for name, one in data["factors"].items()
         ]
         errors = [

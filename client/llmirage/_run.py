@@ -32,7 +32,7 @@ from llmirage_client.report.load_points import point_row, points_blocks, points_
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.contradictions import RunSettings
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 if TYPE_CHECKING:
     from llmirage._workload import LoadedWorkload
@@ -93,7 +93,7 @@ class RunReport(Result):
         found = self._data()
         ttft = found["ttft_ms"]
         parts = [plural(found["requests"], "request"), f"{found['failed_requests']:,} failed"]
-        parts += [f"TTFT p50 {ttft['p50']:.4g} ms"] if ttft else []
+        parts += [f"TTFT p50 {rounded(ttft['p50'])} ms"] if ttft else []
         return ", ".join(parts)
 
 

@@ -21,7 +21,7 @@ from llmirage_client.report.screen import Block
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 from llmirage_shared.settings import at_call
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class SimulationResult(Result):
         found = self._simulation.summary
         ttft, tpot = found["ttft_ms"], found["tpot_ms"]
         parts = [plural(found["requests"], "request"), f"{found['output_tok_per_s']:,.0f} output tokens/s"]
-        parts += [f"TTFT p50 {ttft['p50']:.4g} ms"] if ttft else []
-        parts += [f"TPOT p50 {tpot['p50']:.4g} ms"] if tpot else []
+        parts += [f"TTFT p50 {rounded(ttft['p50'])} ms"] if ttft else []
+        parts += [f"TPOT p50 {rounded(tpot['p50'])} ms"] if tpot else []
         return ", ".join(parts)
 
 

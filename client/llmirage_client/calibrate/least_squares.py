@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
 from llmirage_client.measure.arrays import Bools, Floats, Ints
+from llmirage_shared.plural import rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Factor:
         """Return the precision in words. error: one standard error of x."""
         if self.is_scale:
             return f"known to {100 * error:.0f} % only" if error < 1 else "nothing of it shows"
-        return f"known to {error:.2g} ms only"
+        return f"known to {rounded(error, 2)} ms only"
 
 
 _LONG_REPLIES = "longer replies are needed"

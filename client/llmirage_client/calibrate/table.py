@@ -8,7 +8,7 @@ from typing import Any
 
 from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
 from llmirage_client.report.screen import Block, bold, plain_table, styled, warning
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 _FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Request latency"}
 _NOT_THE_ONE_PCT = 20.0
@@ -19,7 +19,8 @@ def factor_line(one: Fitted) -> str:
     """Return one factor in one line, for the engine file."""
     if one.why_not is not None:
         return f"{one.factor.label}: not fitted ({one.why_not})"
-    return f"{one.factor.label}: {one.before:.4g} -> {one.after:.4g} +/- {one.uncertainty or 0.0:.2g} {one.factor.unit}"
+    error = rounded(one.uncertainty or 0.0, 2)
+    return f"{one.factor.label}: {rounded(one.before)} -> {rounded(one.after)} +/- {error} {one.factor.unit}"
 
 
 def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Iterator[Block]:
@@ -28,9 +29,9 @@ def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Itera
     yield bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}")
     table = plain_table("", "profile", "fitted", "+/-", "")
     for one in result.fitted:
-        fitted = "-" if one.why_not else f"{one.after:.4g}"
+        fitted = "-" if one.why_not else rounded(one.after)
         error = "-" if one.uncertainty is None else f"{max(one.uncertainty, 1e-4):.1g}"
-        table.add_row(one.factor.label, f"{one.before:.4g}", fitted, error, one.factor.unit)
+        table.add_row(one.factor.label, rounded(one.before), fitted, error, one.factor.unit)
     yield from ("", table)
     for one in result.fitted:
         if one.why_not is not None:

@@ -18,6 +18,7 @@ from llmirage_client.measure.record import NOTABLE, Record, Repeats, RunResult
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.workload.common_prefixes import common_shares
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import rounded
 
 GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoint serves less than 91 % of the offered load
 GAIN_LIMIT = 0.1  # doubling the concurrency must bring 7 % more output: 2 ** 0.1
@@ -100,7 +101,7 @@ def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
         return None
     why = f"all {options.concurrency} slots were taken or " if options.concurrency else ""
     return (
-        f"{rate:g} turns a second were asked for, and {offered:.3g} on average were there to send: {why}too few "
+        f"{rate:g} turns a second were asked for, and {rounded(offered, 3)} on average were there to send: {why}too few "
         "conversations ran at a time, with the think times they have. --duration keeps new ones coming."
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
+from llmirage_shared.plural import rounded
 
 NOTABLE = 0.1  # of what the simulated cluster has
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -80,14 +81,14 @@ class Distortion:
             return []
         return [
             f"At speed {self.speed:g} the figures are partly those of this machine, beside the simulated cluster's: "
-            f"{'; '.join(found)}. Of the tokens, 1 % left {self.late_ms['p99']:.3g} ms late or more. "
+            f"{'; '.join(found)}. Of the tokens, 1 % left {rounded(self.late_ms['p99'], 3)} ms late or more. "
             f"{'A lower --speed' if self.speed > 1 else 'A lower load'} or a less busy machine is more exact; "
             "`llmirage simulate` is exact."
         ]
 
     def _said(self, kept: KeptTime) -> str:
         parts = [
-            f"{percentile} {kept.seen[percentile]:.3g} ms instead of {kept.simulated[percentile]:.3g} "
+            f"{percentile} {rounded(kept.seen[percentile], 3)} ms instead of {rounded(kept.simulated[percentile], 3)} "
             f"({kept.excess(percentile):+.0%})"
             for percentile in _JUDGED
             if abs(kept.excess(percentile)) > NOTABLE

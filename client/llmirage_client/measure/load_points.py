@@ -14,7 +14,7 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import Repeats
 from llmirage_client.measure.slo import Objective, Verdict, judge_failures
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 CONFIDENCE = 0.95
 LOOKS = 5  # how often the requests of one load are judged, with more of them each time
@@ -177,9 +177,9 @@ class PointResult:
             return None
         requests = int(self.metrics.whole_run.get("request_count", 0))
         return (
-            f"{self.name}: {self.surplus:.3g} requests/s were delivered, not {self.load:g}, so the figures are those of a "
-            f"higher load. {requests:,} requests are few for an exact rate of random arrivals (--request-count), or "
-            "conversations have requests of children, which the rate does not count."
+            f"{self.name}: {rounded(self.surplus, 3)} requests/s were delivered, not {self.load:g}, so the figures are "
+            f"those of a higher load. {requests:,} requests are few for an exact rate of random arrivals (--request-count), "
+            "or conversations have requests of children, which the rate does not count."
         )
 
     @property
@@ -199,7 +199,7 @@ class PointResult:
         elif not ok:
             yield "no request succeeded"
         if self.offered_per_s is not None:
-            yield f"the workload offered only {self.offered_per_s:.3g} turns/s"
+            yield f"the workload offered only {rounded(self.offered_per_s, 3)} turns/s"
         if self.behind and self.variable == "request_rate":
             yield "latency kept growing"
 

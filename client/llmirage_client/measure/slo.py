@@ -24,6 +24,7 @@ from llmirage_client.measure.catalogue import (
     own_metrics_problem,
 )
 from llmirage_client.measure.metrics import Metrics
+from llmirage_shared.plural import rounded
 from llmirage_shared.statistics import Summary
 
 STATISTICS: Mapping[str, str] = {"mean": "avg", "median": "p50", "avg": "avg", "min": "min", "max": "max"} | {
@@ -101,7 +102,7 @@ class Verdict:
     @property
     def measured(self) -> str:
         """Such as "612.3 ms"."""
-        return "not measured" if self.value is None else f"{self.value:,.4g} {self.objective.metric.unit}"
+        return "not measured" if self.value is None else f"{rounded(self.value)} {self.objective.metric.unit}"
 
     @property
     def load(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 COVERAGE = 0.95  # of the duration, up to the last observation
 COVERED_FROM_S = 900.0  # shorter durations are not judged
@@ -122,9 +122,10 @@ class Submission:
         if self.performance is not None:
             found = self.performance
             said.append(
-                f"Scenario {self.scenario}: {found['qps']:.3g} turns/s in {found['duration_ns'] / 1e9:,.1f} s with work for "
-                f"all slots, {found['successful_qps']:.3g} of them successful; {found['n_samples_failed']:,} of "
-                f"{plural(found['n_samples_issued'], 'turn')} failed, {found['n_samples_unsent']:,} more were not sent."
+                f"Scenario {self.scenario}: {rounded(found['qps'], 3)} turns/s in {found['duration_ns'] / 1e9:,.1f} s with "
+                f"work for all slots, {rounded(found['successful_qps'], 3)} of them successful; "
+                f"{found['n_samples_failed']:,} of {plural(found['n_samples_issued'], 'turn')} failed, "
+                f"{found['n_samples_unsent']:,} more were not sent."
             )
         if self.reasons:
             said.append(f"Scenario {self.scenario}: no valid submission: {', '.join(self.reasons)}.")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from llmirage_shared.log_histogram import LogHistogram
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 SPARK_CELLS = 20
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -97,7 +97,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _ms(of: LogHistogram, share: float) -> str:
-    return f"{of.quantile(share) * 1000:.3g}"
+    return rounded(of.quantile(share) * 1000, 3)
 
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.workload.session import Workload
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 _SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
 _SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
@@ -41,13 +41,13 @@ class LoadRates:
         """The end of a sentence, if less was sent or answered than was offered, by more than the allowed share."""
         least = self.offered * (1 - self.allowed)
         if self.held is not None and min(self.sent, self.delivered) < least:
-            text = f"{min(self.sent, self.delivered):.3g} of {self.offered:.4g} turns/s were sent"
+            text = f"{rounded(min(self.sent, self.delivered), 3)} of {rounded(self.offered)} turns/s were sent"
             return f"{text}, as only {plural(self.held, 'conversation')} may be in progress at a time (--concurrency)"
         if self.sent < least:
-            text = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
+            text = f"{rounded(self.sent, 3)} of {rounded(self.offered)} turns/s"
             return f"{text} were there to send: more requests keep new conversations coming"
         if self.delivered < least:
-            return f"the load is not sustained: {self.delivered:.4g} of {self.offered:.4g} requests/s are answered"
+            return f"the load is not sustained: {rounded(self.delivered)} of {rounded(self.offered)} requests/s are answered"
         return None
 
 
@@ -90,7 +90,7 @@ def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept
 def rates_text(rates: LoadRates) -> str:
     """Return the rates as a sentence."""
     return (
-        f"Offered: {rates.offered:,.4g} requests/s. Delivered: {rates.delivered:,.4g} "
+        f"Offered: {rounded(rates.offered)} requests/s. Delivered: {rounded(rates.delivered)} "
         f"(up to {rates.allowed:.0%} less is no shortfall)."
     )
 

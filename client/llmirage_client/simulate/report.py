@@ -15,7 +15,7 @@ from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.bands import bands_json
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.saturation import InstanceQueue
@@ -158,10 +158,12 @@ def _ready_changes(series: ClusterSeries, totals: Totals) -> str:
 
 def _bill(bill: Bill, changes: bool) -> str:
     gpus = plural(bill.gpus, "GPU")
-    parts = [f"{gpus}{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
+    parts = [f"{gpus}{' at most' if changes else ''}, {rounded(bill.gpu_hours, 3)} GPU hours"]
     if bill.usd_per_m_output_tokens is not None:
         low, high = bill.usd_per_m_output_tokens
-        parts.append(f"{low:.3g} to {high:.3g} USD per million output tokens (on-demand prices of the catalogue)")
+        parts.append(
+            f"{rounded(low, 3)} to {rounded(high, 3)} USD per million output tokens (on-demand prices of the catalogue)"
+        )
     if bill.kwh_per_m_output_tokens is not None:
-        parts.append(f"{bill.kwh_per_m_output_tokens:.3g} kWh per million (GPUs at their TDP while busy)")
+        parts.append(f"{rounded(bill.kwh_per_m_output_tokens, 3)} kWh per million (GPUs at their TDP while busy)")
     return "; ".join(parts)

@@ -37,6 +37,7 @@ from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
 from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
+from llmirage_shared.plural import rounded
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
 if TYPE_CHECKING:
@@ -245,8 +246,8 @@ def _run(run: EngineRun | ApiRun, sampler: SeriesSampler, max_time_s: float | No
         raise SimulationError(str(error)) from None
     if result.end_s > _LONGEST_S:
         raise SimulationError(
-            f"the run takes {result.end_s:.3g} s of the cluster's time, beyond {_LONGEST_S:g} s (32 years), after which "
-            "times are not exact to a microsecond; --max-time ends it before"
+            f"the run takes {rounded(result.end_s, 3)} s of the cluster's time, beyond {_LONGEST_S:g} s (32 years), after "
+            "which times are not exact to a microsecond; --max-time ends it before"
         )
     if window is not None:
         window.finish(run.rows)

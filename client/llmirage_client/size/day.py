@@ -22,6 +22,7 @@ from llmirage_client.size.day_file import Day, ScalingPolicy
 from llmirage_client.size.sizing import Capacity, CapacitySearch, Sizing, hourly
 from llmirage_client.size.trial import Effort, Trial, Trials
 from llmirage_client.workload.rates import HOUR_S
+from llmirage_shared.plural import rounded
 
 _LEVELS = 12  # of the day's rates that are searched, at most; the others lie between them
 _SCALE_DOWN_S = 300.0  # for which an instance stays that is not needed any more, as in `llmirage serve`
@@ -66,7 +67,7 @@ def judged_loads(
         low, high = max(fewest, min(judge.least or 1, most)), most
         count = min(max(low, math.ceil(guess)), max(low, high - 1))
         while low < high:
-            progress(f"{shape.named(count)} at {rate:.3g} req/s")
+            progress(f"{shape.named(count)} at {rounded(rate, 3)} req/s")
             if judge.decide(count).met:
                 high = count
             else:
@@ -283,7 +284,7 @@ def _simulated(
         if not hour.rate or key in known:
             continue
         count, search = hour.instances, CapacitySearch(plan.shape, base, trials, hour.rate)
-        progress(f"{plan.shape.named(count)} at {hour.rate:.3g} req/s")
+        progress(f"{plan.shape.named(count)} at {rounded(hour.rate, 3)} req/s")
         trial = search.judge(count)
         while not trial.met and count < most:
             count += 1

@@ -15,6 +15,7 @@ from llmirage_client.measure.arrays import Floats
 from llmirage_client.simulator.engine import ConfigError, Entry, YamlNode, read_mapping
 from llmirage_client.workload.rates import HOUR_S, SHAPES, shape_name
 from llmirage_client.workload.session import Session, Tenant, Turn, Workload
+from llmirage_shared.plural import rounded
 
 PolicyKind = Literal["reactive", "scheduled"]
 
@@ -156,17 +157,20 @@ def _read_trace(place: str, workload: Workload) -> Day:
     seconds = np.array([HOUR_S] * whole + [rest_s])
     if whole and rest_s < 2 * _SHORT_S:
         counts, seconds = counts[:-1], seconds[:-1]
-        notes.append(f"The last {rest_s / 60:.3g} min of the trace are left out: they are no hour.")
+        notes.append(f"The last {rounded(rest_s / 60, 3)} min of the trace are left out: they are no hour.")
     elif rest_s < HOUR_S - 2 * _SHORT_S:
-        notes.append(f"The last hour of the trace has {rest_s / 60:.3g} min; their rate is taken for the whole of it.")
+        notes.append(
+            f"The last hour of the trace has {rounded(rest_s / 60, 3)} min; their rate is taken for the whole of it."
+        )
     rates = counts / seconds
     short = np.bincount((starts_s // _SHORT_S).astype(np.int64), turns)[: int(seconds.sum() // _SHORT_S)]
     highest = float(max(short, default=0.0)) / _SHORT_S
     together = sum(count**2 for count in turns) / max(sum(turns), 1)  # of a conversation's turns, which count at once
     if highest > _ABOVE * rates.max() + 4 * math.sqrt(rates.max() * together / _SHORT_S):
         notes.append(
-            f"The trace has {highest:.3g} req/s for {_SHORT_S / 60:g} min, and {rates.max():.3g} in its highest hour, which "
-            "the instances are for: what waits then is not seen here (simulate it with --fixed-schedule)."
+            f"The trace has {rounded(highest, 3)} req/s for {_SHORT_S / 60:g} min, and "
+            f"{rounded(rates.max(), 3)} in its highest hour, which the instances are for: what waits then is "
+            "not seen here (simulate it with --fixed-schedule)."
         )
     notes += _other_lengths(sessions, starts_s, rates)
     return _checked(

@@ -10,6 +10,7 @@ from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.size.day import DayPlan, DaySizing
 from llmirage_client.size.error_margin import least_confident, margins_of, margins_of_answer
 from llmirage_client.size.report import Question, missed_lines, shape_json, usd
+from llmirage_shared.plural import rounded
 
 _SMALLEST_SHARE = 0.9999  # shown as 99.99 %, and not as all
 
@@ -36,8 +37,9 @@ class DayReport:
         costs = (autoscaled.usd or 0.0, static.usd or 0.0)
         saved = f", {1 - costs[0] / costs[1]:.0%} less" if costs[1] and costs[0] <= costs[1] else ""
         return (
-            f"Static: {static.shape.named(static.hours[0].instances)}, {static.gpu_hours:,.4g} GPU-hours{_usd(static)}. "
-            f"Autoscaled: {span} x {autoscaled.shape.name}, {autoscaled.gpu_hours:,.4g} GPU-hours{_usd(autoscaled)}{saved}."
+            f"Static: {static.shape.named(static.hours[0].instances)}, {rounded(static.gpu_hours)} GPU-hours{_usd(static)}. "
+            f"Autoscaled: {span} x {autoscaled.shape.name}, {rounded(autoscaled.gpu_hours)} GPU-hours"
+            f"{_usd(autoscaled)}{saved}."
         )
 
     def plan_rows(self) -> tuple[list[str], list[list[str]]]:
@@ -50,7 +52,7 @@ class DayReport:
                 [
                     f"{'static' if plan is self.found.static else 'autoscaled'} {plan.shape.name}",
                     f"{fewest}-{most}" if fewest < most else str(most),
-                    f"{plan.gpu_hours:,.4g}",
+                    rounded(plan.gpu_hours),
                     usd(plan.usd),
                     *(_share(share) for share in plan.goodput.values()),
                     f"{at}: {_share(plan.hours[at].worst)}",
@@ -69,7 +71,7 @@ class DayReport:
         plan, rows = self.found.autoscaled, []
         for at, hour in enumerate(() if plan is None else plan.hours):
             load = "-" if hour.trial is None else f"{hour.trial.load:.0%}"
-            rows.append([str(at), f"{hour.rate:,.4g}", str(hour.instances), load, _share(hour.worst)])
+            rows.append([str(at), rounded(hour.rate), str(hour.instances), load, _share(hour.worst)])
         return ["hour", "req/s", "instances", "of the tightest limit", "goodput"], rows
 
     def lines(self) -> Iterator[str]:
@@ -86,7 +88,7 @@ class DayReport:
         if found.day.spot is not None:
             yield (
                 f"Spot: {found.day.spot.price:.0%} of the on-demand price; expected interruptions a day: "
-                f"{found.static.interruptions:,.3g} static, {plan.interruptions:,.3g} autoscaled."
+                f"{rounded(found.static.interruptions, 3)} static, {rounded(plan.interruptions, 3)} autoscaled."
             )
         answer = found.sizing.answer
         if answer is not None:

@@ -21,6 +21,7 @@ from llmirage_client.size.report import (
     verdicts_json,
 )
 from llmirage_client.size.trial import Trial
+from llmirage_shared.plural import rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,10 @@ class MaxRateReport:
         if not carried:
             yield bold("No deployment meets the objectives at any load.", bad=True)
         for one, trial in carried:
-            yield bold(f"{self.name(one)}: {trial.amount:,.4g} {self.unit}")
+            yield bold(f"{self.name(one)}: {rounded(trial.amount)} {self.unit}")
             if one.between is not None and one.between != (trial.amount, trial.amount):
                 low, high = one.between
-                yield f"  {low:,.4g} to {high:,.4g}: the noise of the simulations cannot tell these apart"
+                yield f"  {rounded(low)} to {rounded(high)}: the noise of the simulations cannot tell these apart"
             yield from (f"  {line}" for line in rates_of(trial))
             if one.shape is not None:
                 yield from (f"  assumed of it: {text}" for text in assumed(one.config, only=OF_SPLIT))
@@ -118,7 +119,7 @@ class MaxRateReport:
             table.add_row(
                 self.name(one),
                 str(trial.figures["gpus"]),
-                f"{trial.amount / trial.figures['gpus']:,.3g}",
+                rounded(trial.amount / trial.figures["gpus"], 3),
                 f"{trial.figures['output_tok_per_s_per_gpu']:,.0f}",
                 usd(self.usd_per_m(one)),
                 *tightest_cells(trial),

@@ -26,11 +26,10 @@ from llmirage_client.size.report import (
     refused_rows,
     tightest_cells,
     usd,
-    value_text,
 )
 from llmirage_client.size.sizing import Priced
 from llmirage_client.size.trial import Effort
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 _STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 
@@ -61,7 +60,7 @@ def _size_page(report: SizeReport) -> str:
         if answer.usd_per_h is not None:
             cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", "of all GPUs"))
         cards += [
-            Card(one.objective.text, value_text(one), hint=f"{one.load:.0%} of the limit; 90 % band {margin.band_text}")
+            Card(one.objective.text, one.measured, hint=f"{one.load:.0%} of the limit; 90 % band {margin.band_text}")
             for one, margin in zip(answer.capacity.trial.verdicts, margins, strict=True)
         ]
         rows = []
@@ -120,8 +119,8 @@ def _max_rate_page(report: MaxRateReport) -> str:
             [
                 name,
                 figures["gpus"],
-                f"{trial.amount:,.4g}",
-                f"{trial.amount / figures['gpus']:,.3g}",
+                rounded(trial.amount),
+                rounded(trial.amount / figures["gpus"], 3),
                 usd(report.usd_per_m(one)),
                 report.most_tried if one.beyond is None else f"{one.beyond.traffic}: {one.beyond.reason}",
             ]

@@ -21,6 +21,7 @@ from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.sizing import Capacity, CapacitySearch, Priced, Progress, Sizing, Terms, size
 from llmirage_client.size.traffic import tpot_limit_s
 from llmirage_client.size.trial import Trial, Trials
+from llmirage_shared.plural import rounded
 
 _PAIRS = 4  # of shapes, that are simulated
 _SHARES = (0.7, 1.0, 1.4)  # times the prefill instances that the roofline expects
@@ -53,7 +54,7 @@ class Ratio:
         tightest = self.trial.tightest
         if self.trial.problem is not None or tightest is None:
             return "overloaded"
-        return f"{tightest.objective.text}: {tightest.load:.3g} x"
+        return f"{tightest.objective.text}: {rounded(tightest.load, 3)} x"
 
 
 @dataclass(frozen=True, slots=True)

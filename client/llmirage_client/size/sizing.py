@@ -205,7 +205,7 @@ class CapacitySearch:
 
 def _at_best(verdict: Verdict) -> str:
     objective = verdict.objective
-    return f"{objective.text} cannot be met, at best it is {verdict.value:,.4g} {objective.metric.unit}"
+    return f"{objective.text} cannot be met, at best it is {verdict.measured}"
 
 
 def _carried(shape: Shape, rates: tuple[float, ...], instances: int) -> float:

@@ -22,7 +22,7 @@ from llmirage_client.simulate.rates import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 Kind = Literal["request_rate", "concurrency"]
 
@@ -227,7 +227,7 @@ class Traffic:
 def amount_text(kind: Kind, amount: float) -> str:
     """Return a text such as "20 req/s" or "64 users at once"."""
     if kind == "request_rate":
-        return f"{amount:.4g} req/s"
+        return f"{rounded(amount)} req/s"
     return "1 user at a time" if amount == 1 else f"{amount:,.0f} users at once"
 
 

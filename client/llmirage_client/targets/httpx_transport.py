@@ -24,6 +24,7 @@ from llmirage_client.targets.fault import Fault, FaultKind, as_exception, fault_
 from llmirage_client.targets.target import TransportUse, run_clock, wake
 from llmirage_client.targets.timed_stream import StampedStream
 from llmirage_client.targets.timed_transport import Origin
+from llmirage_shared.plural import rounded
 
 T = TypeVar("T")
 
@@ -127,8 +128,8 @@ def transport_notes(uses: Iterable[TransportUse]) -> list[str]:
         requests, cpu_s = sum(use.requests for use in each), sum(use.cpu_s for use in each)
         if requests:
             notes.append(
-                f"Requests went through httpx's own transport ({how}): about {cpu_s / requests * 1e3:.2g} ms of CPU each "
-                "more than over direct connections, as measured in this run (docs/load.md)."
+                f"Requests went through httpx's own transport ({how}): about {rounded(cpu_s / requests * 1e3, 2)} ms of CPU "
+                "each more than over direct connections, as measured in this run (docs/load.md)."
             )
         if "HTTP/2" in how and (older := sorted(frozenset().union(*[use.versions for use in each]) - {"HTTP/2"})):
             notes.append(f"http2: the server chose {' and '.join(older)}.")

@@ -21,7 +21,7 @@ from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
 from llmirage_server.perf.steps.step import expert_skew
 from llmirage_server.perf.steps.step_model import StepModel
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _acceptance_note(drafts: Speculative) -> str:
     return (
         f"{rate:.0%} of draft tokens hold, {drafts.tokens_per_step:.2f} tokens a step ("
         f"{drafts.acceptance_source or 'a guess, as nothing is published for this model and method'}; with "
-        f"{less.acceptance_rate:.0%}, TPOT is {drafts.tokens_per_step / less.tokens_per_step:.2g} times as long)"
+        f"{less.acceptance_rate:.0%}, TPOT is {rounded(drafts.tokens_per_step / less.tokens_per_step, 2)} times as long)"
     )
 
 
@@ -148,7 +148,7 @@ def _experts_note(deployment: Deployment) -> str:
         return "experts evenly used (EPLB)"
     busiest = busiest_rank(moe.experts, moe.per_token, parallel.ep, skew)
     most = busiest.pairs[busiest.tokens.index(_DECODES)] * parallel.ep / (_DECODES * moe.per_token)
-    busiest_gpu = f"of {_DECODES} tokens, the busiest GPU gets {most:.2g} times the mean"
+    busiest_gpu = f"of {_DECODES} tokens, the busiest GPU gets {rounded(most, 2)} times the mean"
     return f"experts unevenly used (power law of {skew:g}): {busiest_gpu}"
 
 

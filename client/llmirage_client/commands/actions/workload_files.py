@@ -27,7 +27,7 @@ from llmirage_client.workload.summary import WorkloadSummary, summarise
 from llmirage_client.workload.synthesis.conversations import as_yaml, compare, gaps
 from llmirage_client.workload.synthesis.profile import read_profile, read_values
 from llmirage_shared import embedded_tokenizer
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of
 from llmirage_shared.tokenizer_loader import load
@@ -148,7 +148,7 @@ def facts_lines(found: WorkloadFacts) -> Iterator[str]:
         if value or name in ("sessions", "roots", "turns"):
             yield f"  {name:<36}{value if isinstance(value, str) else f'{value:,}'}"
     if seen.arrivals_per_s is not None:
-        yield f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, CV of gaps {seen.gap_variation:.2f} (Poisson: 1)"
+        yield f"  {'arrivals':<36}{rounded(seen.arrivals_per_s)}/s, CV of gaps {seen.gap_variation:.2f} (Poisson: 1)"
         yield f"  {'arrivals over time':<36}{_plot(seen.arrival_bars)}"
     reuse = seen.reuse
     if reuse.prompt_tokens:
@@ -162,7 +162,7 @@ def distribution_rows(found: WorkloadFacts) -> list[dict[str, Any]]:
     return [
         {
             "": name,
-            **{column: f"{getattr(distribution.summary, key):,.4g}" for column, key in _COLUMNS.items()},
+            **{column: rounded(getattr(distribution.summary, key)) for column, key in _COLUMNS.items()},
             "of": distribution.summary.count,
             "from min to max": _plot(distribution.bars),
         }
@@ -275,8 +275,8 @@ def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, se
             ("p50", line.asked.p50, line.drawn.p50),
             ("p95", line.asked.p95, line.drawn.p95),
         ):
-            row[f"{title} requested"] = f"{asked:,.4g}"
-            row[title] = f"{drawn:,.4g}"
+            row[f"{title} requested"] = rounded(asked)
+            row[title] = rounded(drawn)
         rows.append(row | {"drawn": line.count})
     print_table(rows, stderr=True)
     trees = plural(made.roots, "conversation")
@@ -289,7 +289,7 @@ def _report(made: GeneratedWorkload, seen: WorkloadShape, output: str | None, se
         if found is not None:
             of = "" if one.tenant is None else f" of {one.tenant.name}"
             title = "requested" if wanted.rates is None else "requested, in the mean of its time"
-            per_s = f"{found[0]:.4g}/s ({title} {wanted.mean_rate_per_s:.4g})"
+            per_s = f"{rounded(found[0])}/s ({title} {rounded(wanted.mean_rate_per_s)})"
             click.echo(f"arrivals{of}: {per_s}, CV of gaps {found[1]:.2f} (requested {wanted.variation:.2f})", err=True)
     some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests < made.requests else ""
     share = f"at most {seen.reuse.share:.1%} of them can come from a prefix cache"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.page import escape
+from llmirage_shared.plural import rounded
 
 COLORS = 7  # series take them in turn; the page's style sheet has them for its two themes
 LEVELS = 8  # colours of a heat strip
@@ -243,7 +244,7 @@ def histogram(
     marks = {} if several else dict(kept[0][3])
     zeros = float((np.concatenate(values) < sx.low).mean()) if sx.log else 0.0
     told = [f"{beyond}, right of the axis."] if beyond else []
-    told += [f"{100 * zeros:.2g} % are about 0, left of the axis."] if zeros else []
+    told += [f"{rounded(100 * zeros, 2)} % are about 0, left of the axis."] if zeros else []
     down = [[*sx.shown(max(value, sx.low)), f"{name} {sx.say(value)}"] for name, value in marks.items()]
     panels: list[dict[str, Any]] = [
         {"y": one.json(), "series": drawn, "height": high, "down": down}
@@ -351,7 +352,7 @@ def short_number(value: float) -> str:
         return f"{value / 1e6:,.2f}M"
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3g}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else rounded(value, 3)
 
 
 def with_unit(number: str, unit: str) -> str:
@@ -465,7 +466,7 @@ def _cut(values: Sequence[Floats], x: Axis, most: float | None) -> tuple[str, Ax
     if high <= _TAIL * end:
         return "", x
     share = float(np.mean(np.concatenate(values) > end))
-    return f"{100 * share:.2g} % up to {with_unit(short_number(high), x.unit)}", replace(x, high=end)
+    return f"{rounded(100 * share, 2)} % up to {with_unit(short_number(high), x.unit)}", replace(x, high=end)
 
 
 def _fewer_columns(cells: Floats, edges: Floats) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number
 from llmirage_client.report.secrets import hide_in_text
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 # The settings that make the load, in the order they are said.
 _LOAD = (
@@ -148,7 +148,7 @@ def _outcome(metrics: Metrics) -> Banner:
     if failed:
         share = 100 * failed / (ok + failed)
         extra.append("Latencies are of the requests that succeeded.")
-        return Banner("bad", f"{count(failed)} of {plural(ok + failed, 'request')} failed ({share:.2g} %)", extra)
+        return Banner("bad", f"{count(failed)} of {plural(ok + failed, 'request')} failed ({rounded(share, 2)} %)", extra)
     return Banner("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
 
 
