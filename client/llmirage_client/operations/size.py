@@ -264,18 +264,19 @@ def _with_room(
     objectives: Iterable[Objective],
     explain: bool,
 ) -> list[InstanceShape]:
-    """Return the shapes that have room for each request; the others join the refused, unless requests may fail."""
+    """Return the shapes that have room for each request; the others lead the refused, unless requests may fail."""
     sizes = source.sizes
     if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
         return possible
-    longest, fit = int((sizes.prompt + sizes.reply).max()), []
+    longest, fit, without_room = int((sizes.prompt + sizes.reply).max()), [], []
     for shape in possible:
         room = longest_request(shape.config(base, 1))
         if longest <= room:
             fit.append(shape)
             continue
-        reason = f"a request of {longest:,} tokens can never finish: an instance has room for {room:,}"
-        refused.append(Refused(shape, reason))
+        limit = f"max_model_len is {room:,}, at most the model's and what the KV cache holds"
+        without_room.append(Refused(shape, f"a request of {longest:,} tokens can never finish: {limit}"))
+    refused[:0] = without_room  # they are nearer to an answer than those whose weights do not fit
     if possible and not fit:
         _refuse("\n".join(_none_possible(refused, explain)))
     return fit

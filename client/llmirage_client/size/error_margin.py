@@ -21,6 +21,7 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
+from llmirage_shared.plural import plural, rounded
 
 Confidence = Literal["safe", "marginal", "not proven"]
 _FEWEST_BEYOND = 3 - 1e-9  # the rule of three
@@ -43,17 +44,21 @@ _COMPARED: dict[str, Quantity] = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorMargin:
-    """half, most: the bands of 50 and 90 %, in the unit of the objective. of: from which measured runs."""
+    """half, most: the bands of 50 and 90 %, in the unit of the objective. of: from which measured runs.
+
+    lowered: why the confidence is lower than the bands say.
+    """
 
     confidence: Confidence
     about: str
     half: tuple[float, float] | None = None
     most: tuple[float, float] | None = None
     of: str | None = None
+    lowered: str | None = None
 
     @property
     def band_text(self) -> str:
-        return "unknown" if self.most is None else f"{self.most[0]:,.4g} to {self.most[1]:,.4g}"
+        return "unknown" if self.most is None else f"{rounded(self.most[0])} to {rounded(self.most[1])}"
 
 
 def error_margin(
@@ -86,9 +91,12 @@ def error_margin(
         confidence = "safe"
     elif _holds(verdict, half):
         confidence = "marginal"
-    if not band.measured:
-        confidence = "not proven" if confidence == "marginal" else "marginal" if confidence == "safe" else confidence
-    return ErrorMargin(confidence, _about(band), half, most, band.of)
+    margin = ErrorMargin(confidence, _about(band), half, most, band.of)
+    if band.measured or confidence == "not proven":
+        return margin
+    lower: Confidence = "marginal" if confidence == "safe" else "not proven"
+    why = "Verdicts are one step lower than the bands say: nothing like it was measured."
+    return replace(margin, confidence=lower, lowered=why)
 
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
@@ -98,10 +106,12 @@ def margins_of(trial: Trial) -> list[ErrorMargin]:
         error_margin(verdict, trial.config, concurrency, trial.figures.get("isl"), noise)
         for verdict, noise in zip(trial.verdicts, trial.intervals, strict=True)
     ]
-    return [
-        _not_safe(margin) if trial.counted * _beyond(verdict.objective.statistic) < _FEWEST_BEYOND else margin
-        for margin, verdict in zip(margins, trial.verdicts, strict=True)
-    ]
+    for i, verdict in enumerate(trial.verdicts):
+        statistic = verdict.objective.statistic
+        if trial.counted * _beyond(statistic) < _FEWEST_BEYOND:
+            why = f"No verdict on {statistic} is safe: fewer than 3 of {plural(trial.counted, 'request')} lie beyond."
+            margins[i] = _not_safe(margins[i], why)
+    return margins
 
 
 def _beyond(statistic: str | None) -> float:
@@ -112,8 +122,8 @@ def _beyond(statistic: str | None) -> float:
     return min(share, 1 - share)
 
 
-def _not_safe(margin: ErrorMargin) -> ErrorMargin:
-    return replace(margin, confidence="marginal") if margin.confidence == "safe" else margin
+def _not_safe(margin: ErrorMargin, why: str) -> ErrorMargin:
+    return replace(margin, confidence="marginal", lowered=why) if margin.confidence == "safe" else margin
 
 
 def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
@@ -121,7 +131,8 @@ def margins_of_answer(capacity: Capacity) -> list[ErrorMargin]:
     margins = margins_of(capacity.trial)
     if capacity.most == capacity.instances:
         return margins
-    return [_not_safe(margin) for margin in margins]
+    why = f"No verdict is safe: the noise of the simulation may need {plural(capacity.most, 'instance')}."
+    return [_not_safe(margin, why) for margin in margins]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:

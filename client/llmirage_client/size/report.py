@@ -25,7 +25,7 @@ from llmirage_client.size.pools import PoolSizing, ratio_json
 from llmirage_client.size.sizing import SAMPLED, Capacity, Priced, Sizing
 from llmirage_client.size.traffic import Traffic
 from llmirage_client.size.trial import FEW_REQUESTS, Effort, Trial
-from llmirage_shared.plural import plural
+from llmirage_shared.plural import plural, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +134,14 @@ def tightest_cells(trial: Trial) -> tuple[str, str]:
 
 def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
     """Return the sources of the bands, each sentence once."""
-    return list(dict.fromkeys(margin.about for margin in margins))
+    told = [*(margin.about for margin in margins), *(margin.lowered for margin in margins)]
+    return [text for text in dict.fromkeys(told) if text]
 
 
 def rates_of(trial: Trial) -> Iterator[str]:
     """Yield the offered and the delivered rate, side by side; nothing for users at once."""
     if trial.rates is not None:
         yield rates_text(trial.rates)
-
-
-def value_text(verdict: Verdict) -> str:
-    """Return the measured value with its unit."""
-    return "nothing" if verdict.value is None else f"{verdict.value:,.4g} {verdict.objective.metric.unit}"
 
 
 def usd(price: float | None) -> str:
@@ -256,7 +252,7 @@ class SizeReport:
         margins = margins_of_answer(answer.capacity)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"
-            table.add_row(verdict.objective.text, value_text(verdict), share, margin.band_text, margin.confidence)
+            table.add_row(verdict.objective.text, verdict.measured, share, margin.band_text, margin.confidence)
         yield table
         yield ""
         tightest = trial.tightest
@@ -357,8 +353,8 @@ def pool_lines(aggregated: Priced | None, pools: PoolSizing) -> Iterator[str]:
     senders = sum(pool.instances for pool in trial.config.all_pools if pool.role == "prefill")
     used = float(trial.figures["request_per_s"]) * transfer.link_s / senders
     yield (
-        f"KV transfer: {transfer.bytes / 1e6:,.4g} MB a request, {transfer.link_s * 1e3:,.3g} ms of its sender's link "
-        f"({used:.0%} used), {transfer.latency_s * 1e3:,.3g} ms latency and hand-off."
+        f"KV transfer: {rounded(transfer.bytes / 1e6)} MB a request, {rounded(transfer.link_s * 1e3, 3)} ms of its sender's "
+        f"link ({used:.0%} used), {rounded(transfer.latency_s * 1e3, 3)} ms latency and hand-off."
     )
 
 
@@ -367,7 +363,7 @@ def ratio_rows(pools: PoolSizing) -> tuple[list[str], list[list[str]]]:
     columns = ["P:D", "GPUs", "USD/h", "prefill/s", "transfer/s", "decode/s", "bound by", "simulated"]
     rows = []
     for one in pools.ratios:
-        carries = [f"{rate:,.4g}" for rate in one.carries.values()]
+        carries = [rounded(rate) for rate in one.carries.values()]
         gpus = sum(one.shape.gpus_of(one.instances).values())
         name = ":".join(map(str, one.shape.counts(one.instances)))
         rows.append([name, str(gpus), usd(one.usd_per_h), *carries, f"{one.bound}, {one.use:.0%}", one.result])
@@ -399,7 +395,7 @@ def missed_lines(sizing: Sizing) -> Iterator[str]:
         gpus = sum(search.shape.gpus_of(least).values())
         line = (
             f"{search.shape.name}: {plural(least, 'instance')} or more needed, {plural(gpus, 'GPU')}, "
-            f"{gpus / sizing.max_gpus:,.2g} times --max-gpus {sizing.max_gpus:,}"
+            f"{rounded(gpus / sizing.max_gpus, 2)} times --max-gpus {sizing.max_gpus:,}"
         )
         if sizing.nearest is not None and sizing.nearest[0] == search.shape:
             _, most, trial = sizing.nearest
@@ -409,8 +405,8 @@ def missed_lines(sizing: Sizing) -> Iterator[str]:
 
 
 def _missed_text(verdict: Verdict) -> str:
-    times = f", {verdict.load:,.3g} times its limit" if verdict.load < 1e6 else ""
-    return f"{verdict.objective.text} was {value_text(verdict)}{times}"
+    times = f", {rounded(verdict.load, 3)} times its limit" if verdict.load < 1e6 else ""
+    return f"{verdict.objective.text} was {verdict.measured}{times}"
 
 
 def _of_pools(capacity: Capacity) -> dict[str, Any]:

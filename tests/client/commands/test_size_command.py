@@ -255,6 +255,6 @@ def test_requests_that_no_instance_has_room_for_are_refused() -> None:
         lengths += ["--gpus", "h100_sxm", "--requests", "60"]
         result = size(*lengths, *traffic)
         assert result.exit_code == 2
-        assert "a request of 500,100 tokens can never finish: an instance has room for 131,072" in result.stderr
+        assert "a request of 500,100 tokens can never finish: max_model_len is 131,072, at most the model's" in result.stderr
     allowed = size(*lengths, "--request-rate", "1", "--slo", "error_rate<1%", "--tps", "1")
     assert "no deployment is possible" not in allowed.output

@@ -53,6 +53,7 @@ def test_what_was_never_measured_counts_one_step_less() -> None:
     unmeasured = error_margin(verdict, ClusterConfig(model="Qwen/Qwen3-8B", gpu="h100_pcie", weights="bf16"))
     assert unmeasured.confidence == "marginal"
     assert "no measured runs of H100 PCIe; band from all others" in unmeasured.about
+    assert unmeasured.lowered == "Verdicts are one step lower than the bands say: nothing like it was measured."
 
 
 def test_without_a_band_nothing_is_proven() -> None:
@@ -142,7 +143,8 @@ def test_an_answer_that_may_need_more_or_has_few_requests_is_not_safe(
     config = replace(LLAMA, instances=6)
     trial = Trial(config, "concurrency", 60, (verdict,), None, 1000, counted, {"users": 60.0}, (None,), None)
     capacity = Capacity(InstanceShape("h100_sxm", "trtllm", "bf16"), 6, trial, 6, most)
-    assert [margin.confidence for margin in margins_of_answer(capacity)] == [confidence]
+    [margin] = margins_of_answer(capacity)
+    assert (margin.confidence, margin.lowered is None) == (confidence, confidence == "safe")
 
 
 def test_far_from_all_that_was_measured_no_band_is_known() -> None:
