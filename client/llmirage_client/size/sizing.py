@@ -86,6 +86,7 @@ class CapacitySearch:
         self._low = -1  # place on the grid of a number that does not suffice; those below the roofline's are not tried
         self._enough: int | None = None  # of one that does
         self._failures = 0
+        self._confirms = False  # a longer simulation has missed the objectives: one instance more at a time
         self.least: int | None = len(shape.counts(1))
         if self._by_rate and rates is not None:
             carried = partial(_carried, shape, rates)
@@ -102,7 +103,9 @@ class CapacitySearch:
     @property
     def _next(self) -> int:
         """The place that is tried next: doubled numbers up to one that suffices, then the middle between it and `_low`."""
-        return max(0, 2 * self._low + 1) if self._enough is None else (self._low + self._enough) // 2
+        if self._enough is not None:
+            return (self._low + self._enough) // 2
+        return self._low + 1 if self._confirms else max(0, 2 * self._low + 1)
 
     @property
     def _narrowed(self) -> bool:
@@ -120,7 +123,18 @@ class CapacitySearch:
         assert before is not None
         if not self._narrowed:
             self._try(self._next)
-        return self._capacity(before) if self._narrowed and self.least == before else None
+        if not self._narrowed or self.least != before:
+            return None
+        if self._drifts and self._judged[before].worst_load > _FAR_FROM_LIMIT:
+            self._confirm(before)
+        return self._capacity(before) if self.least == before else None
+
+    def _confirm(self, instances: int) -> None:
+        """Simulate the answer for longer: cached tokens of conversations are lost slowly."""
+        trial = self._judged[instances] = self._trials.run_long(*self._sample(instances, self._traffic.amount))
+        if not trial.met:
+            self._low, self._enough, self._confirms = _GRID.index(instances), None, True
+            self._skip()
 
     def _try(self, place: int) -> None:
         """Simulate one instance more, unless a user alone misses the objectives."""

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Ints
-from llmirage_client.measure.slo import parse_slo
+from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.simulator.deployments import InstanceShape, shapes
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.rate_grid import user_grid
 from llmirage_client.size.sizing import Goal, Sizing, Terms, size
 from llmirage_client.size.traffic import Kind, RequestSource, Traffic, missed_unloaded, synthetic_source
-from llmirage_client.size.trial import Trials
+from llmirage_client.size.trial import Trial, Trials
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
 PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}
@@ -263,3 +264,30 @@ def test_a_trial_in_doubt_goes_on_with_a_shared_prefix_too() -> None:
     assert value is not None
     close = Trials(traffic, parse_slo(f"ttft_p90<{value * 1.01:.2f}ms"), 60).run(BASE, 20.0)
     assert close.counted > 60
+
+
+def test_an_answer_for_conversations_is_the_least_that_a_longer_simulation_confirms() -> None:
+    confirmed: list[int] = []
+
+    class Ageing(Trials):
+        """Three instances meet the objective at first, and five for long."""
+
+        def run(self, config: ClusterConfig, amount: float, to_the_end: bool = False) -> Trial:
+            return self._met(config, config.instances >= 3)
+
+        def run_long(self, config: ClusterConfig, amount: float) -> Trial:
+            confirmed.append(config.instances)
+            return self._met(config, config.instances >= 5)
+
+        def _met(self, config: ClusterConfig, met: bool) -> Trial:
+            value = 400.0 if met else 600.0
+            verdict = Verdict(self.objectives[0], value)
+            return Trial(
+                config, "request_rate", 1.0, (verdict,), None, 900, 900, {"users": 1.0}, (Interval(value, value),), None
+            )
+
+    given = conversations("ttft_p99<500ms", 1.0)
+    found = size(BASE, SHAPES[:1], (), Ageing(given.traffic, given.objectives), Terms(PRICES, "gpus", 100, 0))
+    assert found.answer is not None
+    assert found.answer.capacity.instances == 5
+    assert confirmed == [3, 4, 5]
