@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from typing import Literal
 
 from llmirage_server.cluster.adapters import Adapter
+from llmirage_server.cluster.gateway import Gateway
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.handoffs import Handoffs
 from llmirage_server.cluster.kv.transfer import KVLink, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
-from llmirage_server.cluster.lifecycle.pools import Front, InstancePool, ModelPools, Pools, accepting_front
+from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
 from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.routers import Router, RouterError
-from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, GatewayQueue
+from llmirage_server.cluster.routers import Router
+from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -63,10 +64,8 @@ class Cluster:
 
     A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model: to an
     instance that is chosen when the prefill ends, as soon as there is room for it; until it arrives, the prefill instance
-    keeps it. Requests that no instance accepts wait here, in order; one that no instance ever will accept fails. Outside
-    routers send a request to each of the two instances (`Request.keeps_kv`, `Request.kv_from`). With `flow_control`
-    other requests wait in the queue of their model while the instances where they begin are saturated. It sends at the end
-    of an instant.
+    keeps it. Requests that no instance accepts wait in the gateway. Outside routers send a request to each of the two
+    instances (`Request.keeps_kv`, `Request.kv_from`).
     """
 
     def __init__(
@@ -98,24 +97,20 @@ class Cluster:
         self._scaling = Scaling(self._lifecycle, pools)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
-        self._flow_control = flow_control
-        self._queues = {serving: GatewayQueue() for serving in self._pools.by_model.values()}
-        self._queued: dict[Request, GatewayQueue] = {}  # in any of them
-        self._waiting: dict[Request, None] = {}  # for any instance that accepts them
-        self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
         # Behind the instances: the next arrival of KV, the queues' turn, the next lifecycle event.
         self._agenda = Agenda(len(self._instances) + 3)
         self._handoffs = Handoffs(self._instances, self._pools.pool_of, kv_link or KVLink(math.inf), self._agenda.note)
         self._receives = self._handoffs.receives
+        self.gateway = Gateway(self._pools, self._lifecycle, self._scaling, self._handoffs, self._agenda.note, flow_control)
         for index in range(len(self._instances)):
             self._schedule_instance(index)
         self._schedule_lifecycle()
         agenda, instances = self._agenda, self._instances
         # Never other objects:
-        of_cluster = self._lifecycle.draining, self._receives, self._queued
+        of_cluster = self._lifecycle.draining, self._receives, self.gateway.queued
         self._at_hand = agenda.heap, agenda.times, instances, len(instances), *of_cluster
-        self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
+        self.router_errors = self.gateway.router_errors
         self._held: deque[StepEnd] = deque()  # happened before a submit or cancel, not yet returned by advance
 
     def submit(self, request: Request, now: float) -> None:
@@ -137,8 +132,8 @@ class Cluster:
         request.arrival_s = self._now - request.age_s
         if self._scaling.scaled:
             self._scaling.arrived(request.model)
-        if not self._place(request, serving, sheds=True):
-            self._held.append(StepEnd(self._now, -1, self._failed([request])))
+        if not self.gateway.place(request, serving, self._now, sheds=True):
+            self._held += self._end_of([request])
 
     def cancel(self, request: Request, now: float) -> None:
         """Stop a request and free its KV and batch slot at once, on all instances; the step in flight keeps its end time.
@@ -148,22 +143,18 @@ class Cluster:
         self._go_to(now)
         if request.cancelled or request.failed or request.produced == request.output_tokens:
             return
-        if request in self._waiting:
-            del self._waiting[request]
-            request.cancelled = True
-        elif request in self._queued:
-            self._queued.pop(request).remove(request)
+        if self.gateway.withdraw(request):
             request.cancelled = True
         elif request.instance >= 0:
             request.cancelled = True
             if not self._handoffs.stop(request, self._now):
                 self._handoffs.drop(request)
-                self._undelivered.pop(request, None)
+                self.gateway.undelivered.pop(request, None)
                 self._instances[request.instance].cancel(request, self._now)
                 self._schedule_instance(request.instance)
             self._handoffs.send_all(self._now)
             self._retire()
-            self._schedule_queues()
+            self.gateway.schedule_queues(self._now)
         if request.keeps_kv and (lost := self._failed([request])[1:]):
             self._held.append(StepEnd(self._now, -1, lost))
 
@@ -174,7 +165,7 @@ class Cluster:
             self._handoffs.release(request, self._now)
             self._handoffs.send_all(self._now)
             self._retire()
-            self._schedule_queues()
+            self.gateway.schedule_queues(self._now)
         elif math.isnan(request.arrival_s) and (lost := self._failed([request])[1:]):
             self._held.append(StepEnd(self._now, -1, lost))
 
@@ -300,13 +291,13 @@ class Cluster:
                 if index == after_instances:
                     self._handoffs.receive(self._now)
                 elif index == after_instances + 1:
-                    ends += self._send_queued()
+                    ends += self._end_of(self.gateway.send_queued(self._now))
                 else:
                     ends += self._process_lifecycle_event()
             if draining:
                 self._retire()
             if queued and index != after_instances + 1:
-                self._schedule_queues()
+                self.gateway.schedule_queues(self._now)
             if ends:
                 if len(ends) >= max_steps:  # report these before time advances
                     return ends
@@ -326,115 +317,12 @@ class Cluster:
         for request in end.handed_over:
             if request.keeps_kv:
                 self._handoffs.keep(request, self._now)
-            elif not self._deliver(request):
+            elif not self.gateway.deliver(request, self._now):
                 failed.append(request)
         return [StepEnd(self._now, end.instance, failed)] if failed else []
 
     def _schedule_lifecycle(self) -> None:
         self._agenda.note(len(self._instances) + 2, min(self._lifecycle.next_s, self._scaling.next_s))
-
-    def _place(self, request: Request, serving: ModelPools, sheds: bool = False) -> bool:
-        """Send a request to an instance, or queue it; return False if it fails. sheds: it may be refused."""
-        if (rule := self._flow_control) is None or request.only_instance >= 0 or request.kv_from is not None:
-            return self._send(request, serving)
-        queue, saturated = self._queues[serving], self._saturation(rule, serving) >= 1
-        if saturated and sheds and rule.priority(request) < 0:
-            request.failed = request.shed = True
-            return False
-        if not saturated and not queue:
-            return self._send(request, serving)
-        queue.add(request, rule.priority(request))
-        self._queued[request] = queue
-        if not saturated:
-            self._schedule_queues()
-        return True
-
-    def _saturation(self, rule: FlowControl, serving: ModelPools) -> float:
-        self._sync()
-        return rule.saturation([instance for front in serving.entry for instance in front.accepting])
-
-    def _schedule_queues(self) -> None:
-        """Let the queues send at the end of this instant, if anything waits in them."""
-        if self._queued:
-            self._agenda.note(len(self._instances) + 1, self._now)
-
-    def _send_queued(self) -> list[StepEnd]:
-        """Send requests of the queues until the instances are saturated; return what fails."""
-        failed = []
-        for serving, queue in self._queues.items():
-            while queue and self._flow_control is not None and self._saturation(self._flow_control, serving) < 1:
-                request = queue.pop()
-                del self._queued[request]
-                if not self._again(request, self._send):
-                    failed.append(request)
-        return [StepEnd(self._now, -1, self._failed(failed))] if failed else []
-
-    def _send(self, request: Request, serving: ModelPools) -> bool:
-        """Send a request to an instance, or queue it; return False if it fails because no instance will ever accept it."""
-        now = self._now
-        if (index := request.only_instance) >= 0:
-            if not self._lifecycle.accepts(index):
-                request.failed = True
-                return False
-            instance = self._instances[index]
-        else:
-            fronts = serving.entry if request.kv_from is None or not serving.decode else serving.decode
-            front = fronts[0] if len(fronts) == 1 else accepting_front(fronts)
-            if front is None or not front.accepting:
-                return self._wait(request, fronts, self._waiting)
-            if front.router.reads_kv:
-                self._sync()
-            instance = front.choose(request, self._flow_control)
-            index = instance.index
-        if request.kv_from is not None:
-            request.failed = not self._handoffs.take(request, index, now)
-            return not request.failed
-        request.instance = index
-        request.placed_s = now
-        instance.submit(request, now)
-        self._agenda.note(index, instance.next_event_s)
-        return True
-
-    def _deliver(self, request: Request) -> bool:
-        """Choose a decode instance for a request that was handed over, or queue it; return False if it fails."""
-        request.handed_s, request.joined_s = self._now, math.nan
-        fronts = self._pools.serving(request.model).decode
-        front = accepting_front(fronts)
-        if front is None:
-            return self._wait(request, fronts, self._undelivered) or self._abandon(request)
-        if front.router.reads_kv:
-            self._sync()
-        try:
-            target = front.choose(request)
-        except RouterError as error:
-            self.router_errors.append(str(error))
-            return self._abandon(request)
-        self._handoffs.wait(request, target.index, self._now)
-        return True
-
-    def _abandon(self, request: Request) -> bool:
-        """Fail a request that was handed over, and free its KV."""
-        request.failed, source = True, request.instance
-        self._instances[source].cancel(request, self._now)
-        self._schedule_instance(source)
-        return False
-
-    def _again(self, request: Request, place: Callable[[Request, ModelPools], bool]) -> bool:
-        """Place or send a request that was submitted earlier; a router error makes it fail."""
-        try:
-            return place(request, self._pools.serving(request.model))
-        except RouterError as error:
-            self.router_errors.append(str(error))
-            request.failed = True
-            return False
-
-    def _wait(self, request: Request, fronts: Sequence[Front], queue: dict[Request, None]) -> bool:
-        instances = [instance for front in fronts for instance in front.instances]
-        if any(self._lifecycle.will_start(instance.index) for instance in instances) or self._scaling.may_start(instances):
-            queue[request] = None
-            return True
-        request.failed = True
-        return False
 
     def _process_lifecycle_event(self) -> list[StepEnd]:
         """Process the next lifecycle event or autoscaling decision; return what it made fail."""
@@ -451,15 +339,12 @@ class Cluster:
         if event.action == "start":
             if stands_still:
                 self._lose(index)  # a process that starts has no KV of the one before
-            undelivered, self._undelivered, waiting, self._waiting = self._undelivered, {}, self._waiting, {}
-            failed = [request for request in undelivered if not self._deliver(request)]
-            failed += [request for request in waiting if not self._again(request, self._place)]
-            return [StepEnd(self._now, -1, self._failed(failed))] if failed else []
+            return self._end_of(self.gateway.retry(self._now))
         return []
 
     def _scale(self) -> None:
-        self._sync()
-        self._scaling.decide(self._now, [*self._waiting, *self._queued], self._undelivered)
+        self.gateway.sync_to(self._now)
+        self._scaling.decide(self._now, [*self.gateway.waiting, *self.gateway.queued], self.gateway.undelivered)
         self._pools.refresh(self._lifecycle.accepts)
         self._schedule_lifecycle()
 
@@ -473,13 +358,17 @@ class Cluster:
         lost = self._lose(index)
         for request in lost:
             self._handoffs.drop(request)
-            self._undelivered.pop(request, None)
+            self.gateway.undelivered.pop(request, None)
             request.instance = -1
         again = self._handoffs.lose_target(index)  # the prefill side still has the KV
         failed = [
             request
             for request in again
-            if not (self._deliver(request) if request.kv_from is None else self._again(request, self._place))
+            if not (
+                self.gateway.deliver(request, self._now)
+                if request.kv_from is None
+                else self.gateway.place_again(request, self._now)
+            )
         ]
         self._handoffs.send_all(self._now)
         for request in lost:
@@ -487,9 +376,12 @@ class Cluster:
                 failed += self._failed([request])[1:]
                 continue
             request.failed = self._on_crash == "fail"
-            if request.failed or not self._again(request, self._place):
+            if request.failed or not self.gateway.place_again(request, self._now):
                 failed += self._failed([request])
         return [StepEnd(self._now, index, failed)] if failed else []
+
+    def _end_of(self, lost: Sequence[Request]) -> list[StepEnd]:
+        return [StepEnd(self._now, -1, self._failed(lost))] if lost else []
 
     def _failed(self, requests: Sequence[Request]) -> list[Request]:
         """Return requests that are lost, and behind each the one that was to take its KV, which fails, too."""
@@ -524,16 +416,7 @@ class Cluster:
     @property
     def waiting(self) -> int:
         """Number of requests that wait for an instance that accepts them, or at the router."""
-        return len(self._waiting) + len(self._undelivered) + len(self._queued)
-
-    def queues(self) -> dict[str | None, tuple[float, dict[Flow, int]]]:
-        """Return, for each model with flow control, the saturation and the requests that wait, by flow."""
-        if (rule := self._flow_control) is None:
-            return {}
-        return {
-            model: (self._saturation(rule, serving), self._queues[serving].sizes())
-            for model, serving in self._pools.by_model.items()
-        }
+        return len(self.gateway)
 
     @property
     def transfers(self) -> TransferSnapshot:
@@ -598,11 +481,6 @@ class Cluster:
         instance = self._instances[index]
         return instance.batches() if isinstance(instance, Instance) else []
 
-    def _sync(self) -> None:
-        """Bring the readable state of all instances up to date."""
-        for instance in self._instances:
-            instance.sync_to(self._now)
-
     def _schedule_instance(self, index: int) -> None:
         """Update the next event of an instance after a change."""
         self._agenda.note(index, self._instances[index].next_event_s)
@@ -614,10 +492,9 @@ class Cluster:
             instance.running
             or instance.waiting
             or self._handoffs.busy(index)
-            or any(request.instance == index for request in self._undelivered)
+            or any(request.instance == index for request in self.gateway.undelivered)
         )
 
     def _idle(self) -> bool:
         """Return whether no request is left that the passing of time could advance."""
-        waiting = self._waiting or self._undelivered or self._queued
-        return min(self._agenda.times[:-1]) == math.inf and not waiting
+        return min(self._agenda.times[:-1]) == math.inf and not len(self.gateway)

@@ -52,7 +52,7 @@ def limit(name: str) -> Observe:
 
 
 def flow_control(app: LlmirageApp) -> Any:
-    return app.driver.cluster._flow_control
+    return app.driver.cluster.gateway.flow_control
 
 
 def decode_s(app: LlmirageApp) -> float:

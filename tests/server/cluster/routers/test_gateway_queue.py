@@ -48,14 +48,14 @@ def test_bands_go_by_priority_and_flows_take_turns(ask: Callable[..., Request]) 
     cluster.cancel(gone, 0.002)
     shed, named = ask(cluster, 0.002, "batch"), ask(cluster, 0.002, "batch", only_instance=0)
     assert (shed.failed, shed.shed, named.failed, named.placed_s) == (True, True, False, 0.002)
-    assert cluster.queues() == {None: (1.5, {("a", 0): 3, ("b", 0): 1, ("a", 1): 1})}
+    assert cluster.gateway.queues(cluster.reached_s) == {None: (1.5, {("a", 0): 3, ("b", 0): 1, ("a", 1): 1})}
     assert cluster.waiting == 5
     cluster.advance(math.inf)
     queued = [a1, a2, a3, b1, chat]
     assert sorted(queued, key=lambda one: one.placed_s) == [chat, a1, b1, a2, a3]
     assert len({one.placed_s for one in queued}) == 5  # each as one more has left the instance's queue
     assert all(one.produced == 3 for one in queued)
-    assert (gone.produced, cluster.waiting, cluster.queues()) == (0, 0, {None: (0.0, {})})
+    assert (gone.produced, cluster.waiting, cluster.gateway.queues(cluster.reached_s)) == (0, 0, {None: (0.0, {})})
     assert not ask(cluster, 10.0, "batch").failed
 
 
@@ -81,7 +81,7 @@ def test_who_waits_moves_on_when_instances_go_and_come(ask: Callable[..., Reques
     cluster = build(FlowControl(queue_depth=1))
     asked = [ask(cluster, 0.0) for _ in range(4)]
     cluster.act("crash", 0, 0.005, 1.0)
-    assert sum(cluster.queues()[None][1].values()) == 0  # they wait for the instance instead
+    assert sum(cluster.gateway.queues(cluster.reached_s)[None][1].values()) == 0  # they wait for the instance instead
     cluster.advance(math.inf)
     assert [one.produced for one in asked] == [3] * 4
 
