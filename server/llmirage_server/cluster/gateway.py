@@ -17,8 +17,9 @@ from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, Gat
 class Gateway:
     """The routers of all pools, and what waits before them.
 
-    Requests that no instance accepts wait in order; one that no instance ever will accept fails. With `flow_control` requests
-    wait in the queue of their model while the instances where they begin are saturated. It sends at the end of an instant.
+    Requests that no instance accepts wait in order; one that no instance ever will accept fails. With `flow_control`
+    requests wait in the queue of their model while the instances where they begin are saturated. It sends at the end of an
+    instant.
 
     waiting, undelivered: requests for any instance that accepts them; the second ones were handed over, to decode.
     queued: requests in the queues of flow control.

@@ -7,8 +7,10 @@ import dataclasses
 # ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -84,8 +86,8 @@ def url_problem(url: str) -> str | None:
     return "must be without a user and password: give the key as upstream_key" if "@" in parts.netloc else None
 
 
-def _class_priorities(value: Any) -> tuple[tuple[str, int], ...]:
-    """Return each CLASS:PRIORITY as a pair. Raises ValueError."""
+def _priorities(form: str, value: Any) -> tuple[tuple[str, int], ...]:
+    """Return each NAME:PRIORITY as a pair. form: for the message. Raises ValueError."""
     parts = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     pairs = [
         pair
@@ -93,12 +95,15 @@ def _class_priorities(value: Any) -> tuple[tuple[str, int], ...]:
         for pair in ([one.strip().rpartition(":")[::2] for one in part.split(",")] if isinstance(part, str) else [part])
     ]
     try:
-        found = {str(name): int(priority) for name, priority in pairs}
+        found = [(str(name), int(priority)) for name, priority in pairs]
     except (TypeError, ValueError):
-        found = {"": 0}
-    if not all(found):
-        raise ValueError(f"{value!r} is not CLASS:PRIORITY,..., such as interactive:0,batch:5")
-    return tuple(found.items())
+        found = [("", 0)]
+    names = Counter(name for name, _ in found)
+    if "" in names:
+        raise ValueError(f"{value!r} is not {form},..., such as interactive:0,batch:5")
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise ValueError(f"{twice[0]!r} has several priorities in {value!r}; give it one")
+    return tuple(found)
 
 
 _SYNONYMS = {  # what people call the two kinds of link
@@ -206,7 +211,7 @@ class ClusterConfig(InstanceSettings):
         "Priorities of service classes, which X-Gateway-Inference-Objective names: interactive:0,batch:5; lower is served "
         "first by engines with schedule_policy=priority, and a priority in the body wins.",
         metavar="CLASS:PRIORITY,...",
-        read=_class_priorities,
+        read=partial(_priorities, "CLASS:PRIORITY"),
         unset="none",
     )
     gateway_queue: bool = _cluster(
@@ -217,7 +222,7 @@ class ClusterConfig(InstanceSettings):
         "Priorities in the gateway's queue of what X-Gateway-Inference-Objective names: chat:10,batch:-1; higher goes "
         "first, below 0 is refused (429) while instances are saturated.",
         metavar="OBJECTIVE:PRIORITY,...",
-        read=_class_priorities,
+        read=partial(_priorities, "OBJECTIVE:PRIORITY"),
         unset="0",
     )
     gateway_queue_depth: int = _cluster(5, "Waiting requests with which an instance is saturated.", least=1)
