@@ -222,8 +222,8 @@ class LlmirageApp(LazyRoutes):
         driver, responses = self.driver, self.service.responses
         held, now_s = self.held_bytes(), driver.now_s
         text = responses.metrics.exposition(driver.rank_snapshots(only, rank), responses.requests(), held, now_s)
-        if only < 0 and (queues := driver.cluster.gateway.queues(driver.cluster.reached_s)):
-            text += gateway_exposition({model or self.model_names[0]: found for model, found in queues.items()})
+        if only < 0:
+            text += gateway_exposition(driver.cluster.gateway, driver.cluster.reached_s, self.model_names[0])
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 

@@ -160,7 +160,10 @@ PLANS = st.builds(
     store=st.none() | TIER,
     events=st.just(()) | EVENTS,
     fail=st.booleans(),
-    flow_control=st.none() | st.builds(FlowControl, st.just({"1": 1}), st.integers(1, 2), st.sampled_from([0.3, 0.8])),
+    flow_control=st.none()
+    | st.builds(
+        FlowControl, st.just({"1": 1}), st.integers(1, 2), st.sampled_from([0.3, 0.8]), st.sampled_from([0.02, 60.0])
+    ),
 )
 # Prompts of a tiny vocabulary, and the turns of a few conversations: long, shared, and more than memory holds.
 TURN = st.builds(

@@ -13,7 +13,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE, Sender
 from llmirage_client.simulate.event_queue import EventQueue
-from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, SHED, TokenRow, TokenRows, refusal
+from llmirage_client.simulate.token_rows import NO_INSTANCE, TokenRow, TokenRows, loss, refusal
 from llmirage_client.simulate.token_streams import TokenPrompt
 from llmirage_client.simulator.engine import Adapter, Request, RouterError
 
@@ -111,7 +111,7 @@ class ClusterSender(Sender):
             row.error = refusal(error)
             return False
         if request.failed:
-            row.error = SHED if request.shed else NO_INSTANCE
+            row.error = loss(request.dropped, False) if request.dropped else NO_INSTANCE
         return not request.failed
 
     def _end_at_once(self, row: TokenRow) -> bool:
@@ -163,7 +163,7 @@ class ClusterSender(Sender):
 
     def _note_failure(self, row: TokenRow) -> None:
         if row.error is None:
-            row.error = LOST_UNSTREAMED if _by_endpoint(row) else LOST
+            row.error = loss(row.request.dropped, _by_endpoint(row))
         elif row.is_cancelled:
             self._queue.cluster.cancel(row.request, self._queue.time_s)
             if self._by_endpoint or self._cancellation_share:

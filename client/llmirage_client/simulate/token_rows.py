@@ -12,9 +12,15 @@ from llmirage_client.simulator.engine import InFlightRequest, Request, RouterErr
 from llmirage_shared.wire import errors
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
-LOST_UNSTREAMED = RequestError(503, "http_error", errors.instance_lost().message)
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
-SHED = RequestError(429, "http_error", errors.saturated().message)
+
+
+def loss(dropped: str, unstreamed: bool) -> RequestError:
+    """Return the error of a request that failed in the cluster. dropped: as of a cluster's request."""
+    if not (dropped or unstreamed):
+        return LOST
+    error = errors.lost(dropped)
+    return RequestError(error.status, "http_error", error.message)
 
 
 class TokenRow(InFlightRequest):

@@ -98,8 +98,8 @@ class Cluster:
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
         self._now = -math.inf
-        # Behind the instances: the next arrival of KV, the queues' turn, the next lifecycle event.
-        self._agenda = Agenda(len(self._instances) + 3)
+        # Behind the instances: the next arrival of KV, the queues' turn, the next eviction, the next lifecycle event.
+        self._agenda = Agenda(len(self._instances) + 4)
         self._handoffs = Handoffs(self._instances, self._pools.pool_of, kv_link or KVLink(math.inf), self._agenda.note)
         self._receives = self._handoffs.receives
         self.gateway = Gateway(self._pools, self._lifecycle, self._scaling, self._handoffs, self._agenda.note, flow_control)
@@ -143,7 +143,7 @@ class Cluster:
         self._go_to(now)
         if request.cancelled or request.failed or request.produced == request.output_tokens:
             return
-        if self.gateway.withdraw(request):
+        if self.gateway.withdraw(request, self._now):
             request.cancelled = True
         elif request.instance >= 0:
             request.cancelled = True
@@ -282,7 +282,7 @@ class Cluster:
                     if end.handed_over or receives[index]:
                         ends += self._handle_disaggregated(end)
             else:
-                if index > after_instances + 1 and to == _NEVER and self._idle():
+                if index > after_instances + 2 and to == _NEVER and self._idle():
                     break
                 heappop(heap)
                 times[index] = _NEVER  # until the next one is known
@@ -292,6 +292,8 @@ class Cluster:
                     self._handoffs.receive(self._now)
                 elif index == after_instances + 1:
                     ends += self._end_of(self.gateway.send_queued(self._now))
+                elif index == after_instances + 2:
+                    ends += self._end_of(self.gateway.evict(self._now))
                 else:
                     ends += self._process_lifecycle_event()
             if draining:
@@ -322,7 +324,7 @@ class Cluster:
         return [StepEnd(self._now, end.instance, failed)] if failed else []
 
     def _schedule_lifecycle(self) -> None:
-        self._agenda.note(len(self._instances) + 2, min(self._lifecycle.next_s, self._scaling.next_s))
+        self._agenda.note(len(self._instances) + 3, min(self._lifecycle.next_s, self._scaling.next_s))
 
     def _process_lifecycle_event(self) -> list[StepEnd]:
         """Process the next lifecycle event or autoscaling decision; return what it made fail."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from llmirage_server.cluster.kv.handoffs import Handoffs
 from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle
@@ -11,18 +12,30 @@ from llmirage_server.cluster.lifecycle.pools import Front, ModelPools, Pools, ac
 from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
-from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, GatewayQueue
+from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, GatewayQueue, Outcome, Waiting
+from llmirage_shared.log_histogram import LogHistogram
+
+_MOST_SERIES = 2000  # of queue durations; the flows of further ones are counted together
+
+
+class QueueReading(NamedTuple):
+    """The queue of one model. waiting: by flow."""
+
+    model: str | None
+    saturation: float
+    waiting: Mapping[Flow, Waiting]
 
 
 class Gateway:
     """The routers of all pools, and what waits before them.
 
     Requests that no instance accepts wait in order; one that no instance ever will accept fails. With `flow_control`
-    requests wait in the queue of their model while the instances where they begin are saturated. It sends at the end of an
-    instant.
+    requests wait in the queue of their model while the instances where they begin are saturated, or until they are evicted.
+    It sends at the end of an instant.
 
     waiting, undelivered: requests for any instance that accepts them; the second ones were handed over, to decode.
     queued: requests in the queues of flow control.
+    durations: of the stay in flow control by model, fairness id, priority and outcome.
     router_errors: of users' own routers, for requests that failed when they were routed again.
     """
 
@@ -35,7 +48,7 @@ class Gateway:
         note: Callable[[int, float], None],
         flow_control: FlowControl | None,
     ) -> None:
-        """note: takes the time of the next event of an instance by its number; 1 behind them, of the queues."""
+        """note: takes the time of an instance's next event; behind them of the queues' turn (1) and an eviction (2)."""
         self._pools = pools
         self._instances = pools.instances
         self._lifecycle = lifecycle
@@ -43,29 +56,36 @@ class Gateway:
         self._handoffs = handoffs
         self._note = note
         self.flow_control = flow_control
-        self._queues = {serving: GatewayQueue() for serving in pools.by_model.values()}
+        self._queues = {
+            serving: GatewayQueue(flow_control.ordering if flow_control else "fcfs") for serving in pools.by_model.values()
+        }
         self.queued: dict[Request, GatewayQueue] = {}  # in any of them; never another object
         self.waiting: dict[Request, None] = {}
         self.undelivered: dict[Request, None] = {}
+        self.durations: dict[tuple[str | None, str, int, Outcome], LogHistogram] = {}
         self.router_errors: list[str] = []
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.undelivered) + len(self.queued)
 
     def place(self, request: Request, serving: ModelPools, now: float, sheds: bool = False) -> bool:
-        """Send a request to an instance, or queue it; return False if it fails. sheds: it may be refused."""
+        """Send a request to an instance, or queue it; return False if it fails. sheds: a full queue rejects it."""
         if (rule := self.flow_control) is None or request.only_instance >= 0 or request.kv_from is not None:
             return self._send(request, serving, now)
-        queue, saturated = self._queues[serving], self._saturation(rule, serving, now) >= 1
-        if saturated and sheds and rule.priority(request) < 0:
-            request.failed = request.shed = True
-            return False
+        queue, priority = self._queues[serving], rule.priority(request)
+        saturated = self._saturation(rule, serving, now) >= 1
         if not saturated and not queue:
-            return self._send(request, serving, now)
-        queue.add(request, rule.priority(request))
+            sent = self._send(request, serving, now)
+            self._end_stay(request, priority, now, "Dispatched", now)
+            return sent
+        if sheds and not rule.has_room(priority, queue.waiting(priority), request):
+            self._drop(request, priority, now, "RejectedCapacity", "RejectedNoEndpoints", now)
+            return False
+        queue.add(request, priority, now)
         self.queued[request] = queue
         if not saturated:
             self.schedule_queues(now)
+        self._schedule_eviction()
         return True
 
     def place_again(self, request: Request, now: float) -> bool:
@@ -95,12 +115,14 @@ class Gateway:
         failed = [request for request in undelivered if not self.deliver(request, now)]
         return failed + [request for request in waiting if not self.place_again(request, now)]
 
-    def withdraw(self, request: Request) -> bool:
+    def withdraw(self, request: Request, now: float) -> bool:
         """Remove a request that waits here for its first instance; return whether it did."""
         if request in self.waiting:
             del self.waiting[request]
         elif request in self.queued:
-            self.queued.pop(request).remove(request)
+            priority, added_s = self.queued.pop(request).remove(request)
+            self._end_stay(request, priority, added_s, "EvictedContextCancelled", now)
+            self._schedule_eviction()
         else:
             return False
         return True
@@ -115,20 +137,32 @@ class Gateway:
         failed = []
         for serving, queue in self._queues.items():
             while queue and self.flow_control is not None and self._saturation(self.flow_control, serving, now) < 1:
-                request = queue.pop()
+                request, priority, added_s = queue.pop()
                 del self.queued[request]
+                self._end_stay(request, priority, added_s, "Dispatched", now)
                 if not self._again(request, now, self._send):
                     failed.append(request)
+        self._schedule_eviction()
         return failed
 
-    def queues(self, now: float) -> dict[str | None, tuple[float, dict[Flow, int]]]:
-        """Return, for each model with flow control, the saturation and the requests that wait, by flow."""
+    def evict(self, now: float) -> list[Request]:
+        """Remove the requests that have waited in the queues for too long; return them."""
+        evicted = []
+        while self._next_eviction_s() <= now:
+            request = next(iter(self.queued))
+            self._drop(request, *self.queued.pop(request).remove(request), "EvictedTTL", "EvictedNoEndpoints", now)
+            evicted.append(request)
+        self._schedule_eviction()
+        return evicted
+
+    def readings(self, now: float) -> list[QueueReading]:
+        """Return the reading of each model's queue with flow control."""
         if (rule := self.flow_control) is None:
-            return {}
-        return {
-            model: (self._saturation(rule, serving, now), self._queues[serving].sizes())
+            return []
+        return [
+            QueueReading(model, self._saturation(rule, serving, now), self._queues[serving].sizes())
             for model, serving in self._pools.by_model.items()
-        }
+        ]
 
     def sync_to(self, now: float) -> None:
         """Bring the readable state of all instances up to date."""
@@ -137,7 +171,33 @@ class Gateway:
 
     def _saturation(self, rule: FlowControl, serving: ModelPools, now: float) -> float:
         self.sync_to(now)
-        return rule.saturation([instance for front in serving.entry for instance in front.accepting])
+        accepting = [instance for front in serving.entry for instance in front.accepting]
+        return rule.saturation(accepting) if accepting else float(self._may_come(serving.entry))
+
+    def _schedule_eviction(self) -> None:
+        self._note(len(self._instances) + 2, self._next_eviction_s())
+
+    def _next_eviction_s(self) -> float:
+        """Return when the request that waits the longest is evicted; inf if none does."""
+        for request, queue in self.queued.items():
+            assert self.flow_control is not None
+            return queue.added_s(request) + self.flow_control.request_ttl_s
+        return math.inf
+
+    def _drop(
+        self, request: Request, priority: int, added_s: float, outcome: Outcome, without_endpoints: Outcome, now: float
+    ) -> None:
+        """Fail a request. without_endpoints: the outcome while no instance accepts requests."""
+        serving = self._pools.serving(request.model)
+        request.failed = True
+        request.dropped = outcome if any(front.accepting for front in serving.entry) else without_endpoints
+        self._end_stay(request, priority, added_s, request.dropped, now)
+
+    def _end_stay(self, request: Request, priority: int, added_s: float, outcome: Outcome, now: float) -> None:
+        key = request.model, request.fairness_id, priority, outcome
+        if key not in self.durations and len(self.durations) >= _MOST_SERIES:
+            key = request.model, "others", priority, outcome
+        self.durations.setdefault(key, LogHistogram()).add(now - added_s)
 
     def _again(self, request: Request, now: float, place: Callable[[Request, ModelPools, float], bool]) -> bool:
         try:
@@ -173,12 +233,17 @@ class Gateway:
         return True
 
     def _wait(self, request: Request, fronts: Sequence[Front], queue: dict[Request, None]) -> bool:
-        instances = [instance for front in fronts for instance in front.instances]
-        if any(self._lifecycle.will_start(instance.index) for instance in instances) or self._scaling.may_start(instances):
+        if self._may_come(fronts):
             queue[request] = None
             return True
         request.failed = True
         return False
+
+    def _may_come(self, fronts: Sequence[Front]) -> bool:
+        """Return whether an instance will start, or could."""
+        instances = [instance for front in fronts for instance in front.instances]
+        will_start = any(self._lifecycle.will_start(instance.index) for instance in instances)
+        return will_start or self._scaling.may_start(instances)
 
     def _abandon(self, request: Request, now: float) -> bool:
         """Fail a request that was handed over, and free its KV."""

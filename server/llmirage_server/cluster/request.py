@@ -44,6 +44,9 @@ class Request:
     priority: int  # lower is served first, by engines that schedule by priority
     objective: str  # class of service and tenant, by which a gateway's queue orders requests; empty: none
     fairness_id: str
+    body_bytes: int  # of the HTTP request; 4 a token of the prompt, where it is not known
+    slo_ttft_s: float  # objectives of its own, for routers and queues that read them; inf: none
+    slo_tpot_s: float
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
@@ -69,7 +72,7 @@ class Request:
     finished_s: float
     cancelled: bool
     failed: bool  # its instance was lost, and the cluster does not try again
-    shed: bool  # it failed because instances were saturated
+    dropped: str  # the outcome in the gateway's queue because of which it failed; empty: another reason
     spans: list[Span]  # of instances that do not tell of single tokens
 
     __slots__ = (
@@ -78,8 +81,10 @@ class Request:
         "age_s",
         "arrival_s",
         "at_rank",
+        "body_bytes",
         "cached_tokens",
         "cancelled",
+        "dropped",
         "external_tokens",
         "failed",
         "fairness_id",
@@ -104,7 +109,8 @@ class Request:
         "prompt_tokens",
         "rank",
         "session_key",
-        "shed",
+        "slo_tpot_s",
+        "slo_ttft_s",
         "spans",
         "stream",
         "tag",
@@ -146,7 +152,9 @@ class Request:
         self.only_instance = only_instance
         self.rank = rank
         self.age_s = 0.0
-        self.objective = self.fairness_id = ""
+        self.objective = self.fairness_id = self.dropped = ""
+        self.body_bytes = 4 * prompt_tokens
+        self.slo_ttft_s = self.slo_tpot_s = math.inf
         self.keeps_kv = False
         self.kv_from = None
         self.instance, self.at_rank = -1, 0
@@ -154,7 +162,7 @@ class Request:
         self.handed_s = self.joined_s = _NOT_YET
         self.cached_tokens = self.external_tokens = self.produced = self.preemptions = 0
         self.stream = None
-        self.cancelled = self.failed = self.shed = False
+        self.cancelled = self.failed = False
         self.spans = []
 
     @staticmethod

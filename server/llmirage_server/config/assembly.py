@@ -70,7 +70,16 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
 def _flow_control(config: ClusterConfig) -> FlowControl | None:
     if not config.gateway_queue:
         return None
-    return FlowControl(dict(config.objective_priorities), config.gateway_queue_depth, config.gateway_kv_utilization)
+    return FlowControl(
+        dict(config.objective_priorities),
+        config.gateway_queue_depth,
+        config.gateway_kv_utilization,
+        config.gateway_request_ttl_s or math.inf,
+        config.gateway_max_requests,
+        config.gateway_max_bytes,
+        config.gateway_sheddable_max_requests,
+        config.gateway_ordering,
+    )
 
 
 def _scaling(config: PoolConfig) -> ScalingRule | None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from llmirage_server.cluster.routers import ROUTERS, router_problem
+from llmirage_server.cluster.routers.gateway_queue import Ordering
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
 from llmirage_shared.extensions import is_extension
 from llmirage_shared.settings import About, at_call, did_you_mean, make_plain, settings_of, under
@@ -220,7 +221,7 @@ class ClusterConfig(InstanceSettings):
     objective_priorities: tuple[tuple[str, int], ...] = _cluster(
         (),
         "Priorities in the gateway's queue of what X-Gateway-Inference-Objective names: chat:10,batch:-1; higher goes "
-        "first, below 0 is refused (429) while instances are saturated.",
+        "first, below 0 is sheddable.",
         metavar="OBJECTIVE:PRIORITY,...",
         read=partial(_priorities, "OBJECTIVE:PRIORITY"),
         unset="0",
@@ -228,6 +229,23 @@ class ClusterConfig(InstanceSettings):
     gateway_queue_depth: int = _cluster(5, "Waiting requests with which an instance is saturated.", least=1)
     gateway_kv_utilization: float = _cluster(
         0.8, "Share of its KV memory in use with which an instance is saturated.", above=0, most=1
+    )
+    gateway_request_ttl_s: float = _cluster(
+        60.0,
+        "Time in the gateway's queue until a request is evicted (429, or 503 without an instance); 0: none.",
+        least=0,
+    )
+    gateway_max_requests: int = _cluster(
+        5000, "Requests of one priority that the gateway's queue holds; one more is rejected (429).", least=1
+    )
+    gateway_max_bytes: int = _cluster(
+        1_000_000_000, "Bytes of requests of one priority that the gateway's queue holds.", least=1
+    )
+    gateway_sheddable_max_requests: int | None = _cluster(
+        None, "The same number for priorities below 0; 0: refused while instances are saturated.", unset="the same", least=0
+    )
+    gateway_ordering: Ordering = _cluster(
+        "fcfs", "Order of one tenant's requests in the gateway's queue: fcfs, or slo-deadline, by x-llm-d-slo-ttft-ms."
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."

@@ -156,7 +156,10 @@ CLUSTER_RULES = (
         lambda all_: not all(pool.fixed_times for pool in all_.all_pools),
     ),
     _cluster_rule(
-        "objective_priorities gateway_queue_depth gateway_kv_utilization", "gateway_queue", lambda all_: all_.gateway_queue
+        "objective_priorities gateway_queue_depth gateway_kv_utilization gateway_request_ttl_s gateway_max_requests "
+        "gateway_max_bytes gateway_sheddable_max_requests gateway_ordering",
+        "gateway_queue",
+        lambda all_: all_.gateway_queue,
     ),
     _cluster_rule(
         "class_priorities",

@@ -462,7 +462,7 @@ class EndpointApp:
                     await response(scope, receive, send)
                 else:
                     await exchange.fault.respond(response, receive, send)
-                outcome = getattr(response, "outcome", "complete")
+                status, outcome = response.status_code, getattr(response, "outcome", "complete")
         finally:
             if exchange.fault is not None:
                 status, outcome = exchange.fault.ended(status, outcome)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -246,7 +247,8 @@ class Generation:
             raise errors.internal_error(str(error)) from None
         if any(choice.request.failed for choice in choices):
             self.stop()
-            raise errors.saturated() if any(choice.request.shed for choice in choices) else errors.no_instance()
+            dropped = [choice.request.dropped for choice in choices if choice.request.dropped]
+            raise errors.lost(dropped[0]) if dropped else errors.no_instance()
 
     @property
     def instance(self) -> int:
@@ -337,13 +339,15 @@ class TokenStream(EventStream):
         self._unfinished = len(generation.choices)
         self.direct = False  # the tick may step the server's `send` itself
         self._pending: list[bytes] = [opening] if opening else []
-        self._pending_bytes = len(opening)
+        self._pending_bytes = self._opening_bytes = len(opening)
         self._owed: dict[_ChoiceStream, Request] = {}  # choices with tokens that are due and not written
         self._last = False  # the end of the response is pending or sent
         self._ended = False  # `send` was called with it
         self._complete = False  # the connection has taken it
         self._aborted = False
         self._client_left = False
+        self._held = False  # by the cluster's gateway, as a gateway before an engine holds the head, too
+        self._refusal: ApiError | None = None
         self._suspended: SuspendedSend | None = None
         self._times = SentTimes(generation.responses.driver)
         self._time = asyncio.get_running_loop().time
@@ -360,6 +364,8 @@ class TokenStream(EventStream):
             choice.request.tag = _ChoiceStream(self, choice, writer)
         self._generation.start()
         self._generation.responses.open.add(self)
+        requests = [choice.request for choice in self._generation.choices]
+        self._held = any(math.isnan(request.placed_s) and request.kv_from is None for request in requests)
         return self
 
     @property
@@ -454,7 +460,12 @@ class TokenStream(EventStream):
         if self._unfinished:
             self._unfinished = 0
             self._aborted = True
-            self.write(self._failed(error))
+            data = self._failed(error)
+            if self._held:
+                self._refusal = error
+                self._wake()
+            else:
+                self.write(data)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send, self._send_head = server_send(scope, send), send
@@ -463,7 +474,14 @@ class TokenStream(EventStream):
         try:
             await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
             self._wake_up = asyncio.get_running_loop().create_future()
-            if is_steppable(self._send):
+            if self._held:
+                await self._leave_gateway()
+            if self._refusal is not None:
+                refused = self._exchange.error(self._refusal)
+                self.status_code = refused.status_code
+                await refused(scope, receive, send)
+                return
+            if is_steppable(self._send) and not self._client_left:
                 await self._send_directly()
             if not (self._complete or self._client_left):
                 shutdown = self._generation.responses.shutdown
@@ -479,6 +497,21 @@ class TokenStream(EventStream):
                 self.stamps.ended(self._complete, generation.choices[0].request.instance)
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.responses.served)
+
+    async def _leave_gateway(self) -> None:
+        """Return when there is a token to send, the request is refused or the client has left."""
+        loop = asyncio.get_running_loop()
+        leaving = loop.create_task(self._exchange.client_left())
+        leaving.add_done_callback(self._wake)
+        try:
+            while not (leaving.done() or self._refusal) and self._pending_bytes == self._opening_bytes:
+                assert self._wake_up is not None
+                await self._wake_up
+                self._wake_up = loop.create_future()
+            self._client_left = leaving.done()
+        finally:
+            leaving.cancel()
+        self._held = False
 
     async def _send_directly(self) -> None:
         """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
@@ -579,7 +612,7 @@ class _ChoiceStream:
         if request.failed:
             self._sent = self._total
             # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
-            asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
+            asyncio.get_running_loop().call_soon(self._stream.abort, errors.lost(request.dropped))
             return
         self.write_due(request)
 

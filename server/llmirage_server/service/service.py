@@ -261,6 +261,9 @@ class Service:
             adapter=served.adapter,
         )
         named = labels(exchange.headers.get)
+        length = exchange.headers.get(b"content-length", b"")
+        if length.isdigit() and len(length) < 20:
+            in_cluster.body_bytes = int(length)
         in_cluster.objective, in_cluster.fairness_id = named.get("service_class", ""), named.get("tenant", "")
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 

@@ -53,7 +53,7 @@ class _Waiter:
 
     def tokens_due(self, request: Request) -> None:
         if request.failed:
-            self.abort(errors.instance_lost())
+            self.abort(errors.lost(request.dropped))
         elif request.produced >= request.output_tokens:
             self._unfinished -= 1
             if not self._unfinished and not self.done.done():

@@ -11,8 +11,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from llmirage_server.cluster.gateway import Gateway
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.gateway_queue import Flow
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
 from llmirage_server.telemetry.metric_names import ENGINE_NAMES, HistogramFamily, MetricFamily
@@ -20,6 +20,8 @@ from llmirage_server.telemetry.scrape import CacheSettings, EngineMetrics, Stand
 
 _OWN_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
+# Of flow control's queue durations, by llm-d-router's pkg/epp/metrics/metrics.go.
+_STAY_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MOST_MEDIA = 10_000  # remembered: at 400 KB each, vLLM's mm_processor_cache_gb of 4
 Place = tuple[int, int]  # index of the instance, data-parallel rank there
 Engine = tuple[str, int]  # model, number of the rank among all that are shown
@@ -72,7 +74,7 @@ class PrometheusMetrics:
 
     def ended(self, request: Request, finish_reason: str) -> None:
         """Count a request that has ended. finish_reason: of its complete reply."""
-        if request.shed:  # no engine has seen it
+        if request.dropped:  # no engine has seen it
             return
         if request.failed:
             reason = "error"
@@ -225,17 +227,36 @@ def pacing_exposition(pacing: Pacing) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gateway_exposition(queues: Mapping[str, tuple[float, Mapping[Flow, int]]]) -> str:
-    """Return the queues of a gateway by model, as pkg/epp/metrics/metrics.go of llm-d-router names their gauges."""
-    size, saturation = (f"inference_extension_flow_control_{name}" for name in ("queue_size", "pool_saturation"))
-    lines = [*_head(size, "gauge", "Requests that wait at the router.")]
-    for model, (_, waiting) in queues.items():
-        for (fairness_id, priority), found in waiting.items():
-            of_flow = {"fairness_id": fairness_id, "priority": str(priority), "inference_pool": model, "model_name": model}
-            lines.append(f"{size}{{{_labels(of_flow)}}} {found:.1f}")
-    lines += _head(saturation, "gauge", "Saturation of the instances: from 1 on requests wait at the router.")
-    lines += [f"{saturation}{{{_labels({'inference_pool': model})}}} {at!r}" for model, (at, _) in queues.items()]
-    return "\n".join(lines) + "\n"
+def gateway_exposition(gateway: Gateway, now: float, first_model: str) -> str:
+    """Return the queues of a gateway, as pkg/epp/metrics of llm-d-router names them: in the old way and in the new one."""
+    readings, lines = gateway.readings(now), list[str]()
+    for prefix in ("inference_extension", "llm_d_epp") if readings else ():
+        size, held, saturation, stay = (
+            f"{prefix}_flow_control_{name}"
+            for name in ("queue_size", "queue_bytes", "pool_saturation", "request_queue_duration_seconds")
+        )
+        for name, help, place in ((size, "Requests", 0), (held, "Bytes of requests", 1)):
+            lines += _head(name, "gauge", f"{help} that wait at the router.")
+            for reading in readings:
+                for (fairness_id, priority), waiting in reading.waiting.items():
+                    of_flow = _flow_labels(fairness_id, priority, reading.model or first_model)
+                    lines.append(f"{name}{{{_labels(of_flow)}}} {waiting[place]:.1f}")
+        lines += _head(saturation, "gauge", "Saturation of the instances: from 1 on requests wait at the router.")
+        for reading in readings:
+            of_pool = _labels({"inference_pool": reading.model or first_model, "stage": "effective"})
+            lines.append(f"{saturation}{{{of_pool}}} {reading.saturation!r}")
+        lines += _head(stay, "histogram", "Time from the arrival at the router's queue to the outcome.")
+        for (model, fairness_id, priority, outcome), stays in gateway.durations.items():
+            of_stay = _labels(_flow_labels(fairness_id, priority, model or first_model) | {"outcome": outcome})
+            lines += [f'{stay}_bucket{{{of_stay},le="{bound}"}} {stays.up_to(bound):.1f}' for bound in _STAY_S]
+            lines.append(f'{stay}_bucket{{{of_stay},le="+Inf"}} {stays.count:.1f}')
+            lines += [f"{stay}_count{{{of_stay}}} {stays.count:.1f}", f"{stay}_sum{{{of_stay}}} {stays.sum_s!r}"]
+    return "".join([line + "\n" for line in lines])
+
+
+def _flow_labels(fairness_id: str, priority: int, model: str) -> dict[str, str]:
+    found = {"fairness_id": fairness_id or "default-flow", "priority": str(priority), "inference_pool": model}
+    return found | {"model_name": model, "target_model_name": model}
 
 
 def _own_lines(states: Mapping[Engine, InstanceSnapshot], errors: int, held_bytes: Mapping[str, int]) -> Iterator[str]:

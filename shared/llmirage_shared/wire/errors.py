@@ -273,10 +273,24 @@ def no_instance() -> ApiError:
     return _unavailable("No instance that serves this model is up, and none will start.")
 
 
-def saturated() -> ApiError:
-    """Return 429 for a request that a gateway refuses and does not queue."""
-    message = "The instances are saturated, and requests of this objective do not wait."
-    return ApiError(message, status=429, type="requests", code="saturated")
+# Of requests that a gateway's flow control drops: status, reason and message, by outcome, as in llm-d's router
+# (pkg/epp/requestcontrol/admission.go, pkg/common/error).
+_DROPPED = {
+    "RejectedCapacity": (429, "rejected-saturated", "The gateway's queue is full: the instances are saturated."),
+    "RejectedNoEndpoints": (503, "rejected-no-endpoints", "The gateway's queue is full, and no instance is up."),
+    "EvictedTTL": (429, "rejected-ttl-expired", "The request has waited too long in the gateway's queue."),
+    "EvictedNoEndpoints": (503, "rejected-no-endpoints", "The request has waited too long, and no instance is up."),
+}
+
+
+def lost(dropped: str) -> ApiError:
+    """Return the error of a request that a gateway drops with this outcome; without one, its instance was lost."""
+    if not dropped:
+        return instance_lost()
+    status, reason, message = _DROPPED[dropped]
+    type = "requests" if status == 429 else "server_error"
+    headers = [(b"x-llm-d-request-dropped-reason", reason.encode())]
+    return ApiError(message, status=status, type=type, code=reason, headers=headers)
 
 
 def instance_lost() -> ApiError:

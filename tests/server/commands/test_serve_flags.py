@@ -235,7 +235,17 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "gateway_queue": ((), GATEWAY, flow_control),
     "objective_priorities": (GATEWAY, ["--set", "objective_priorities=chat:1"], flow_control),
     "gateway_queue_depth": (GATEWAY, ["--set", "gateway_queue_depth=2"], flow_control),
-    "gateway_kv_utilization": (GATEWAY, ["--set", "gateway_kv_utilization=0.5"], flow_control),
+    **{
+        name: (GATEWAY, ["--set", f"{name}={value}"], flow_control)
+        for name, value in {
+            "gateway_kv_utilization": "0.5",
+            "gateway_request_ttl_s": "5",
+            "gateway_max_requests": "9",
+            "gateway_max_bytes": "900",
+            "gateway_sheddable_max_requests": "0",
+            "gateway_ordering": "slo-deadline",
+        }.items()
+    },
     "kv_store_gib": ((), ["--set", "kv_store_gib=10"], tiers),
     "kv_store_gb_per_s": (
         ["--set", "kv_store_gib=10"],

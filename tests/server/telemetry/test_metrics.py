@@ -127,6 +127,7 @@ def test_a_running_request_shows_and_a_left_one_is_an_abort(make_api: Callable[.
 
 def test_a_gateway_refuses_or_queues_and_tells_how_many(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
     settings = {"gateway_queue_depth": 1, "objective_priorities": (("batch", -1), ("chat", 2)), "max_num_seqs": 1}
+    settings |= {"gateway_sheddable_max_requests": 0}
     api = make_api(gateway_queue=True, instances=1, ttft_ms=None, itl_ms=None, speed=0.01, **settings)
 
     async def scenario() -> tuple[httpx.Response, str]:
@@ -147,13 +148,36 @@ def test_a_gateway_refuses_or_queues_and_tells_how_many(make_api: Callable[..., 
             return shed, text
 
     shed, text = runner.run(scenario())
-    assert (shed.status_code, shed.json()["error"]["code"]) == (429, "saturated")
-    name, labels = "inference_extension_flow_control_", f'inference_pool="{MODEL}",model_name="{MODEL}"'
+    assert (shed.status_code, shed.json()["error"]["code"]) == (429, "rejected-saturated")
+    assert shed.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    name = "llm_d_epp_flow_control_"
+    labels = f'inference_pool="{MODEL}",model_name="{MODEL}",target_model_name="{MODEL}"'
+    assert text.count(name) == text.count("inference_extension_flow_control_") > 20
+    stay = f'{{fairness_id="a b",priority="-1",{labels},outcome="RejectedCapacity"'
+    assert f'{name}request_queue_duration_seconds_bucket{stay},le="0.0001"}} 1.0' in text
+    assert f"{name}request_queue_duration_seconds_sum{stay}}} 0.0" in text
+    assert re.search(name + r'queue_bytes\{fairness_id="a b",priority="2",.*\} (\d\d+\.0)', text)
     found = re.findall(name + r'queue_size\{fairness_id="a b",priority="2",(.*)\} (\d)', text)
     assert len(found) == 1
     assert found[0][0] == labels
     assert int(found[0][1]) in (2, 3)  # one runs or waits at the instance, and perhaps one more
-    assert f'{name}pool_saturation{{inference_pool="{MODEL}"}} 1.0' in text
+    assert f'{name}pool_saturation{{inference_pool="{MODEL}",stage="effective"}} 1.0' in text
+
+
+def test_a_stream_begins_when_the_gateway_lets_it_through(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
+    settings = {"gateway_queue_depth": 1, "gateway_request_ttl_s": 1, "max_num_seqs": 1, "speed": 20.0}
+    api = make_api(gateway_queue=True, instances=1, ttft_ms=None, itl_ms=None, **settings)
+
+    async def scenario() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://test") as client:
+            body = {"model": MODEL, "prompt": "Hi", "max_tokens": 900, "ignore_eos": True, "stream": True}
+            return await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(4)])
+
+    statuses = {response.status_code: response for response in runner.run(scenario())}
+    assert sorted(statuses) == [200, 429]
+    assert statuses[429].json()["error"]["code"] == "rejected-ttl-expired"
+    assert statuses[200].text.endswith("data: [DONE]\n\n")
+    assert not api.app.service.responses.open
 
 
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:

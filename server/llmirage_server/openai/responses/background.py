@@ -89,7 +89,7 @@ class BackgroundRun:
         if self.over:
             return
         if request.failed:
-            asyncio.get_running_loop().call_soon(self.abort, errors.instance_lost())
+            asyncio.get_running_loop().call_soon(self.abort, errors.lost(request.dropped))
             return
         data, self._sent = chunks_due(self._writer, request, self._sent)
         if request.produced < request.output_tokens:

@@ -36,7 +36,7 @@ tenants:
   - {name: nightly, class: batch, priority: 5, rates: [1], arrivals: {process: weibull, cv: 3}, output: 9}
 """
 GATEWAY = ["--set", "gateway_queue=true", "--set", "gateway_queue_depth=1"]
-SHED = [*GATEWAY, "--set", "objective_priorities=batch:-1"]
+SHED = [*GATEWAY, "--set", "gateway_sheddable_max_requests=0", "--set", "objective_priorities=batch:-1"]
 SERIES = "0:0,600:4,600:1,900:2"
 
 
