@@ -46,7 +46,7 @@ from llmirage_server.service.text import TextLoader, TextTools, warm_up
 from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB, FileStore
 from llmirage_server.state.state import MemoryState, State
 from llmirage_server.telemetry.journal import Journal
-from llmirage_server.telemetry.metrics import PrometheusMetrics, gateway_exposition, pacing_exposition
+from llmirage_server.telemetry.metrics import PrometheusMetrics, gateway_exposition, pacing_exposition, scaling_exposition
 from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_server.telemetry.scrape import CacheSettings, StepWork
 from llmirage_shared import tokenizer_loader
@@ -223,7 +223,9 @@ class LlmirageApp(LazyRoutes):
         held, now_s = self.held_bytes(), driver.now_s
         text = responses.metrics.exposition(driver.rank_snapshots(only, rank), responses.requests(), held, now_s)
         if only < 0:
-            text += gateway_exposition(driver.cluster.gateway, driver.cluster.reached_s, self.model_names[0])
+            cluster, gpus = driver.cluster, {pool.config.name: pool.deployment.gpu.key for pool in self.pools}
+            text += gateway_exposition(cluster.gateway, cluster.reached_s, self.model_names[0])
+            text += scaling_exposition(cluster.scaling, gpus)
         text += pacing_exposition(driver.pacing) + self.loop_watch.exposition()
         return text if self.batches is None else text + self.batches.exposition()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ class ClusterLevels:
         running (requests in the batch), waiting (requests queued), kv_used_pct, busy_pct (part of the time that a step ran),
         prefix_hit_pct (prompt tokens found cached), preemptions (how many). Others are drawn under their own names.
     step_time_s: where the time of all steps went, by part of a step.
+    autoscaling: the decisions, as GET /llmirage/autoscaling has them.
     """
 
     instances: tuple[str, ...]
     edges_s: npt.NDArray[np.float64]
     levels: Mapping[str, npt.NDArray[np.float64]]
     step_time_s: Mapping[str, float] = field(default_factory=dict)
+    autoscaling: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes. Raises ClusterSeriesError."""
@@ -49,6 +51,7 @@ class ClusterLevels:
             "edges_s": self.edges_s.round(6).tolist(),
             "levels": {name: _plain(values) for name, values in self.levels.items()},
             "step_time_s": dict(self.step_time_s),
+            **({"autoscaling": list(self.autoscaling)} if self.autoscaling else {}),
         }
         path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
         return path
@@ -69,6 +72,7 @@ def read_cluster_series(folder: Path) -> ClusterLevels | None:
             edges_s=np.array(content["edges_s"], dtype=np.float64),
             levels={str(k): np.array(v, dtype=np.float64).reshape(len(v), -1) for k, v in content["levels"].items()},
             step_time_s={str(k): float(v) for k, v in content.get("step_time_s", {}).items()},
+            autoscaling=tuple(content.get("autoscaling", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ClusterSeriesError(f"{path}: not the levels of instances over time: {error}") from None

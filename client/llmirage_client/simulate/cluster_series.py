@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.simulator.engine import Cluster, Reading, ServedPool, StepShares
+from llmirage_client.simulator.engine import Cluster, Reading, ScalingDecision, ServedPool, StepShares
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,6 +40,7 @@ class ClusterSeries:
     phase: of each instance, an index into PHASES.
     shares: of the time of the step observed at each of these times, by kind of operation.
     kv_loaded: tokens of KV loaded from each tier outside the GPUs, of all instances, from the start to the end.
+    autoscaling: the decisions.
     """
 
     time_s: Floats
@@ -59,6 +60,7 @@ class ClusterSeries:
     paid_s: Floats
     shares: tuple[tuple[float, Mapping[str, float]], ...]
     kv_loaded: Mapping[str, int]
+    autoscaling: Sequence[ScalingDecision] = ()
 
     @property
     def instances(self) -> int:
@@ -282,6 +284,7 @@ class SeriesSampler:
             paid_s=np.array(self._paid_s).T,
             shares=tuple(self._shares),
             kv_loaded=self._kv_loaded(),
+            autoscaling=tuple(self._cluster.scaling.log),
         )
 
     def _kv_loaded(self) -> dict[str, int]:

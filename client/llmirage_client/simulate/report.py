@@ -46,6 +46,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         blocks.append(f"... and {plural(series.instances - _INSTANCES_SHOWN, 'more instance')}")
     if series.changes:
         blocks += ["", _ready_changes(series, totals)]
+    blocks += _decisions(series)
     if series.kv_loaded:
         loaded = ", ".join(f"{count(tokens)} from the {tier}" for tier, tokens in series.kv_loaded.items())
         blocks += ["", f"Tokens of KV loaded in the whole run: {loaded}"]
@@ -113,6 +114,7 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
             "preemptions": np.diff(series.preemptions),
             **more,
         },
+        autoscaling=[decision._asdict() for decision in series.autoscaling],
         step_time_s={name: share * float(series.busy_s[:, -1].sum()) for name, share in shares.items()},
     )
 
@@ -154,6 +156,20 @@ def _ready_changes(series: ClusterSeries, totals: Totals) -> str:
     steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
     more = f" and {moves.size - _MOVES_SHOWN} more changes" if moves.size > _MOVES_SHOWN else ""
     return f"Ready instances: {', '.join(steps)}{more}; mean {totals.mean_ready:.2f}"
+
+
+def _decisions(series: ClusterSeries) -> list[str]:
+    """Return a line for each pool that is scaled."""
+    lines = []
+    for pool in dict.fromkeys(one.pool for one in series.autoscaling):
+        decided = [one for one in series.autoscaling if one.pool == pool]
+        desired = [one.desired for one in decided]
+        met = sum(all((value or 0.0) <= one.targets[name] for name, value in one.observed.items()) for one in decided)
+        lines.append(
+            f"Autoscaling of {pool}: {plural(len(decided), 'decision')} for {min(desired)} to {max(desired)} instances, "
+            f"{met / len(decided):.0%} of them on target{', none carried out' if decided[0].advisory else ''}"
+        )
+    return lines
 
 
 def _bill(bill: Bill, changes: bool) -> str:

@@ -130,6 +130,7 @@ def endpoints(
         own("journal/{id}", get(shown.show)),
         own("faults", methods(GET=injected.list, POST=injected.add, DELETE=injected.clear)),
         own("instances", methods(GET=instances.list, POST=instances.act)),
+        own("autoscaling", get(instances.decisions)),
         own("pacing", get(PacingHandler(service).show)),
         own("faults/{id}", {"DELETE": injected.remove}),
         own("verdict", get(VerdictHandler(journal).judge)),

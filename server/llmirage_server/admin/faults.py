@@ -92,6 +92,11 @@ class InstancesHandler:
         ]
         return exchange.json({"instances": listed})
 
+    async def decisions(self, exchange: HttpExchange) -> Response:
+        """List the last decisions of autoscaling, the newest last."""
+        log = self._service.driver.cluster.scaling.log
+        return exchange.json({"decisions": [decision._asdict() for decision in log]})
+
     async def act(self, exchange: HttpExchange) -> Response:
         """Let an instance start, stop (it finishes what it has) or crash. Raises ApiError for what cannot be."""
         asked = await exchange.checked(schema.engines.InstanceAction.check)

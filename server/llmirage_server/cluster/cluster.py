@@ -78,6 +78,7 @@ class Cluster:
         events: Sequence[LifecycleEvent] = (),
         on_crash: OnCrash = "reroute",
         flow_control: FlowControl | None = None,
+        max_gpu_budget: float = math.inf,
     ) -> None:
         """Take either instances and their router, or pools.
 
@@ -94,22 +95,19 @@ class Cluster:
             raise ValueError("prefill and decode pools need a KV link between them")
         self.max_request_tokens = min(serving.max_request_tokens for serving in self._pools.by_model.values())
         self._lifecycle = Lifecycle(len(self._instances), events, {index for pool in pools for index in pool.absent})
-        self._scaling = Scaling(self._lifecycle, pools)
+        self.scaling = Scaling(self._lifecycle, pools, max_gpu_budget)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
         self._now = -math.inf
         # Behind the instances: the next arrival of KV, the queues' turn, the next eviction, the next lifecycle event.
         self._agenda = Agenda(len(self._instances) + 4)
         self._handoffs = Handoffs(self._instances, self._pools.pool_of, kv_link or KVLink(math.inf), self._agenda.note)
-        self._receives = self._handoffs.receives
-        self.gateway = Gateway(self._pools, self._lifecycle, self._scaling, self._handoffs, self._agenda.note, flow_control)
+        self.gateway = Gateway(self._pools, self._lifecycle, self.scaling, self._handoffs, self._agenda.note, flow_control)
         for index in range(len(self._instances)):
             self._schedule_instance(index)
         self._schedule_lifecycle()
-        agenda, instances = self._agenda, self._instances
-        # Never other objects:
-        of_cluster = self._lifecycle.draining, self._receives, self.gateway.queued
-        self._at_hand = agenda.heap, agenda.times, instances, len(instances), *of_cluster
+        of_cluster = self._lifecycle.draining, self._handoffs.receives, self.gateway.queued  # never other objects
+        self._at_hand = self._agenda.heap, self._agenda.times, self._instances, len(self._instances), *of_cluster
         self.router_errors = self.gateway.router_errors
         self._held: deque[StepEnd] = deque()  # happened before a submit or cancel, not yet returned by advance
 
@@ -130,8 +128,8 @@ class Cluster:
             )
         self._go_to(now)
         request.arrival_s = self._now - request.age_s
-        if self._scaling.scaled:
-            self._scaling.arrived(request.model)
+        if self.scaling.scaled:
+            self.scaling.arrived(request)
         if not self.gateway.place(request, serving, self._now, sheds=True):
             self._held += self._end_of([request])
 
@@ -313,7 +311,7 @@ class Cluster:
 
     def _handle_disaggregated(self, end: StepEnd) -> list[StepEnd]:
         """Handle the end of a step of an instance that hands over or receives KV; return what fails."""
-        if self._receives[end.instance]:
+        if self._handoffs.receives[end.instance]:
             self._handoffs.send(end.instance, self._now)
         failed = []
         for request in end.handed_over:
@@ -324,11 +322,11 @@ class Cluster:
         return [StepEnd(self._now, end.instance, failed)] if failed else []
 
     def _schedule_lifecycle(self) -> None:
-        self._agenda.note(len(self._instances) + 3, min(self._lifecycle.next_s, self._scaling.next_s))
+        self._agenda.note(len(self._instances) + 3, min(self._lifecycle.next_s, self.scaling.next_s))
 
     def _process_lifecycle_event(self) -> list[StepEnd]:
         """Process the next lifecycle event or autoscaling decision; return what it made fail."""
-        if self._scaling.next_s < self._lifecycle.next_s:
+        if self.scaling.next_s < self._lifecycle.next_s:
             self._scale()
             return []
         index = self._lifecycle.next_instance
@@ -346,7 +344,7 @@ class Cluster:
 
     def _scale(self) -> None:
         self.gateway.sync_to(self._now)
-        self._scaling.decide(self._now, [*self.gateway.waiting, *self.gateway.queued], self.gateway.undelivered)
+        self.scaling.decide(self._now, [*self.gateway.waiting, *self.gateway.queued], self.gateway.undelivered)
         self._pools.refresh(self._lifecycle.accepts)
         self._schedule_lifecycle()
 

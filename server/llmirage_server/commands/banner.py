@@ -130,10 +130,15 @@ def _scaling(pool: ServedPool) -> str:
         (config.scale_on_kv, "{:.0%} KV cache usage"),
         (config.scale_on_rate, "{:g} requests/s"),
     )
-    wanted = " or ".join(words.format(target) for target, words in targets if target is not None)
+    wanted = [f"{words.format(target)} per instance" for target, words in targets if target is not None]
+    for name, target in (("TTFT", config.scale_on_ttft_ms), ("ITL", config.scale_on_itl_ms)):
+        if target is not None:
+            wanted.append(f"{name} p{config.scale_percentile:g} of {target:g} ms")
+    if config.scale_advisory:
+        return f"{config.instances} instances; decisions on {' or '.join(wanted)} are logged, not carried out"
     first = config.min_instances if config.initial_instances is None else config.initial_instances
     return (
-        f"{config.min_instances} to {config.instances} instances, scaled to {wanted} per instance, {first} at the start; "
+        f"{config.min_instances} to {config.instances} instances, scaled to {' or '.join(wanted)}, {first} at the start; "
         f"a new instance takes requests after {config.start_up_s:g} s"
     )
 

@@ -52,14 +52,20 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
                     kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
                     kv_bytes_per_sequence=pool.deployment.kv_bytes_per_sequence,
                     scaling=_scaling(pool.config),
+                    gpus=pool.deployment.gpus,
                 )
             )
+        budget = math.inf if config.max_gpu_budget is None else config.max_gpu_budget
+        first = sum([each.gpus * max(1, len(each.instances) - len(each.absent)) for each in built])
+        if first > budget:
+            raise ConfigError([f"max_gpu_budget {budget} is less than the GPUs of the first instances, {first}"])
         return Cluster(
             pools=built,
             kv_link=link,
             events=list(_events(config)),
             on_crash=config.on_crash,
             flow_control=_flow_control(config),
+            max_gpu_budget=budget,
         )
     except ConfigError:
         raise
@@ -88,11 +94,15 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
     return ScalingRule(
         config.instances,
         config.min_instances,
-        config.initial_instances,
+        config.instances if config.initial_instances is None and config.scale_advisory else config.initial_instances,
         queue=config.scale_on_queue,
         concurrency=config.scale_on_concurrency,
         kv=config.scale_on_kv,
         rate=config.scale_on_rate,
+        ttft_ms=config.scale_on_ttft_ms,
+        itl_ms=config.scale_on_itl_ms,
+        percentile=config.scale_percentile,
+        advisory=config.scale_advisory,
         interval_s=config.scale_interval_s,
         start_up_s=config.start_up_s,
         up_after_s=config.scale_up_after_s,

@@ -29,7 +29,7 @@ TraceFormat = Literal["dynamo.request.trace.v1", "agentic_mooncake", "weka", "ot
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
-_time, _cluster, _, _replies, _recordings, _access, _faults = map(under, GROUPS[5:])
+_time, _cluster, _scaling, _replies, _recordings, _access, _faults = map(under, GROUPS[5:])
 _transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster files
 
 
@@ -134,6 +134,9 @@ class PoolConfig(InstanceSettings):
             yield "name must not be empty"
         if self.role not in (roles := get_args(Role)):
             yield f"role must be one of {', '.join(roles)}; not {self.role!r}{did_you_mean(self.role, roles)}"
+        other = {"prefill": "scale_on_itl_ms", "decode": "scale_on_ttft_ms"}.get(self.role)
+        if other and getattr(self, other) is not None:
+            yield f"{other} is not for role {self.role}, which has none of its own"
         if self.fixed_times and self.role != "both":
             yield f"fixed times (ttft_ms, itl_ms) and role {self.role} exclude each other: use role both, or no fixed times"
 
@@ -246,6 +249,9 @@ class ClusterConfig(InstanceSettings):
     )
     gateway_ordering: Ordering = _cluster(
         "fcfs", "Order of one tenant's requests in the gateway's queue: fcfs, or slo-deadline, by x-llm-d-slo-ttft-ms."
+    )
+    max_gpu_budget: int | None = _scaling(
+        None, "GPUs of all instances together, beyond which autoscaling starts none.", unset="no limit", least=1
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.cluster.limits import ONLY_OF
 from llmirage_server.config.cluster import SETTINGS, ClusterConfig
 from llmirage_server.config.instance import InstanceSettings
@@ -115,9 +116,14 @@ RULES = (
     ),
     _rule("num_speculative_tokens stream_interval", "an instance that decodes, not role prefill", _decodes),
     _rule(
-        "min_instances initial_instances start_up_s scale_interval_s scale_up_after_s scale_down_after_s",
-        "a target of autoscaling (scale_on_queue, scale_on_concurrency, scale_on_kv, scale_on_rate)",
+        "min_instances initial_instances start_up_s scale_interval_s scale_up_after_s scale_down_after_s scale_advisory",
+        f"a target of autoscaling (scale_on_{', scale_on_'.join(TARGETS)})",
         lambda at: at.scales,
+    ),
+    _rule(
+        "scale_percentile",
+        "scale_on_ttft_ms or scale_on_itl_ms",
+        lambda at: (at.scale_on_ttft_ms, at.scale_on_itl_ms) != (None, None),
     ),
 )
 
@@ -143,6 +149,9 @@ CLUSTER_RULES = (
         lambda all_: not all(pool.fixed_times for pool in all_.all_pools),
     ),
     _cluster_rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
+    _cluster_rule(
+        "max_gpu_budget", "a pool that scales (scale_on_...)", lambda all_: any(pool.scales for pool in all_.all_pools)
+    ),
     _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
     _cluster_rule("router", "several instances to choose from", _chooses, harmless=True),
     _cluster_rule(

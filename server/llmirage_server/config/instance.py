@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.engine_args import EngineArgs, read_engine_args
 from llmirage_server.config.lora import modules_problem, read_modules
 from llmirage_server.perf.speculation import length_problem, rates_problem
@@ -374,6 +375,14 @@ class InstanceSettings:
     )
     scale_on_kv: float | None = _scaling(None, "Scale to this KV cache usage.", unset="off", above=0, most=1)
     scale_on_rate: float | None = _scaling(None, "Scale to N requests per second per instance.", unset="off", above=0)
+    scale_on_ttft_ms: float | None = _scaling(
+        None, "Scale to this time to first token, of `scale_percentile`.", metavar="MS", unset="off", above=0
+    )
+    scale_on_itl_ms: float | None = _scaling(
+        None, "Scale to this mean time between tokens, of `scale_percentile`.", metavar="MS", unset="off", above=0
+    )
+    scale_percentile: float = _scaling(90.0, "Percentile of requests for these two.", above=0, most=100)
+    scale_advisory: bool = _scaling(False, "Log decisions and carry none out; all instances are there at the start.")
     min_instances: int = _scaling(1, "Fewest instances under autoscaling; --instances is the most.", least=0)
     initial_instances: int | None = _scaling(None, "Instances at the start.", unset="min_instances", least=0)
     start_up_s: float = _scaling(
@@ -427,8 +436,7 @@ class InstanceSettings:
     @property
     def scales(self) -> bool:
         """If instances come and go with the load."""
-        targets = (self.scale_on_queue, self.scale_on_concurrency, self.scale_on_kv, self.scale_on_rate)
-        return any(target is not None for target in targets)
+        return any(getattr(self, f"scale_on_{target}") is not None for target in TARGETS)
 
     @property
     def fixed_times(self) -> bool:

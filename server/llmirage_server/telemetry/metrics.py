@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.gateway import Gateway
+from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
@@ -251,6 +252,20 @@ def gateway_exposition(gateway: Gateway, now: float, first_model: str) -> str:
             lines += [f'{stay}_bucket{{{of_stay},le="{bound}"}} {stays.up_to(bound):.1f}' for bound in _STAY_S]
             lines.append(f'{stay}_bucket{{{of_stay},le="+Inf"}} {stays.count:.1f}')
             lines += [f"{stay}_count{{{of_stay}}} {stays.count:.1f}", f"{stay}_sum{{{of_stay}}} {stays.sum_s!r}"]
+    return "".join([line + "\n" for line in lines])
+
+
+def scaling_exposition(scaling: Scaling, accelerators: Mapping[str, str]) -> str:
+    """Return the latest decision on each pool under the names that llm-d's workload-variant-autoscaler has for HPA and KEDA.
+
+    accelerators: by pool.
+    """
+    lines = list[str]()
+    for kind in ("desired", "current") if scaling.latest else ():
+        lines += _head(f"wva_{kind}_replicas", "gauge", f"{kind.title()} number of replicas.")
+        for pool, decided in scaling.latest.items():
+            of_variant = _labels({"variant_name": pool, "namespace": "llmirage", "accelerator_type": accelerators[pool]})
+            lines.append(f"wva_{kind}_replicas{{{of_variant}}} {getattr(decided, kind):.1f}")
     return "".join([line + "\n" for line in lines])
 
 

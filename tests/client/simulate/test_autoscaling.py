@@ -28,12 +28,22 @@ def simulated(via: str = "engine", **settings: float) -> Simulation:
     return simulate(config, workload, RunOptions(request_rate_per_s=6.0), via=via)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", [{"scale_on_concurrency": 1.0}, {"scale_on_kv": 0.004}, {"scale_on_rate": 2.0}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"scale_on_concurrency": 1.0},
+        {"scale_on_kv": 0.004},
+        {"scale_on_rate": 2.0},
+        {"scale_on_ttft_ms": 40.0, "scale_on_itl_ms": 9.0},
+    ],
+)
 def test_both_ways_agree(rule: dict[str, float]) -> None:
     engine, api = simulated("engine", **rule), simulated("api", **rule)
     ends = [np.sort(one.columns.last_s) for one in (engine, api)]
     np.testing.assert_array_equal(ends[0], ends[1])
     assert engine.series is not None
+    assert api.series is not None
+    assert engine.series.autoscaling == api.series.autoscaling
     assert engine.series.ready().max() > engine.series.ready().min()
 
 

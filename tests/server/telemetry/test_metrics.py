@@ -180,6 +180,19 @@ def test_a_stream_begins_when_the_gateway_lets_it_through(make_api: Callable[...
     assert not api.app.service.responses.open
 
 
+def test_the_decisions_of_autoscaling_are_told(make_api: Callable[..., Any]) -> None:
+    settings = {"scale_on_ttft_ms": 100.0, "scale_interval_s": 1.0, "max_gpu_budget": 2, "speed": 50.0}
+    api = make_api(instances=3, ttft_ms=500.0, itl_ms=10.0, **settings)
+    api.post("/v1/completions", {"model": MODEL, "prompt": "Hi", "max_tokens": 400, "ignore_eos": True})
+    decisions = api.request("GET", "/llmirage/autoscaling").json()["decisions"]
+    late = next(decided for decided in decisions if decided["observed"]["ttft_ms"])
+    assert late["observed"]["ttft_ms"] >= 500  # with the time of the front end
+    assert (late["targets"], late["current"], late["desired"]) == ({"ttft_ms": 100.0}, 1, 2)
+    assert late["reason"] == "ttft_ms above target, 3 is the most, 2 GPUs are the budget"
+    variant = '{variant_name="default",namespace="llmirage",accelerator_type="h100_sxm"}'
+    assert f"wva_desired_replicas{variant} {decisions[-1]['desired']}.0" in api.request("GET", "/metrics").text
+
+
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
     api = make_api()
     made = api.post("/v1/responses", {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 16}).json()

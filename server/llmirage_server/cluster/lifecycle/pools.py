@@ -22,7 +22,7 @@ class InstancePool:
     model: what its instances serve; None: whatever no other pool is named for.
     kv_bytes_per_token, kv_bytes_per_sequence: what travels from a prefill pool, of the whole instance (all ranks); the
         second is state that does not grow with the context (linear attention).
-    scaling: how many of the instances are there at a time; None: all.
+    scaling: how many of the instances are there at a time; None: all. gpus: of an instance.
     """
 
     name: str
@@ -33,6 +33,7 @@ class InstancePool:
     kv_bytes_per_token: float = 0.0
     kv_bytes_per_sequence: float = 0.0
     scaling: ScalingRule | None = None
+    gpus: int = 1
 
     @property
     def absent(self) -> list[int]:

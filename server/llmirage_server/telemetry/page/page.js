@@ -172,6 +172,7 @@
   }
 
   function showInstances(state) {
+    $("scaling").textContent = state.scaling.join("; ");
     var then = earlier(state), before = new Map(then.instances.map(function (one) { return [one.index, one]; }));
     $("instances").replaceChildren(...state.instances.map(function (one) {
       var old = before.get(one.index) || one, asked = one.query_tokens - old.query_tokens;

@@ -113,6 +113,10 @@ class LiveCluster:
                 }
                 for one, pool in zip(snapshots, self._pool_of, strict=True)
             ],
+            "scaling": [
+                f"{name}: {one.desired} of {one.current} instances wanted, {one.reason}"
+                for name, one in self._responses.driver.cluster.scaling.latest.items()
+            ],
             "step_shares": self._steps.shares(),
             "faults": [rule.shown() for rule in self._faults.rules],
         }

@@ -1,6 +1,7 @@
 """Autoscaling: the arithmetic by hand, what must always hold, and whole clusters with times computed by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from cluster_requests import request
@@ -24,6 +25,10 @@ def busy(waiting: int = 0, running: int = 0, kv: float = 0.0, rate: float = 0.0)
     return PoolLoad(waiting, running, kv, rate)
 
 
+def late(ttft_ms: float | None, ready: int) -> PoolLoad:
+    return PoolLoad(0, 9, 0.0, 0.0, ready, ttft_ms)
+
+
 @pytest.mark.parametrize(
     ("targets", "load", "current", "wanted"),
     [
@@ -36,41 +41,41 @@ def busy(waiting: int = 0, running: int = 0, kv: float = 0.0, rate: float = 0.0)
         ({"rate": 2.0, "queue": 1.0}, busy(waiting=4, rate=5.0), 1, 4),  # the largest wish
         ({"queue": 0.1}, busy(waiting=50), 1, 6),  # never more than the most
         ({"queue": 4.0}, IDLE, 1, 1),  # never fewer than the least
+        ({"ttft_ms": 500.0}, late(750.0, ready=3), 3, 5),
+        ({"ttft_ms": 500.0}, late(750.0, ready=1), 4, 4),  # those that start may be enough
+        ({"ttft_ms": 500.0}, late(540.0, ready=3), 3, 3),
+        ({"ttft_ms": 500.0}, late(390.0, ready=3), 3, 2),
+        ({"ttft_ms": 500.0}, late(None, ready=3), 3, 3),  # no request was observed
+        ({"itl_ms": 20.0, "ttft_ms": 500.0}, PoolLoad(0, 9, 0.0, 0.0, 2, 100.0, 50.0), 2, 5),
+        ({"itl_ms": 20.0}, IDLE, 5, 1),
     ],
 )
 def test_what_a_rule_wants(targets: dict[str, float], load: PoolLoad, current: int, wanted: int) -> None:
-    rule = ScalingRule(
-        6,
-        queue=targets.get("queue"),
-        concurrency=targets.get("concurrency"),
-        kv=targets.get("kv"),
-        rate=targets.get("rate"),
-        down_after_s=0,
-    )
-    assert Autoscaler(rule).decide(0.0, load, current) == wanted
+    rule = ScalingRule(6, down_after_s=0, **targets)  # type: ignore[arg-type]
+    assert Autoscaler(rule).decide(0.0, load, current).desired == wanted
 
 
 def test_nothing_goes_before_it_was_unwanted_for_the_whole_window() -> None:
     scaler = Autoscaler(ScalingRule(6, concurrency=1.0, down_after_s=60))
-    assert scaler.decide(0, busy(running=4), 1) == 4
-    assert scaler.decide(30, busy(running=2), 4) == 4
-    assert scaler.decide(60, busy(running=1), 4) == 4  # at 0 s it were four
-    assert scaler.decide(75, busy(running=1), 4) == 2  # at 30 s two
-    assert scaler.decide(135, busy(running=1), 2) == 1
+    assert scaler.decide(0, busy(running=4), 1).desired == 4
+    assert scaler.decide(30, busy(running=2), 4).desired == 4
+    assert scaler.decide(60, busy(running=1), 4).desired == 4  # at 0 s it were four
+    assert scaler.decide(75, busy(running=1), 4).desired == 2  # at 30 s two
+    assert scaler.decide(135, busy(running=1), 2).desired == 1
 
 
 def test_nothing_comes_for_a_moment_only() -> None:
     scaler = Autoscaler(ScalingRule(6, concurrency=1.0, up_after_s=30, down_after_s=0))
     scaler.decide(0, busy(running=1), 1)
-    assert scaler.decide(15, busy(running=5), 1) == 1
-    assert scaler.decide(30, busy(running=4), 1) == 1
-    assert scaler.decide(45, busy(running=5), 1) == 4
+    assert scaler.decide(15, busy(running=5), 1).desired == 1
+    assert scaler.decide(30, busy(running=4), 1).desired == 1
+    assert scaler.decide(45, busy(running=5), 1).desired == 4
 
 
 def test_zero_instances_come_back_for_any_request() -> None:
     scaler = Autoscaler(ScalingRule(6, least=0, kv=0.5, down_after_s=0))
-    assert scaler.decide(0, IDLE, 1) == 0
-    assert scaler.decide(15, busy(waiting=1), 0) == 1
+    assert scaler.decide(0, IDLE, 1).desired == 0
+    assert scaler.decide(15, busy(waiting=1), 0).desired == 1
 
 
 @given(
@@ -85,13 +90,82 @@ def test_limits_and_calm(loads: list[tuple[int, int]], least: int, more: int, do
     current, raised_s = least, -math.inf
     for i, (waiting, running) in enumerate(loads):
         now = 15.0 * i
-        wanted = scaler.decide(now, busy(waiting, running), current)
+        wanted = scaler.decide(now, busy(waiting, running), current).desired
         assert least <= wanted <= least + more
         if wanted < current:
             assert now - raised_s > down_after_s or (down_after_s == 0 and now > raised_s)
         if wanted > current:
             raised_s = now
         current = wanted
+
+
+@given(
+    loads=st.lists(st.floats(0, 5000), min_size=2, max_size=9).map(sorted),
+    current=st.integers(0, 8),
+    ready=st.integers(0, 8),
+    name=st.sampled_from(["ttft_ms", "itl_ms", "kv", "rate"]),
+)
+def test_a_larger_load_never_wants_fewer(loads: list[float], current: int, ready: int, name: str) -> None:
+    rule = ScalingRule(8, 0, down_after_s=0, **{name: 700.0})  # type: ignore[arg-type]
+    made = [PoolLoad(0, 1, **{"kv": 0.0, "rate": 0.0, name: one}, ready=min(ready, current)) for one in loads]
+    wanted = [Autoscaler(rule).decide(0.0, load, current).desired for load in made]
+    assert wanted == sorted(wanted)
+
+
+@given(
+    gaps_s=st.lists(st.floats(0, 3), min_size=1, max_size=60),
+    budget=st.integers(2, 9),
+    gpus=st.tuples(*[st.integers(1, 3)] * 2),
+    advisory=st.booleans(),
+    seconds=st.tuples(*[st.sampled_from([0.0, 0.5, 4.0])] * 2),
+)
+def test_a_budget_holds_and_advice_changes_nothing(
+    gaps_s: list[float], budget: int, gpus: tuple[int, int], advisory: bool, seconds: tuple[float, float]
+) -> None:
+    """Two pools share it; one that drains still has its GPUs."""
+    rule = ScalingRule(4, ttft_ms=300.0, concurrency=2.0, advisory=advisory, interval_s=1.0, start_up_s=seconds[0])
+    rule = replace(rule, down_after_s=seconds[1])
+    pools = [
+        InstancePool(
+            name, [FixedInstance(4 * i + j, 0.25, 0.1, LIMITS) for j in range(4)], make_router("round_robin"), scaling=rule,
+            model=name, gpus=gpus[i],
+        )
+        for i, name in enumerate("ab")
+    ]  # fmt: skip
+    it = Cluster(pools=pools, max_gpu_budget=max(budget, sum(gpus)))
+    asked, now = [], 0.0
+    for number, gap_s in enumerate(gaps_s):
+        now += gap_s
+        asked.append(request(number, 30))
+        asked[-1].model = "ab"[number % 2]
+        it.submit(asked[-1], now)
+        held = [gpus[place // 4] for place, phase in enumerate(it.phases()) if phase != "down"]
+        assert sum(held) <= it.scaling.max_gpu_budget
+        assert not advisory or sum(held) == sum(gpus)
+    it.advance(math.inf)
+    assert all(one.produced == 30 for one in asked)
+    for decided in it.scaling.log:
+        assert 1 <= decided.desired <= max(decided.current, it.scaling.max_gpu_budget)
+        assert (set(decided.observed), set(decided.targets)) == ({"ttft_ms", "concurrency"},) * 2
+
+
+def test_what_waits_longer_than_the_target_is_observed() -> None:
+    """At 1 s the first request has had its first token after 0.6 s, and the second has waited 0.5 s."""
+    rule = ScalingRule(2, ttft_ms=400.0, itl_ms=90.0, interval_s=1.0, percentile=50.0)
+    it = Cluster(
+        pools=[
+            InstancePool(
+                "default", [FixedInstance(i, 0.6, 0.1, LIMITS) for i in range(2)], make_router("round_robin"), scaling=rule
+            )
+        ]
+    )
+    it.submit(request(0, 3), 0.1)
+    it.submit(request(1, 3), 0.5)
+    it.submit(request(2, 3), 0.7)
+    it.advance(2.0)
+    first, second = [(decided.observed, decided.current, decided.desired) for decided in it.scaling.log]
+    assert first == ({"ttft_ms": pytest.approx(500.0), "itl_ms": pytest.approx(100.0)}, 1, 2)
+    assert second[:2] == ({"ttft_ms": pytest.approx(600.0), "itl_ms": pytest.approx(100.0)}, 2)
 
 
 def cluster(rule: ScalingRule, *events: LifecycleEvent) -> Cluster:
