@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.routers import reads_slo
 from llmirage_server.config import ClusterConfig, ConfigError, KvTransferConfig
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
@@ -131,6 +132,8 @@ class LlmirageApp(LazyRoutes):
         if (config.trace_out, config.record_workload, config.sent_stamps) != (None, None, None):
             self.tracing = make_tracing(config, self.limits.page_size, lambda: self.driver.now_s)
             self.service.recorder, responses.stamps = self.tracing.recorder, self.tracing.stamps
+        if reads_slo(config.router) or config.gateway_ordering == "slo-deadline":
+            self.service.unread_objectives.discard("TTFT")
         self.service.handoffs = _handoffs(config, self.pools, self.driver, self.kv_link)
         self.journal = Journal()
         if self.service.recorder is not None:

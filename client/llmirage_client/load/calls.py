@@ -16,6 +16,7 @@ template included, when the tokenizer here is the server's.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,6 +169,8 @@ def headers(conversation: Conversation, request_id: str, call: Call, options: Ru
     tenant = conversation.tenant_of(conversation.turn_index or 0)
     if tenant.service_class:
         found["X-Gateway-Inference-Objective"] = quote(tenant.service_class, _AS_IT_IS)
+    for name, limit_ms in options.class_objectives.get(tenant.service_class, {}).items():
+        found[f"X-SLO-{name}-MS"] = str(math.ceil(limit_ms))  # a whole number for llm-d's slo-deadline ordering
     if tenant.name:
         found["X-Gateway-Inference-Fairness-ID"] = quote(tenant.name, _AS_IT_IS)
     if "dynamo" in options.session_headers:

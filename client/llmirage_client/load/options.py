@@ -91,6 +91,7 @@ class RunOptions:
     means, under the setting that it comes from.
 
     endpoint_kind: llmirage and vllm accept token ids as a prompt, and `ignore_eos` and `min_tokens`.
+    class_objectives: TTFT and TPOT of service classes, in ms.
     first_root: number of conversations of the order that earlier runs have taken.
     share: the part of one of several workers; every other field is about the whole run.
     fail_fast_children: end the run at the first failed request of a fork or spawn.
@@ -110,6 +111,7 @@ class RunOptions:
     use_legacy_max_tokens: bool = False
     session_header: str | None = None
     session_headers: tuple[str, ...] = ()
+    class_objectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     session_prefix: SessionPrefix = "extend"
     tokenizer: str | None = None

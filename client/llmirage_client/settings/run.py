@@ -57,6 +57,8 @@ def run_options(
         derived["warmup_num_conversations"] = max(round(share), 1) if warm_up < 1 else int(warm_up)
     if settings.arrival_smoothness is not None:
         derived["arrival_pattern"] = "gamma"
+    if goodput:
+        derived["class_objectives"] = _class_objectives(goodput)
     if settings.random_seed is None:
         derived["seed"] = int.from_bytes(os.urandom(6))
     options = RunOptions(**(_options_given(settings) | derived | fields))
@@ -72,6 +74,19 @@ def _unknown_classes(workload: Workload, goodput: str, name: str) -> list[str]:
         f"{name}: no conversation of {workload.path} has the class {one!r}; it has {', '.join(sorted(known)) or 'none'}"
         for one in sorted(named - known)
     ]
+
+
+def _class_objectives(goodput: str) -> dict[str, dict[str, float]]:
+    """Return the limits of service classes that headers of gateways can name, in ms."""
+    found: dict[str, dict[str, float]] = {}
+    for key, limit in parse_goodput(goodput).items():
+        name, _, tag = key.rpartition("/")
+        if name and tag in _OBJECTIVES:
+            found.setdefault(name, {})[_OBJECTIVES[tag]] = limit
+    return found
+
+
+_OBJECTIVES = {"time_to_first_token": "TTFT", "inter_token_latency": "TPOT"}
 
 
 def _options_given(settings: LoadSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import count
@@ -62,6 +63,7 @@ class ClusterSender(Sender):
         self._by_endpoint = by_endpoint
         self._class_priorities = class_priorities
         self._queued = queued
+        self._class_objectives = options.class_objectives
         self._adapters = adapters
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
@@ -88,6 +90,9 @@ class ClusterSender(Sender):
         if self._queued:
             tenant = conversation.tenant_of(index)
             request.objective, request.fairness_id = tenant.service_class, tenant.name
+        if objectives := self._class_objectives:
+            limits = objectives.get(conversation.tenant_of(index).service_class, {})
+            request.slo_ttft_s = math.ceil(limits["TTFT"]) / 1e3 if "TTFT" in limits else math.inf
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self.cancels and self.is_cancelled_on_purpose(self.request_id(conversation, index)):

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
+from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.cluster import PoolConfig, instance_settings
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.deployment import look_up
@@ -159,7 +160,7 @@ def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
             "with fixed numbers."
         )
     pools = tuple(dataclasses.replace(pool, **_NOT_SCALED) for pool in config.pools)
-    config = dataclasses.replace(config, events=(), pools=pools, **_NOT_SCALED)
+    config = dataclasses.replace(config, events=(), pools=pools, max_gpu_budget=None, **_NOT_SCALED)
     if len(pools) == 1:
         config = dataclasses.replace(config, pools=(), **instance_settings(pools[0]))
     return config, notes
@@ -178,10 +179,7 @@ def left_out(config: ClusterConfig) -> str:
 
 
 _NOT_SCALED: dict[str, Any] = {
-    "scale_on_queue": None,
-    "scale_on_concurrency": None,
-    "scale_on_kv": None,
-    "scale_on_rate": None,
+    **{f"scale_on_{target}": None for target in TARGETS},
     "initial_instances": None,
     "min_instances": 1,
 }

@@ -221,6 +221,10 @@ class Gateway:
                 return self._wait(request, fronts, self.waiting)
             if front.router.reads_kv:
                 self.sync_to(now)
+            sheddable = self.flow_control is not None and self.flow_control.priority(request) < 0
+            if sheddable and not front.router.admits(request, front.accepting):
+                request.failed, request.dropped = True, "NoValidEndpoint"
+                return False
             instance = front.choose(request, self.flow_control)
             index = instance.index
         if request.kv_from is not None:

@@ -45,8 +45,7 @@ class Request:
     objective: str  # class of service and tenant, by which a gateway's queue orders requests; empty: none
     fairness_id: str
     body_bytes: int  # of the HTTP request; 4 a token of the prompt, where it is not known
-    slo_ttft_s: float  # objectives of its own, for routers and queues that read them; inf: none
-    slo_tpot_s: float
+    slo_ttft_s: float  # objective of its own, for routers and queues that read it; inf: none
     max_tokens: int  # allowed by the caller, for engines that reserve memory for it; 0: the length of the output
     only_instance: int  # the instance that must serve it, which no router chooses; -1: any
     rank: int  # the data-parallel rank that must serve it, wherever it is served; -1: any
@@ -109,7 +108,6 @@ class Request:
         "prompt_tokens",
         "rank",
         "session_key",
-        "slo_tpot_s",
         "slo_ttft_s",
         "spans",
         "stream",
@@ -154,7 +152,7 @@ class Request:
         self.age_s = 0.0
         self.objective = self.fairness_id = self.dropped = ""
         self.body_bytes = 4 * prompt_tokens
-        self.slo_ttft_s = self.slo_tpot_s = math.inf
+        self.slo_ttft_s = math.inf
         self.keeps_kv = False
         self.kv_from = None
         self.instance, self.at_rank = -1, 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -15,7 +17,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.access import short_name
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.sessions import AFFINITY_HEADERS, first_header, labels
+from llmirage_server.http.sessions import AFFINITY_HEADERS, SLO_HEADERS, first_header, labels, objectives
 from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
@@ -53,6 +55,14 @@ _REQUESTED = tuple(
 )
 
 
+logger = logging.getLogger("llmirage")
+
+_UNREAD = {
+    "TTFT": "only the router llm-d:predicted-latency and gateway_ordering=slo-deadline read them.",
+    "TPOT": "nothing here reads them, as llm-d's predicted latency does not without its streaming mode.",
+}
+
+
 class Service:
     """The way of a request that all endpoints share: its prompt's tokens, its planned replies, its place in the cluster.
 
@@ -67,6 +77,7 @@ class Service:
         scripts: Scripted replies, which come before generated ones; None without any.
         recorder: The recorder of served requests; None: they are not traced.
         handoffs: KV that outside routers pass from one request to another; None: they do not.
+        unread_objectives: Kinds of objectives in headers that nothing reads, and of which the log does not say so yet.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class Service:
         self.scripts: LoadedScripts | None = None
         self.recorder: ServedRecorder | None = None
         self.handoffs: KVHandoffs | None = None
+        self.unread_objectives = {"TTFT", "TPOT"}
         self._request_ids = itertools.count()
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
@@ -265,7 +277,17 @@ class Service:
         if length.isdigit() and len(length) < 20:
             in_cluster.body_bytes = int(length)
         in_cluster.objective, in_cluster.fairness_id = named.get("service_class", ""), named.get("tenant", "")
+        in_cluster.slo_ttft_s = self._ttft_objective_s(exchange)
         return Choice(reply, in_cluster, prompt.echo, served.joined)
+
+    def _ttft_objective_s(self, exchange: HttpExchange) -> float:
+        """Return the TTFT objective of the request; inf without one. Say once what nothing here reads."""
+        if not (found := objectives(exchange.headers.get)):
+            return math.inf
+        for name in sorted(self.unread_objectives & found.keys()):
+            logger.warning("Requests have %s objectives in %s: %s", name, SLO_HEADERS[name][0].decode(), _UNREAD[name])
+        self.unread_objectives -= found.keys()
+        return found.get("TTFT", math.inf)
 
 
 def _rank(exchange: HttpExchange, served: ServedModel) -> int:

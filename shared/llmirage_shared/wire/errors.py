@@ -279,6 +279,7 @@ _DROPPED = {
     "RejectedCapacity": (429, "rejected-saturated", "The gateway's queue is full: the instances are saturated."),
     "RejectedNoEndpoints": (503, "rejected-no-endpoints", "The gateway's queue is full, and no instance is up."),
     "EvictedTTL": (429, "rejected-ttl-expired", "The request has waited too long in the gateway's queue."),
+    "NoValidEndpoint": (500, "no-valid-endpoint", "No instance is predicted to meet the request's objective."),
     "EvictedNoEndpoints": (503, "rejected-no-endpoints", "The request has waited too long, and no instance is up."),
 }
 

@@ -276,14 +276,16 @@ def test_gateways_are_told_the_session_its_parent_the_tenant_and_the_class(bench
         "r", (bench.turn("a", branches=(Branch("b", "spawn", ("c",)),)),), tenant=Tenant("Käse, Söhne", "interactive")
     )
     workload = bench.workload(root, Session("c", (bench.turn("b"),)), roots=("r",))
-    _, target = bench.run(workload, session_headers=("dynamo", "smg"))
+    objectives = {"interactive": {"TTFT": 499.5, "TPOT": 20}, "batch": {"TTFT": 9}}
+    _, target = bench.run(workload, session_headers=("dynamo", "smg"), class_objectives=objectives)
     own, child = (sent.call.headers for sent in target.sent)
     ids = own["X-Correlation-ID"], child["X-Correlation-ID"]
     for headers, name in ((own, ids[0]), (child, ids[1])):
         assert headers["X-Dynamo-Session-ID"] == headers["X-SMG-Routing-Key"] == name
         assert headers["X-Gateway-Inference-Objective"] == "interactive"
+        assert (headers["X-SLO-TTFT-MS"], headers["X-SLO-TPOT-MS"]) == ("500", "20")
         assert headers["X-Gateway-Inference-Fairness-ID"] == "K%C3%A4se, S%C3%B6hne"
     assert "X-Dynamo-Parent-Session-ID" not in own
     assert child["X-Dynamo-Parent-Session-ID"] == ids[0]
     _, target = bench.run(bench.workload(Session("s", (bench.turn("a"),))))
-    assert not [name for name in target.sent[0].call.headers if name.startswith(("X-Dynamo", "X-SMG", "X-Gateway"))]
+    assert not [name for name in target.sent[0].call.headers if name.startswith(("X-Dynamo", "X-SMG", "X-Gateway", "X-SLO"))]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -229,3 +230,27 @@ def test_a_class_that_a_gateway_names_has_its_priority(
         assert (answer.status_code, found) == ((400, []) if fields else (200, [0]))
     else:
         assert (answer.status_code, found) == (200, [priority])
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "router", "slo_s", "said"),
+    [
+        ("X-SLO-TTFT-MS", "250", "llm-d:predicted-latency", 0.25, ""),
+        ("X-LLM-D-SLO-TTFT-MS", "0.5", "llm-d:latency=2,queue", 0.0005, ""),
+        ("X-SLO-TTFT-MS", "soon", "llm-d:predicted-latency", math.inf, ""),
+        ("X-SLO-TTFT-MS", "250", "least_loaded", 0.25, "TTFT objectives in x-llm-d-slo-ttft-ms: only the router"),
+        ("X-SLO-TPOT-MS", "25", "llm-d:predicted-latency", math.inf, "TPOT objectives in x-llm-d-slo-tpot-ms: nothing here"),
+    ],
+)
+def test_an_objective_reaches_the_router_or_the_log_says_that_none_reads_it(
+    make_api: Any, caplog: pytest.LogCaptureFixture, header: str, value: str, router: str, slo_s: float, said: str
+) -> None:
+    api = make_api(router=router)
+    service, made = api.app.service, list[Any]()
+    new_request = service.new_request
+    service.new_request = lambda *given, **more: (made.append(new_request(*given, **more)), made[-1])[1]
+    for _ in range(2):
+        answer = api.post("/v1/completions", {"model": MODEL, "prompt": "Hi", "max_tokens": 1}, headers={header: value})
+        assert answer.status_code == 200
+    assert [request.slo_ttft_s for request in made] == [slo_s] * 2
+    assert [said in record.getMessage() for record in caplog.records] == [True] * bool(said)

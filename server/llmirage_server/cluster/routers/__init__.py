@@ -27,7 +27,7 @@ from llmirage_server.cluster.routers.production import (
 from llmirage_shared.extensions import is_extension
 from llmirage_shared.settings import did_you_mean
 
-__all__ = ["ROUTERS", "Router", "RouterError", "make_router", "router_problem"]
+__all__ = ["ROUTERS", "Router", "RouterError", "make_router", "reads_slo", "router_problem"]
 
 ROUTERS: dict[str, Callable[[int], Router]] = {
     "round_robin": RoundRobin,
@@ -56,6 +56,12 @@ def router_problem(name: str) -> str | None:
     if name in ROUTERS or is_extension("router", name):
         return None
     return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
+
+
+def reads_slo(name: str) -> bool:
+    """Return whether a router reads the TTFT objectives of requests."""
+    scorers = [scorer for scorer, _ in llm_d_weights(name)] if name.startswith(LLM_D) and name not in ROUTERS else []
+    return name == "llm-d:predicted-latency" or "latency" in scorers
 
 
 def make_router(name: str, seed: int = 0, session_ttl_s: float = math.inf) -> Router:

@@ -35,6 +35,10 @@ class Router(ABC):
 
     reads_kv = True
 
+    def admits(self, request: Request, instances: Sequence[InstanceBase]) -> bool:
+        """Return whether a sheddable request may be served; it fails otherwise."""
+        return True
+
     @abstractmethod
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         """Return the position of one of the instances: those of a pool that accept requests now, by rising `index`."""

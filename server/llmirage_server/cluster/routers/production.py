@@ -243,19 +243,29 @@ class LlmD(Router):
         predicted_s: Sequence[float] | None,
     ) -> list[float]:
         if predicted_s is not None:
-            return latency_scores(predicted_s, [not instance.unfinished for instance in instances])
+            return latency_scores(predicted_s, [not instance.unfinished for instance in instances], _slo_s(request))
         most, kv = max(instance.waiting for instance in instances), self._kv_cache(request, instances)
         queues = [1 - instance.waiting / most if most else 1.0 for instance in instances]
         return [math.floor(sum(parts) / 3 * 100 + 0.5) / 100 for parts in zip(queues, kv, cached, strict=True)]
 
 
-def latency_scores(predicted_s: Sequence[float], idle: Sequence[bool]) -> list[float]:
-    """Return llm-d's scores of requests without SLO: 1.01 for the least latency, 0.01 for the most; idle instances first."""
-    places = [place for place, one in enumerate(idle) if one] or list(range(len(idle)))
-    low, high = (limit(predicted_s[place] for place in places) for limit in (min, max))
+def _slo_s(request: Request) -> float:
+    """Return the TTFT objective, which llm-d compares with whole latencies without streaming mode; 0 stands for none."""
+    return request.slo_ttft_s if math.isfinite(request.slo_ttft_s) else 0.0
+
+
+def latency_scores(predicted_s: Sequence[float], idle: Sequence[bool], slo_s: float = 0.0) -> list[float]:
+    """Return llm-d's scores: 1.01 next to the objective, 0.01 farthest from it.
+
+    Where some meet it, the others have 0; where none does, idle instances come first.
+    """
+    away_s = [abs(slo_s - one) for one in predicted_s]
+    places = [place for place, one in enumerate(predicted_s) if one <= slo_s]
+    places = places or [place for place, one in enumerate(idle) if one] or list(range(len(idle)))
+    low, high = (limit(away_s[place] for place in places) for limit in (min, max))
     scores = [0.0] * len(idle)
     for place in places:
-        share = (predicted_s[place] - low) / (high - low) if high - low > 1e-12 else 0.5
+        share = (away_s[place] - low) / (high - low) if high - low > 1e-12 else 0.5
         scores[place] = (int((1.0 - share) * 100) + 1) / 100
     return scores
 
@@ -310,9 +320,10 @@ class _LatencyPredictor:
 class LlmDPredictedLatency(LlmD):
     """A random instance by the scores of predicted latency, of those with 0.99 of the prompt cached, else 0.8, else of all.
 
-    llm-d's profile with latencyPredictor (llm-d/llm-d-inference-scheduler, config/charts/epplib), for requests without SLO:
-    prefix-cache-affinity-filter at 0.99 and at 0.80, latency-scorer, weighted-random-picker. A filter lets one request in a
-    hundred pass, and all where the best instance with the prompt is predicted to take 5 s longer than the best without.
+    llm-d's profile with latencyPredictor (llm-d/llm-d-router, config/charts/routerlib): prefix-cache-affinity-filter at
+    0.99, slo-headroom-tier-filter, prefix-cache-affinity-filter at 0.80, latency-scorer, weighted-random-picker. A filter
+    lets one request in a hundred pass, that of affinity all where the best instance with the prompt is predicted to take 5 s
+    longer than the best without; that of headroom keeps those that meet the objective. latency-slo-admitter sheds.
     """
 
     _THRESHOLDS = (0.99, 0.80)
@@ -325,10 +336,26 @@ class LlmDPredictedLatency(LlmD):
         for threshold in self._THRESHOLDS:
             if len(places) > 1 and self._rng.random() >= self._EXPLORED:
                 places = self._sticky(places, threshold, cached, predicted_s)
+            if threshold == self._THRESHOLDS[0] and predicted_s is not None and math.isfinite(request.slo_ttft_s):
+                places = self._tier(places, [one <= request.slo_ttft_s for one in predicted_s])
         among = None if predicted_s is None else [predicted_s[place] for place in places]
         scores = self._scores(request, [instances[place] for place in places], [cached[place] for place in places], among)
         total = sum(scores)
         return places[int(self._rng.choice(len(places), p=[score / total for score in scores] if total else None))]
+
+    def admits(self, request: Request, instances: Sequence[InstanceBase]) -> bool:
+        if not math.isfinite(request.slo_ttft_s):
+            return True
+        self._blocks = _blocks(request, _block_tokens(instances), self._MOST_BLOCKS)
+        predicted_s = self._latencies.predict(request, instances, self._prefix(request, instances))
+        cold = any(not one.running or one.kv_used_tokens < 0.02 * one.kv_total_tokens for one in instances)
+        return predicted_s is None or cold or min(predicted_s) < request.slo_ttft_s
+
+    def _tier(self, places: list[int], meets: Sequence[bool]) -> list[int]:
+        tiers = [[place for place in places if meets[place] is met] for met in (True, False)]
+        if not all(tiers):
+            return places
+        return tiers[self._rng.random() < self._EXPLORED]
 
     def _sticky(
         self, places: list[int], threshold: float, cached: Sequence[float], predicted_s: Sequence[float] | None

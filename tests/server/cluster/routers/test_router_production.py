@@ -1,5 +1,6 @@
 """Routers of production stacks, against the numbers of their own unit tests and documents."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,17 +100,20 @@ def test_sessions_stay_by_the_session_scorer_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted_ms", "idle", "scores"),
+    ("predicted_ms", "idle", "slo_ms", "scores"),
     [
-        ((10, 100), (0, 0), [1.01, 0.01]),  # TestScoreNegativeOnly: headroom of -10 and -100 ms, both 0 to 1
-        ((50, 50), (0, 1), [0, 0.51]),  # TestScoreIdlePodPreference: equal deficits, and the busy one is left out
-        ((40, 10, 20), (0, 0, 0), [0.01, 1.01, 0.67]),
+        ((10, 100), (0, 0), 0, [1.01, 0.01]),  # TestScoreNegativeOnly: headroom of -10 and -100 ms, both 0 to 1
+        ((50, 50), (0, 1), 0, [0, 0.51]),  # TestScoreIdlePodPreference: equal deficits, and the busy one is left out
+        ((40, 10, 20), (0, 0, 0), 0, [0.01, 1.01, 0.67]),
+        ((50, 120), (0, 0), 150, [0.01, 1.01]),  # TestScorePositiveHeadroom: the least headroom first
+        ((50, 120, 160), (0, 0, 1), 150, [0.01, 1.01, 0]),
+        ((160, 200, 180), (0, 1, 1), 150, [0, 0.01, 1.01]),
     ],
 )
 def test_the_latency_scorer_has_the_numbers_of_its_own_test(
-    predicted_ms: tuple[int, ...], idle: tuple[int, ...], scores: list[float]
+    predicted_ms: tuple[int, ...], idle: tuple[int, ...], slo_ms: int, scores: list[float]
 ) -> None:
-    assert latency_scores([ms / 1e3 for ms in predicted_ms], [*map(bool, idle)]) == scores
+    assert latency_scores([ms / 1e3 for ms in predicted_ms], [*map(bool, idle)], slo_ms / 1e3) == scores
 
 
 def test_the_latency_scorer_weighs_kv_queue_and_prefix_until_it_has_samples() -> None:
@@ -148,6 +152,33 @@ def test_latencies_are_learnt_from_requests_that_are_over(name: str) -> None:
     assert isinstance(router, LlmD)
     predicted_s = router._latencies.predict(ask(160), pods, [0.0, 0.0])
     assert predicted_s == pytest.approx([9, 2], rel=0.02)
+    wanted = [ask(160, first=900_000 + 1000 * number) for number in range(100)]
+    for request in wanted:
+        request.slo_ttft_s = 10.0
+    # The one closest to the objective, which either router prefers.
+    assert [router.choose(request, pods) for request in wanted].count(0) >= 95
+
+
+@pytest.mark.parametrize(
+    ("slo_s", "running", "kv_used", "admitted"),
+    [(5.0, 3, 160, True), (3.0, 3, 160, False), (math.inf, 3, 160, True), (3.0, 0, 160, True), (3.0, 3, 16, True)],
+)
+def test_a_sheddable_request_needs_an_instance_that_meets_its_objective_or_is_idle_or_cold(
+    slo_s: float, running: int, kv_used: int, admitted: bool
+) -> None:
+    router = LlmDPredictedLatency(1)
+    pods: Any = [
+        Pod(0, running=3, waiting=4, kv_used_tokens=160),
+        Pod(1, running=running, waiting=4, kv_used_tokens=kv_used),
+    ]
+    request = ask()
+    request.slo_ttft_s = slo_s
+    assert router.admits(request, pods)  # there are no samples
+    for number in range(100):
+        before = ask(first=1000 * number)
+        router.choose(before, pods)
+        before.arrival_s, before.finished_s, before.produced = 0.0, 4.0, 9
+    assert router.admits(request, pods) == admitted
 
 
 def test_the_cost_of_dynamo_is_that_of_its_formula() -> None:
