@@ -144,11 +144,11 @@ def test_jains_index_is_between_one_in_n_and_one(values: list[float]) -> None:
     assert jain_index([0.0, 2.0]) == 0.5
 
 
-def simulated(tmp_path: Path, via: str, traffic: str, *more: str) -> dict[str, Any]:
+def simulated(tmp_path: Path, via: str, traffic: str, *more: str, goodput: str = "ttft:500") -> dict[str, Any]:
     file = tmp_path / "traffic.yaml"
     file.write_text(traffic.replace("duration_s: 60", "duration_s: 10").replace("peak: 0.5", "peak: 1"))
     words = ["simulate", str(file), "--model", "llama-3.1-8b", "--via", via, "--set", "schedule_policy=priority", *more]
-    done = CliRunner().invoke(main, [*words, "--goodput", "ttft:500", "--json", "--artifact-dir", str(tmp_path / "run")])
+    done = CliRunner().invoke(main, [*words, "--goodput", goodput, "--json", "--artifact-dir", str(tmp_path / "run")])
     assert done.exit_code == (SHED[-1] in more), done.output  # 1 where requests fail
     found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
     return found
@@ -194,3 +194,15 @@ def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: P
     failed = [[by_class[name]["failed_requests"] for name in ("interactive", "batch")] for by_class in found]
     assert failed[1] == failed[2] == [0, failed[1][1]]
     assert bool(failed[1][1]) == (of_class == SHED)
+
+
+def test_objectives_of_classes_reach_the_router_both_ways(tmp_path: Path) -> None:
+    """All instances that meet the objective are as good, so that the one with the least headroom is chosen."""
+    llm_d = ["--router", "llm-d:predicted-latency", "--instances", "3", "--overwrite", "--set", "max_num_seqs=2"]
+    plain = TRAFFIC.replace("output: 9", "output: 100").replace("rates: [1]", "rates: [20]")
+    engine, api, without = [
+        simulated(tmp_path, via, plain, *llm_d, goodput=goodput)["by_class"]["batch"]["ttft_ms"]["mean"]
+        for via, goodput in (("engine", "batch/ttft:9e4"), ("api", "batch/ttft:9e4"), ("engine", "ttft:9e4"))
+    ]
+    assert engine == pytest.approx(api, rel=1e-6)
+    assert engine != pytest.approx(without, rel=0.1)
