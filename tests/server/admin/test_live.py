@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from cluster_requests import request
 
 from llmirage_server.admin import live
 from llmirage_server.app import LlmirageApp, create_app
@@ -210,3 +211,13 @@ def test_the_faults_in_force_are_in_each_state(app: LlmirageApp) -> None:
     asked(app, "POST", "/v1/chat/completions", headers={"authorization": "Bearer sk-secret"}, json={})
     [fault] = watch.next(1.0)["faults"]
     assert (fault["kind"], fault["happened"], fault["key"]) == ("status", 1, "[redacted]")
+
+
+def test_the_last_decision_of_autoscaling_is_in_each_state() -> None:
+    app = create_app(ClusterConfig(ttft_ms=0.0, itl_ms=1e4, scale_on_concurrency=1.0), page=True)
+    watch = Watch(LiveCluster(app.config, app.pools, app.journal, app.faults, app.service.responses))
+    assert watch.next(0.0)["scaling"] == []
+    for number in range(2):
+        app.driver.cluster.submit(request(number, 9), 0.0)
+    app.driver.cluster.advance(15.0)
+    assert watch.next(1.0)["scaling"] == ["default: 2 of 1 instances wanted, concurrency above target"]
