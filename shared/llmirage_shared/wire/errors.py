@@ -274,12 +274,12 @@ def no_instance() -> ApiError:
 
 
 # Of requests that a gateway's flow control drops: status, reason and message, by outcome, as in llm-d's router
-# (pkg/epp/requestcontrol/admission.go, pkg/common/error).
+# (pkg/epp/requestcontrol/admission.go, pkg/common/error), which answers 500 where no endpoint is valid.
 _DROPPED = {
     "RejectedCapacity": (429, "rejected-saturated", "The gateway's queue is full: the instances are saturated."),
     "RejectedNoEndpoints": (503, "rejected-no-endpoints", "The gateway's queue is full, and no instance is up."),
     "EvictedTTL": (429, "rejected-ttl-expired", "The request has waited too long in the gateway's queue."),
-    "NoValidEndpoint": (500, "no-valid-endpoint", "No instance is predicted to meet the request's objective."),
+    "NoValidEndpoint": (503, "no-valid-endpoint", "No instance is predicted to meet the request's objective."),
     "EvictedNoEndpoints": (503, "rejected-no-endpoints", "The request has waited too long, and no instance is up."),
 }
 
