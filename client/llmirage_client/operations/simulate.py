@@ -48,11 +48,12 @@ def simulate(
     progress: Callable[..., SimulationProgress] = SimulationProgress,
     stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
     with_steps: bool = False,
+    with_records: bool = True,
 ) -> Simulation:
     """Simulate a workload on a cluster.
 
     progress: makes the progress that is shown. stoppable: see simulation.simulate. with_steps: keep every step, for a
-    trace. Raises ConfigError.
+    trace. with_records: see simulation.simulate. Raises ConfigError.
     """
     if several := [name for name in SEVERAL if len(getattr(settings, name) or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
@@ -93,6 +94,7 @@ def simulate(
                 window=window,
                 stoppable=stoppable,
                 on_progress=shown_progress.update,
+                with_records=with_records,
             )
     except (SimulationError, ConfigError) as error:
         raise InputRefused([str(error)], "simulate") from None

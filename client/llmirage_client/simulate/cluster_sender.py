@@ -161,9 +161,7 @@ class ClusterSender(Sender):
             self._queue.took_no_time()
         if conversation.overflowed:  # it is counted, and no request that was measured
             return True
-        self._rows.rows.append(row)
-        if self._rows.on_row is not None and row.error is not BY_RUN:
-            self._rows.on_row(row)
+        self._rows.add(row)
         return True
 
     def _note_failure(self, row: TokenRow) -> None:

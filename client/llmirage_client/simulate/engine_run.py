@@ -54,7 +54,7 @@ class EngineRun(AnyRunner):
 
     @property
     def requests_over(self) -> int:
-        return len(self.rows.rows)
+        return self.rows.forgotten + len(self.rows.rows)
 
     def interrupt(self, reason: str) -> None:
         """Cancel from a signal handler: as soon as the present callback has returned."""

@@ -28,12 +28,12 @@ class LiveSample:
         self._ttft, self._tpot = LogHistogram(), LogHistogram()
 
     def sample(self, reached_s: float, done: int, rows: Sequence[TokenRow]) -> None:
-        """Take a sample. reached_s: of the cluster's time. rows: the finished requests."""
+        """Take a sample. reached_s: of the cluster's time. rows: the last finished requests."""
         last_s, before, tokens = self._samples[-1]
         if reached_s <= last_s:
             return
         every = max((done - before) // SAMPLE, 1)
-        seen = [row for row in rows[before:done:every] if row.error is None]
+        seen = [row for row in rows[max(len(rows) - (done - before), 0) :: every] if row.error is None]
         for row in seen:
             self._time(row)
         if seen:

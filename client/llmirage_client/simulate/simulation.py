@@ -30,7 +30,7 @@ from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import InstanceQueue, idle_models, in_step, queues_of, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
-from llmirage_client.simulate.token_times import TokenTimes, columns_of_rows, token_metrics
+from llmirage_client.simulate.token_times import Finished
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.cluster_settings import effect_notes
@@ -141,6 +141,7 @@ def simulate(
     window: Window | None = None,
     stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
     on_progress: Callable[[int, float, Sequence[TokenRow]], None] | None = None,
+    with_records: bool = True,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
@@ -149,8 +150,9 @@ def simulate(
     trace: keep every step of every instance.
     window: the requests that count, of workloads in token counts via the engine.
     stoppable: is given a function that stops the run, with a reason, and may be called from a signal handler.
-    on_progress: called now and then with the number of finished requests, the cluster's time, and those requests, as far as
-        they are rows.
+    on_progress: called now and then with the number of finished requests, the cluster's time, and the last of those, as far
+        as they are rows.
+    with_records: `result` will be asked for; else the requests of a long run are dropped as it goes on.
 
     Raises ConfigError for an impossible cluster, and SimulationError for an impossible run or a load that never lets time
     pass.
@@ -178,6 +180,7 @@ def simulate(
         over = () if run.rows is None else run.rows.rows
         sampler.on_observe = lambda now: on_progress(run.requests_over, now, over)
     stoppable(run.interrupt)
+    finished = None if run.rows is None else Finished(run.rows, forgets=not with_records and window is None)
     result = _run(run, sampler, max_time_s, window)
     result = dataclasses.replace(
         result,
@@ -195,12 +198,11 @@ def simulate(
         client_cpu_s=time.process_time() - begun_s,
     )
     series, rows = sampler.series(), run.rows
-    if rows is None:
+    if finished is None:
         columns, metrics = columns_of(result.records), compute(result)
     else:
-        times = TokenTimes(rows.rows)
-        columns = columns_of_rows(rows, times)
-        metrics = token_metrics(rows.rows, columns, times, shown or {})
+        columns = finished.columns()
+        metrics = finished.metrics(columns, shown or {})
 
     def names() -> list[str]:
         return rows.names() if rows is not None else [record.conversation_id for record in result.records]
@@ -218,7 +220,7 @@ def simulate(
     if rates is not None and rates.shortfall is not None:
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
     queues = queues_of(run.waits, options.concurrency or 0, pools)
-    priorities = set() if rows is None else {row.request.priority for row in rows.rows}
+    priorities = set() if finished is None else finished.priorities
     if len(priorities) > 1 and any(pool.limits.schedule_policy != "priority" for pool in pools):
         result.notes.append("Priorities have no effect: schedule_policy is not priority (--set schedule_policy=priority).")
     return Simulation(config, result, columns, metrics, series, queues, rates, steps, rows)

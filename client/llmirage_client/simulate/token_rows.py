@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +64,10 @@ class TokenRow(InFlightRequest):
 
 
 class TokenRows:
-    """Rows in the order in which they ended."""
+    """Rows in the order in which they ended.
+
+    forgotten: number of earlier ones. on_many: called when there are `many` of them.
+    """
 
     def __init__(self, identifiers: Identifiers, branching: bool = True, lengths_known: bool = True) -> None:
         """Create empty rows.
@@ -75,15 +79,33 @@ class TokenRows:
         self.branching = branching
         self.lengths_known = lengths_known
         self.rows: list[TokenRow] = []
+        self.forgotten = 0
+        self.many = sys.maxsize
+        self.on_many: Callable[[], None] = lambda: None
+        self._forgotten_names: list[str] = []
         self.counted: range | None = None  # which requests count, by the order in which they were planned; None: all
         self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
 
+    def add(self, row: TokenRow) -> None:
+        self.rows.append(row)
+        if self.on_row is not None and row.error is not BY_RUN:
+            self.on_row(row)
+        if len(self.rows) >= self.many:
+            self.on_many()
+
+    def forget(self) -> None:
+        """Drop the rows; their names are kept."""
+        self._forgotten_names = self.names()
+        self.forgotten += len(self.rows)
+        self.rows.clear()
+
     def names(self) -> list[str]:
-        """Return the session's name of each row."""
-        return [row.conversation.session.id for row in self.rows]
+        """Return the session's name of each row, forgotten ones included."""
+        return self._forgotten_names + [row.conversation.session.id for row in self.rows]
 
     def made_records(self) -> list[Record]:
         """Return a record of every row."""
+        assert not self.forgotten
         return [self.record(row) for row in self.rows]
 
     def request_id(self, row: TokenRow) -> str:

@@ -21,17 +21,21 @@ import numpy.typing as npt
 
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
-from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled, numbered_tenants
+from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
+from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.request_metrics import all_request_columns, parse_goodput
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
+from llmirage_client.workload.session import NOBODY, Tenant
 from llmirage_shared.statistics import PERCENTILES, Summary
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Span = tuple["array[float]", int, int]
+Gaps = tuple[Floats, Ints]  # values, and how often each occurs
 
+_MOST_ROWS = 16_384  # that are kept until they are columns; `simulate` writes the records of fewer
 _MOST_BINS = 1 << 16
 
 
@@ -63,7 +67,7 @@ class TokenTimes:
                 if len(times) > 1:
                     self.second_s[place] = times[1]
 
-    def gaps_ms(self, chosen: Bools) -> Summary | None:
+    def gaps_ms(self, chosen: Bools) -> Gaps:
         """Return the gaps between the tokens of each chosen request, all together, ms. chosen: shape (rows,).
 
         Requests of one batch have the same gaps: each is counted as often as it occurs, without writing it down as often.
@@ -83,7 +87,7 @@ class TokenTimes:
         counts += [np.ones(len(gaps), dtype=np.int64) for gaps in values[1:]]
         gaps_ms = np.concatenate(values)
         gaps_ms *= 1e3
-        return weighted_summary(gaps_ms, np.concatenate(counts))
+        return gaps_ms, np.concatenate(counts)
 
 
 def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
@@ -152,65 +156,118 @@ def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     return np.asarray(values[found_at])
 
 
-def columns_of_rows(kept: TokenRows, times: TokenTimes) -> Columns:
-    """Return the columns of requests, in their order, without the stamps of single tokens."""
-    rows = kept.rows
-    n = len(rows)
-    requests, conversations, errors = (list(map(attrgetter(name), rows)) for name in ("request", "conversation", "error"))
-    failed = {place: error for place, error in enumerate(errors) if error is not None}
-    ok = np.ones(n, dtype=bool)
-    ok[list(failed)] = False
-    cancelled = np.zeros(n, dtype=bool)
-    cancelled[[place for place, error in failed.items() if error is BY_RUN or error is ON_PURPOSE]] = True
-    counts = {
-        "usage_prompt_tokens": _column(requests, "prompt_tokens"),
-        "usage_completion_tokens": _column(requests, "produced"),
-        "usage_prompt_cache_read_tokens": _column(requests, "cached_tokens"),
-    }
-    usage = {tag: np.where(ok, values, np.nan) for tag, values in counts.items()}
-    usage["usage_total_tokens"] = usage["usage_prompt_tokens"] + usage["usage_completion_tokens"]
-    of_branches: dict[str, npt.NDArray[Any]] = {}
-    if kept.branching:
-        modes = map(BRANCH_MODES.index, [conversation.branch_mode for conversation in conversations])
-        of_branches["branch_mode"] = np.fromiter(modes, dtype=np.int64, count=n)
-        of_branches["agent_depth"] = _column(conversations, "depth", np.int64)
-    tenant, tenants = numbered_tenants([row.conversation.tenant_of(row.turn_index) for row in rows])
-    return filled(
-        _column(rows, "start_s"),
-        tenant=tenant,
-        tenants=tenants,
-        issued_s=_column(rows, "issued_s"),
-        first_s=times.first_s,
-        second_s=times.second_s,
-        last_s=times.last_s,
-        end_s=_column(rows, "end_s"),
-        events=times.events,
-        input_tokens=counts["usage_prompt_tokens"] if kept.lengths_known else np.full(n, np.nan),
-        asked_tokens=_column(requests, "output_tokens"),
-        conversation=_column(conversations, "number", np.int64),
-        turn_index=_column(rows, "turn_index", np.int64),
-        ok=ok,
-        cancelled=cancelled,
-        measured=_column(rows, "measured", np.bool_),
-        usage=usage,
-        **of_branches,
-    )
+class Finished:
+    """The requests of a run that are over, as columns, taken from its rows.
+
+    priorities: those that occur.
+    """
+
+    def __init__(self, kept: TokenRows, *, forgets: bool) -> None:
+        """forgets: rows are dropped in the middle of the run, with the times of single tokens."""
+        self._kept = kept
+        self._parts: list[dict[str, npt.NDArray[Any]]] = []
+        self._gaps: list[Gaps] = []
+        self._tenants: dict[Tenant, int] = {}
+        self._errors: Counter[RequestError] = Counter()
+        self.priorities: set[int] = set()
+        if forgets:
+            kept.on_many = self._forget
+            kept.many = _MOST_ROWS
+
+    def _forget(self) -> None:
+        self._take()
+        gaps = self._gaps
+        gaps.append(_distinct([gaps.pop()]))
+        while len(gaps) > 1 and gaps[-2][0].size <= 2 * gaps[-1][0].size:  # each is merged few times
+            gaps.append(_distinct([gaps.pop(), gaps.pop()]))
+        self._kept.forget()
+
+    def _take(self) -> None:
+        rows = self._kept.rows
+        times = TokenTimes(rows)
+        part = self._columns(rows, times)
+        self._gaps.append(times.gaps_ms(part["ok"] & part["measured"]))
+        self._errors.update(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
+        self.priorities.update(row.request.priority for row in rows)
+        self._parts.append(part)
+
+    def _columns(self, rows: Sequence[TokenRow], times: TokenTimes) -> dict[str, npt.NDArray[Any]]:
+        n = len(rows)
+        requests, conversations = (list(map(attrgetter(name), rows)) for name in ("request", "conversation"))
+        failed = {place: row.error for place, row in enumerate(rows) if row.error is not None}
+        ok = np.ones(n, dtype=bool)
+        ok[list(failed)] = False
+        cancelled = np.zeros(n, dtype=bool)
+        cancelled[[place for place, error in failed.items() if error is BY_RUN or error is ON_PURPOSE]] = True
+        of_branches: dict[str, npt.NDArray[Any]] = {}
+        if self._kept.branching:
+            modes = map(BRANCH_MODES.index, [conversation.branch_mode for conversation in conversations])
+            of_branches["branch_mode"] = np.fromiter(modes, dtype=np.int64, count=n)
+            of_branches["agent_depth"] = _column(conversations, "depth", np.int64)
+        numbers = self._tenants
+        tenants = [numbers.setdefault(row.conversation.tenant_of(row.turn_index), len(numbers)) for row in rows]
+        return {
+            "start_s": _column(rows, "start_s"),
+            "tenant": np.array(tenants, dtype=np.int64),
+            "issued_s": _column(rows, "issued_s"),
+            "first_s": times.first_s,
+            "second_s": times.second_s,
+            "last_s": times.last_s,
+            "end_s": _column(rows, "end_s"),
+            "events": times.events,
+            "prompt_tokens": _column(requests, "prompt_tokens"),
+            "produced": _column(requests, "produced"),
+            "cached_tokens": _column(requests, "cached_tokens"),
+            "asked_tokens": _column(requests, "output_tokens"),
+            "conversation": _column(conversations, "number", np.int64),
+            "turn_index": _column(rows, "turn_index", np.int64),
+            "ok": ok,
+            "cancelled": cancelled,
+            "measured": _column(rows, "measured", np.bool_),
+            **of_branches,
+        }
+
+    def columns(self) -> Columns:
+        """Return the columns of all requests, in their order, without the stamps of single tokens. Call it once."""
+        self._take()
+        known = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        prompts, produced, cached = (known.pop(name) for name in ("prompt_tokens", "produced", "cached_tokens"))
+        counts = {
+            "usage_prompt_tokens": prompts,
+            "usage_completion_tokens": produced,
+            "usage_prompt_cache_read_tokens": cached,
+        }
+        usage = {tag: np.where(known["ok"], values, np.nan) for tag, values in counts.items()}
+        usage["usage_total_tokens"] = usage["usage_prompt_tokens"] + usage["usage_completion_tokens"]
+        return filled(
+            known.pop("start_s"),
+            tenants=() if self._tenants.keys() <= {NOBODY} else tuple(self._tenants),
+            input_tokens=prompts if self._kept.lengths_known else np.full(len(prompts), np.nan),
+            usage=usage,
+            **known,
+        )
+
+    def metrics(self, columns: Columns, shown: Mapping[str, Any]) -> Metrics:
+        """Return `measure.metrics.compute` of the columns. shown: the run's settings, with its objectives for goodput."""
+        goodput = shown.get("goodput")
+        limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
+        errors = tuple(ErrorGroup(error, times) for error, times in self._errors.most_common())
+        measured = columns.rows(columns.measured)
+        found_by_tag = all_request_columns(measured, 1.0, shown)
+        metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits)
+        values, counts = (np.concatenate(parts) for parts in zip(*self._gaps, strict=True))
+        if gaps := weighted_summary(values, counts):
+            found = {**metrics.per_request, "inter_chunk_latency": gaps}
+            metrics = replace(metrics, per_request={tag: found[tag] for tag in PER_REQUEST if tag in found})
+        return metrics
+
+
+def _distinct(parts: Sequence[Gaps]) -> Gaps:
+    """Return each value once."""
+    values, places = np.unique(np.concatenate([gaps for gaps, _ in parts]), return_inverse=True)
+    counts = np.bincount(places, weights=np.concatenate([counts for _, counts in parts]), minlength=values.size)
+    return values, counts.astype(np.int64)
 
 
 def _column(things: Sequence[object], name: str, kind: Any = np.float64) -> npt.NDArray[Any]:
     return np.fromiter(map(attrgetter(name), things), dtype=kind, count=len(things))
-
-
-def token_metrics(rows: Sequence[TokenRow], columns: Columns, times: TokenTimes, shown: Mapping[str, Any]) -> Metrics:
-    """Return `measure.metrics.compute` of these rows. shown: the settings of the run, with its objectives for goodput."""
-    goodput = shown.get("goodput")
-    limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
-    failed = Counter(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
-    errors = tuple(ErrorGroup(error, times) for error, times in failed.most_common())
-    measured = columns.rows(columns.measured)
-    found_by_tag = all_request_columns(measured, 1.0, shown)
-    metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits)
-    if gaps := times.gaps_ms(columns.ok & columns.measured):
-        found = {**metrics.per_request, "inter_chunk_latency": gaps}
-        metrics = replace(metrics, per_request={tag: found[tag] for tag in PER_REQUEST if tag in found})
-    return metrics

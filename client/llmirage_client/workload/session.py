@@ -273,7 +273,7 @@ class SessionsOnDemand(Mapping[str, Session]):
         return tree
 
 
-_MOST_TURNS = 200_000  # about 200 MB
+_MOST_TURNS = 60_000  # about 60 MB
 
 
 def _turns_of(tree: Mapping[str, Session]) -> int:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
+from llmirage_client.simulate import token_times
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.report import cluster_blocks
 from llmirage_client.simulate.saturation import queue_of
@@ -26,6 +27,7 @@ from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.cluster.schedulers import summed_batch
 
 CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2)
 
@@ -61,6 +63,26 @@ def test_the_same_seed_gives_the_same_result_and_another_one_another() -> None:
     one, two, three = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=9.0, seed=s)).summary for s in (5, 5, 6))
     assert one == two
     assert one != three
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("prompt", "output"), [("200:3000", "2:90"), ("3000:20000", "300:900")])
+def test_figures_are_the_same_where_requests_are_dropped_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, engine: str, prompt: str, output: str
+) -> None:
+    """Requests fail and wait for room; the ends of steps are in many arrays."""
+    cluster = dataclasses.replace(CLUSTER, engine=engine, max_model_len=18_000)
+    workload, options = synthetic_load(prompt, output, 150, seed=1), RunOptions(request_rate_per_s=30.0, seed=1)
+    kept = simulate(cluster, workload, options)
+    monkeypatch.setattr(token_times, "_MOST_ROWS", 7)
+    monkeypatch.setattr(summed_batch, "_MOST_ENDS", 5)
+    dropped = simulate(cluster, workload, options, with_records=False)
+    assert len(kept.result.records) == len(dropped.columns) == 150
+    assert dropped.metrics.errors == kept.metrics.errors
+    for name, column in dataclasses.asdict(kept.columns).items():
+        np.testing.assert_equal(getattr(dropped.columns, name), column)
+    gaps, same = kept.metrics.per_request["inter_chunk_latency"], dropped.metrics.per_request["inter_chunk_latency"]
+    assert dataclasses.asdict(same) == pytest.approx(dataclasses.asdict(gaps), rel=1e-12)
 
 
 def test_a_store_saves_what_another_instance_has_computed_and_the_report_tells_by_tier() -> None:

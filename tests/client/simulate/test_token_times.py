@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.simulate.token_rows import TokenRow
-from llmirage_client.simulate.token_times import TokenTimes
+from llmirage_client.simulate.token_times import TokenTimes, weighted_summary
 from llmirage_client.simulator.engine import Request
 from llmirage_client.workload.session import Session
 from llmirage_server.cluster.limits import StreamInterval
@@ -57,7 +57,7 @@ def test_all_together_as_each_by_itself(rows: list[TokenRow], chosen: list[bool]
         assert times.events[place] == len(alone)
         if chosen[place]:
             gaps += [1e3 * (later - earlier) for earlier, later in pairwise(alone)]
-    summary = times.gaps_ms(np.array(chosen[: len(rows)], dtype=bool))
+    summary = weighted_summary(*times.gaps_ms(np.array(chosen[: len(rows)], dtype=bool)))
     if not gaps:
         assert summary is None
     else:

@@ -49,7 +49,9 @@ def simulate(workload: str | None, trace: str | None, records: bool | None, json
     writes = not json or open or settings.artifact_dir is not None
     if settings.artifact_dir is None and writes and (problem := cannot_be_folder("artifacts/simulation")):
         raise InputRefused([f"{problem}; choose another folder with --artifact-dir"], "simulate")
-    simulation = operation.simulate(workload, settings, stoppable=_stop_on_ctrl_c, with_steps=trace is not None)
+    with_steps = trace is not None
+    kept = open or with_steps or bool(records)
+    simulation = operation.simulate(workload, settings, stoppable=_stop_on_ctrl_c, with_steps=with_steps, with_records=kept)
     if simulation.stopped:
         click.echo(f"Stopped early: {simulation.stopped}.", err=True)
     files: list[Path] = []

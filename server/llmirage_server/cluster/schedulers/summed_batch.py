@@ -26,6 +26,7 @@ from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.step_counts import StepCounts
 
 ENDLESS = sys.maxsize  # steady steps of an empty batch
+_MOST_ENDS = 1 << 15  # of steps in one array: those whose requests are forgotten are freed
 
 # A sequence in the batch: number of the step that brings its last token, number of its admission, the sequence.
 _Member = tuple[int, int, Sequence]
@@ -37,7 +38,7 @@ class SummedBatch(DecodeBatch):
     step: number of the step in flight, or of the next one.
     decodes, context_sum: of the sequences that are in it; a context is all tokens but for the last.
     under_way: 1 while a step is formed or in flight in which they decode, else 0.
-    ends_s: when each step ended in which they decoded.
+    ends_s: when each step ended in which they decoded, from a step on; earlier ones are in the spans of their requests.
     prompt_ends_s: the same of steps in which they stood still while prompts were computed, as in SGLang.
     """
 
@@ -52,6 +53,7 @@ class SummedBatch(DecodeBatch):
         self.under_way = 0
         self.ends_s = array("d")
         self.prompt_ends_s = array("d")
+        self._first = 0  # number of the first step of `ends_s`
         self._kv = kv
         self._page = page = kv.page_size
         self._members: list[_Member] = []  # a heap by the step of the last token
@@ -197,10 +199,11 @@ class SummedBatch(DecodeBatch):
             self.gained = 0
             return None
         elif self.decodes:  # they stood still: the ends of such steps are in no row with the others
-            ends_s, number = self.prompt_ends_s, len(self.prompt_ends_s)
+            ends_s = self.prompt_ends_s
         else:
             self.step = number + 1
         ends_s.append(now)
+        place = len(ends_s) - 1
         while self._aside:
             self._add(self._aside.pop(0), self.step)
         for sequence in step.prompts_done:
@@ -211,17 +214,26 @@ class SummedBatch(DecodeBatch):
             request.produced += 1
             gained += 1
             if hands_over or sequence.tokens == sequence.max_tokens:
-                request.spans.append((ends_s, number, number))
+                request.spans.append((ends_s, place, place))
                 if done is None:
                     done = []
                 done.append(sequence)
             elif ends_s is self.ends_s:
                 self._add(sequence, number)
             else:
-                request.spans.append((ends_s, number, number))
+                request.spans.append((ends_s, place, place))
                 self._add(sequence, self.step)
         self.gained = gained
+        if place + 1 >= _MOST_ENDS:
+            self._begin_arrays()
         return done
+
+    def _begin_arrays(self) -> None:
+        """Record the ends of further steps in new arrays."""
+        for _, _, sequence in self._members:
+            self._end_span(sequence)
+            sequence.first_step = max(sequence.first_step, self.step)
+        self.ends_s, self.prompt_ends_s, self._first = array("d"), array("d"), self.step
 
     # --- many steps at once ---
 
@@ -260,7 +272,7 @@ class SummedBatch(DecodeBatch):
             max_tokens, request = sequence.max_tokens, sequence.request
             sequence.tokens, sequence.computed = max_tokens, max_tokens - 1
             request.produced = max_tokens - sequence.prompt_tokens
-            request.spans.append((self.ends_s, sequence.first_step, last))
+            request.spans.append((self.ends_s, sequence.first_step - self._first, last - self._first))
             done.append(sequence)
         self._next_last = members[0][0] if members else sys.maxsize
         return done
@@ -326,7 +338,8 @@ class SummedBatch(DecodeBatch):
 
     def _end_span(self, sequence: Sequence) -> None:
         if sequence.first_step < self.step:
-            sequence.request.spans.append((self.ends_s, sequence.first_step, self.step - 1))
+            first = self._first
+            sequence.request.spans.append((self.ends_s, sequence.first_step - first, self.step - 1 - first))
 
     def _note_received(self) -> None:
         """Show that requests with KV from elsewhere have decoded here, so that their reservations are released."""
