@@ -56,8 +56,8 @@ class AnyRunner:
         if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
             yield "warmup", warm_up, Random(seed if seed is None else f"warmup {seed}")
             self._warmed_roots = self._sampler.taken - self._options.first_root
-        if self._lanes is not None and self._lanes.failed_warm_up is not None:
-            raise WarmUpError(f"conversation {self._lanes.failed_warm_up!r}: {self._lanes.problem}")
+        if self._lanes is not None and self._lanes.failed_roots:
+            raise WarmUpError(self._lanes.problem)
         yield "profiling", self._options, Random(seed)
 
     def _begin(self, name: PhaseName, options: RunOptions, rng: Random, interpreter: Interpreter) -> Phase:

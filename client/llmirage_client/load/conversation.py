@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from llmirage_client.load.options import Share
 from llmirage_client.load.plays import Play
-from llmirage_client.measure.record import BranchMode
+from llmirage_client.measure.record import BranchMode, RequestError
 from llmirage_client.workload.session import (
     NOBODY,
     BranchKind,
@@ -187,8 +187,8 @@ class Conversation:
     marker: a text before the first user message of each prompt. reply_tokens: the length of all replies, None: by the turn.
 
     The rules write what they wait for: awaited, and of a request turn_index (from then on the last turn that was sent) and
-    due_s. The sender of the request writes its outcome: failed (unless it was cancelled), overflowed (the prompt is too long
-    for the model, where that is not a failure), and over_s, its end.
+    due_s. The sender of the request writes its outcome: error, failed (unless it was cancelled), overflowed (the prompt is
+    too long for the model, where that is not a failure), and over_s, its end.
     """
 
     __slots__ = (
@@ -201,6 +201,7 @@ class Conversation:
         "children",
         "depth",
         "due_s",
+        "error",
         "failed",
         "group",
         "in_flight",
@@ -228,6 +229,7 @@ class Conversation:
     children: Group | None
     thread: Thread | None
     in_flight: InFlight | None
+    error: RequestError | None
     turn_index: int | None
     timer: Timer  # while it waits for a time
     awaited: Conversation | None  # the child that it waits for
@@ -257,7 +259,7 @@ class Conversation:
         self._own_id = ""
         self.waits: Wait = NOTHING
         self.cancelled = self.failed = self.overflowed = False
-        self.in_flight = self.children = self.thread = self.turn_index = self.awaited = None
+        self.in_flight = self.error = self.children = self.thread = self.turn_index = self.awaited = None
         self.tree = None
         self.started_s = 0.0
         self.marker = ""

@@ -41,7 +41,7 @@ class Lanes:
     """The lanes of a run, through all its phases.
 
     problem: the reason for which the run was given up.
-    failed_warm_up: the trace whose root failed in the warm-up; there is no profile then.
+    failed_roots: number of requests of roots that failed in the warm-up; there is no profile then.
     replay: what is counted.
     """
 
@@ -49,7 +49,7 @@ class Lanes:
         assert options.lanes is not None
         self.options: LaneOptions = options.lanes
         self.problem: str | None = None
-        self.failed_warm_up: str | None = None
+        self.failed_roots = 0
         self.replay = ReplayCounts(skipped_s={"system": 0.0, "tree": 0.0})
         self._workload = workload
         self._sampler = sampler
@@ -133,6 +133,7 @@ class LaneArrivals(Arrivals):
         self._in_flight_of: Counter[RequestTree] = Counter()
         self._idle: dict[RequestTree | None, Timer] = {}  # None: the system
         self._records = self._errors = 0
+        self._first_failure = ""
 
     # --- the phases -----------------------------------------------------------------------------------------------------
 
@@ -292,8 +293,7 @@ class LaneArrivals(Arrivals):
             self._lanes.count(phase, conversation.session.id, conversation.turn_index)
         if self.stage != "profile":
             if (failed or overflow) and not conversation.depth:
-                self._lanes.failed_warm_up = conversation.session.id
-                self._give_up("a root's request of the warm-up failed, so there is no profile")
+                self._fail_warm_up(conversation)
             return overflow
         if overflow:
             self._lanes.replay.context_overflows += 1
@@ -303,6 +303,17 @@ class LaneArrivals(Arrivals):
             self._judge()
         self._watch(tree)
         return overflow
+
+    def _fail_warm_up(self, conversation: Conversation) -> None:
+        lanes, error = self._lanes, conversation.error
+        if not lanes.failed_roots:
+            assert error is not None
+            code = "" if error.code is None else f"{error.code}: "
+            self._first_failure = f"conversation {conversation.session.id!r}: {code}{error.message}"
+            self._clock.call_soon(self._cancel)
+        lanes.failed_roots += 1
+        failed = plural(lanes.failed_roots, "root request")
+        lanes.problem = f"{failed} failed in the warm-up, so there is no profile. The first: {self._first_failure}"
 
     def _judge(self) -> None:
         most = self._options.failed_request_threshold

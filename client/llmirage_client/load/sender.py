@@ -52,6 +52,7 @@ class Sender:
     def end(self, conversation: Conversation, error: RequestError | None, end_s: float) -> None:
         """Tell the conversation the outcome of its request; a cancelled one is no failure."""
         conversation.in_flight = None
+        conversation.error = error
         conversation.overflowed = self.is_overflow(error)
         conversation.failed = error is not None and error.type != CANCELLED and not conversation.overflowed
         conversation.over_s = end_s

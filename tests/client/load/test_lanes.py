@@ -160,7 +160,7 @@ def test_a_failed_root_of_the_warm_up_ends_the_run_and_a_child_does_not(lanes: A
             return exchange
 
     workload, root, child = traces(tmp_path, w=WITH_CHILD), Failing(1), Failing(2)
-    with pytest.raises(WarmUpError, match="conversation 'w'"):
+    with pytest.raises(WarmUpError, match=r"1 root request failed.*conversation 'w': 500: forced"):
         lanes(workload, 9.0, root, start_min=0.45, start_max=0.45)
     assert len(root.sent) <= 2
     result, _ = lanes(workload, 9.0, child, start_min=0.45, start_max=0.45)

@@ -16,10 +16,10 @@ from llmirage_client.load.calls import Planned
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.runner import Runner
-from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import Exchange, Record, RunResult
 from llmirage_client.simulate import engine_run
 from llmirage_client.simulate.engine_run import EngineRun
-from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.simulate.token_rows import LOST, TokenRow
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.request_graph import Need, RecordedRequest, sessions_of_play
@@ -59,7 +59,7 @@ class Endpoint:
         await asyncio.sleep(takes_s(call.path))
         exchange.end_s = self.now()
         if fails(call.path):
-            exchange.error = RequestError(None, "stream_error", "lost")
+            exchange.error = LOST
         return exchange
 
     async def close(self) -> None: ...
