@@ -113,7 +113,7 @@ class ClusterSender(Sender):
         try:
             self._queue.cluster.submit(row, row.start_s)
         except (ValueError, RouterError) as error:
-            row.error = refusal(error)
+            row.error = refusal(error, request, "prompt" if self._rows.lengths_known else "messages")
             return False
         if request.failed:
             row.error = loss(request.dropped, False) if request.dropped else NO_INSTANCE

@@ -9,7 +9,7 @@ from typing import Any
 from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.record import Exchange, Record, RequestError
-from llmirage_client.simulator.engine import InFlightRequest, Request, RouterError
+from llmirage_client.simulator.engine import InFlightRequest, Request, RequestTooLongError, RouterError
 from llmirage_shared.wire import errors
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
@@ -153,8 +153,11 @@ class TokenRows:
 _REFUSALS = (400, 500)
 
 
-def refusal(error: ValueError | RouterError) -> RequestError:
-    """Return the error of a request that the cluster refused, in the words of its server."""
+def refusal(error: ValueError | RouterError, request: Request, holds: str) -> RequestError:
+    """Return the error of a request that the cluster refused, in the words of its server. holds: the field of the prompt."""
+    if isinstance(error, RequestTooLongError):
+        said = errors.context_length_exceeded(error.room_tokens, request.prompt_tokens, request.output_tokens, holds)
+        return RequestError(400, "http_error", said.message)
     return RequestError(500 if isinstance(error, RouterError) else 400, "http_error", str(error))
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.lifecycle.scaling import ScalingDecision
-from llmirage_server.cluster.request import QueueWait, Request
+from llmirage_server.cluster.request import QueueWait, Request, RequestTooLongError
 from llmirage_server.cluster.routers import ROUTERS, RouterError
 from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -23,8 +23,8 @@ from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 __all__ = [
     "ROUTERS", "Adapter", "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "InFlightRequest", "Observer",
-    "QueueWait", "Reading", "Request", "RouterError", "ScalingDecision", "ServedPool", "StepShares", "StepSpan", "YamlNode",
-    "described", "kv_link", "new_cluster", "plan_of", "read_mapping",
+    "QueueWait", "Reading", "Request", "RequestTooLongError", "RouterError", "ScalingDecision", "ServedPool", "StepShares",
+    "StepSpan", "YamlNode", "described", "kv_link", "new_cluster", "plan_of", "read_mapping",
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, Lifec
 from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
 from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.request import Request, RequestTooLongError, StepEnd
 from llmirage_server.cluster.routers import Router
 from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan
@@ -114,18 +114,15 @@ class Cluster:
     def submit(self, request: Request, now: float) -> None:
         """Route a request and queue it. It arrived `request.age_s` ago and has spent that time in the front end.
 
-        Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves. Raises
-        RouterError if a router of the user's own does not work. Nothing of the request is kept then.
+        Raises ValueError for an empty one, one that could never finish (RequestTooLongError), and one for a model that no
+        pool serves. Raises RouterError if a router of the user's own does not work. Nothing of the request is kept then.
         """
         prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
         if not prompt_tokens or not output_tokens:
             raise ValueError("a request needs at least one prompt token and one output token")
         serving = self._pools.serving(request.model)
         if prompt_tokens + output_tokens > serving.max_request_tokens:
-            raise ValueError(
-                f"a request of {prompt_tokens} prompt and {output_tokens} output tokens can never finish: "
-                f"an instance has room for {serving.max_request_tokens} tokens"
-            )
+            raise RequestTooLongError(request, serving.max_request_tokens)
         self._go_to(now)
         request.arrival_s = self._now - request.age_s
         if self.scaling.scaled:

@@ -201,6 +201,17 @@ class Request:
         self.key = b""
 
 
+class RequestTooLongError(ValueError):
+    """A request that could never finish: prompt and output are more than `room_tokens`, the most of any instance."""
+
+    def __init__(self, request: Request, room_tokens: int) -> None:
+        super().__init__(
+            f"a request of {request.prompt_tokens} prompt and {request.output_tokens} output tokens can never finish: "
+            f"an instance has room for {room_tokens} tokens"
+        )
+        self.room_tokens = room_tokens
+
+
 def token_bytes(tokens: TokenIds) -> bytes:
     """Return the cache key of token ids, shape (n,)."""
     return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()

@@ -107,7 +107,7 @@ def test_what_only_the_server_has_is_told_beside_the_figures(tmp_path: Path) -> 
 
 def test_without_an_answered_request_there_are_no_bands_and_no_word_on_streaming() -> None:
     output = run_command("simulate --model llama-3.1-8b --isl 500000 --osl 4 --requests 2 --request-rate 1").output
-    assert "can never finish" in " ".join(output.split())
+    assert "500000 tokens. Please reduce the length" in " ".join(output.split())
     assert "Error bands" not in output
     assert "not streamed" not in output
 

@@ -341,7 +341,10 @@ def test_why_requests_failed_is_said_beside_the_json() -> None:
     failed = CliRunner().invoke(main, [*FLAGS, "--requests", "7", "--max-model-len", "310", "--json"])
     assert failed.exit_code == 1
     assert json.loads(failed.stdout)["failed_requests"] == 7
-    assert "7 of 7 requests failed: a request of 300 prompt and 20 output tokens can never finish" in failed.stderr
+    assert (
+        "7 of 7 requests failed: This model's maximum context length is 310 tokens. However, you requested 320"
+        in failed.stderr
+    )
 
 
 def test_every_key_of_the_json_summary_is_documented() -> None:
