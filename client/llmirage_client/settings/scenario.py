@@ -80,7 +80,7 @@ def resolved(settings: T, format: str | None, *, submission: bool = True) -> Res
     found = scenario.rules(settings, format)
     violations = tuple(one for one in (*found.hard, *found.soft) if submission or one != _UNKNOWN_CORPUS)
     if violations and (found.hard or not settings.unsafe_override):
-        raise ScenarioRefused([_refusal(scenario.name, violations, not found.hard)])
+        raise ScenarioRefused([_refusal(scenario.name, violations, not found.hard, submission)])
     complete = replace(settings, **found.given())
     lanes = _lanes(complete) if scenario.rules is _of_recorded_agents else None
     return Resolved(complete, violations, lanes)
@@ -295,11 +295,12 @@ def _violations(settings: TrafficSettings, format: str | None) -> Iterator[str]:
         yield "--vary: required not to be set: repeats differ by their markers"
 
 
-def _refusal(name: str, violations: Sequence[str], may_override: bool) -> str:
+def _refusal(name: str, violations: Sequence[str], may_override: bool, submission: bool) -> str:
     count = plural(len(violations), "conflict")
     lines = "".join(f"\n  - {violation}" for violation in violations)
+    invalid = "; the run is then no valid submission (submission_valid: false)" if submission else ""
     hint = (
-        "--unsafe-override makes warnings of them; the run is then no valid submission (submission_valid: false)."
+        f"--unsafe-override makes warnings of them{invalid}."
         if may_override
         else "--unsafe-override cannot allow all of these."
     )
