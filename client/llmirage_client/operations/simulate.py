@@ -16,6 +16,7 @@ from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.output import ReportSettings
 from llmirage_client.settings.run import first, run_options, shown_settings, with_distinct_conversations
+from llmirage_client.settings.scenario import default_seed
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.progress import SimulationProgress
@@ -58,8 +59,8 @@ def simulate(
     if several := [name for name in SEVERAL if len(getattr(settings, name) or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
         raise ConfigError(f"{flag} has several values; use `llmirage sweep` to compare them" for flag in flags)
-    if settings.random_seed is None and settings.scenario is None:
-        settings = replace(settings, random_seed=0)
+    if settings.random_seed is None:  # a scenario may draw one, but simulations are to be repeatable
+        settings = replace(settings, random_seed=default_seed(settings.scenario))
     config = cluster_config(settings.cluster, settings.random_seed or 0, settings.tokenizer)
     with readable():
         scenario = resolved_scenario(workload, settings)
@@ -79,6 +80,7 @@ def simulate(
         )
     cluster = {"cluster_file": settings.cluster.cluster_file, **settings.cluster.overrides}
     shown = {name: value for name, value in (cluster | shown_settings(settings)).items() if value not in (None, (), False)}
+    shown["random_seed"] = settings.random_seed  # 0, too
     if options.agents:
         shown["concurrency"] = options.concurrency
     try:

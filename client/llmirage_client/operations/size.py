@@ -11,7 +11,7 @@ from llmirage_client.operations.workload import load_of, load_workload, readable
 from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.load import ScenarioSettings, TrafficSettings
 from llmirage_client.settings.run import run_options
-from llmirage_client.settings.scenario import SCENARIOS
+from llmirage_client.settings.scenario import default_seed
 from llmirage_client.settings.sizing import SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_prices
@@ -402,9 +402,7 @@ def _check_scenario(settings: SizeSettings) -> None:
 
 def _traffic_of_scenario(file: str | Workload | None, settings: SizeSettings) -> Traffic:
     """Return the load that a scenario fixes, as `simulate` has it. A sizing is no submission. Raises ScenarioRefused."""
-    scenario, seed = SCENARIOS.get(settings.scenario or ""), settings.random_seed
-    if scenario is not None and seed is None:
-        seed = scenario.defaults.get("random_seed", 0)
+    seed = default_seed(settings.scenario) if settings.random_seed is None else settings.random_seed
     with readable():
         found = resolved_scenario(file, _load(settings, seed), submission=False)
         workload = load_of(file, found.settings, None)

@@ -344,3 +344,9 @@ SCENARIOS = {
         Scenario(MLPERF, _of_recorded_conversations),
     )
 }
+
+
+def default_seed(name: str | None) -> int:
+    """Return the seed of simulations where none is given: that of the scenario, else 0."""
+    scenario = SCENARIOS.get(name or "")
+    return 0 if scenario is None else scenario.defaults.get("random_seed", 0)

@@ -139,6 +139,26 @@ def test_a_simulated_run_is_judged_and_repeatable(tmp_path: Path) -> None:
     assert 0.4 < found["cached_token_share"] < 0.95  # within plays alone, as every one has a marker
 
 
+@pytest.mark.parametrize(("more", "seed"), [((), 0), (("--random-seed", "0"), 0), (("--random-seed", "1"), 1)])
+def test_a_simulation_has_a_seed_that_its_scenario_would_draw(tmp_path: Path, more: tuple[str, ...], seed: int) -> None:
+    words = ["--scenario", "inferencex-agentx-mvp", "--unsafe-override", "--benchmark-duration", "30", "--concurrency", "2"]
+    words += ["--gpu", "h100_sxm", "--model", "Qwen/Qwen3-8B", "--artifact-dir", str(tmp_path / "run"), *more]
+    assert invoke(tmp_path, "simulate", *words).exit_code == 0
+    told = json.loads((tmp_path / "run" / "profile_export_aiperf.json").read_text())
+    assert told["input_config"]["options"]["random_seed"] == seed
+
+
+@pytest.mark.parametrize("via", ["engine", "api"])
+def test_a_prompt_over_the_window_is_an_overflow_in_a_simulation(tmp_path: Path, via: str) -> None:
+    words = ["--scenario", "inferencex-agentx-mvp", "--unsafe-override", "--benchmark-duration", "60", "--via", via]
+    words += ["--trajectory-start-max-ratio", "0.3", "--gpu", "h100_sxm", "--model", "Qwen/Qwen3-8B"]
+    done = invoke(tmp_path, "simulate", *words, "--max-model-len", "300", "--artifact-dir", str(tmp_path / "run"))
+    told = json.loads((tmp_path / "run" / "profile_export_aiperf.json").read_text())
+    assert (done.exit_code, told["error_request_count"]["avg"]) == (0, 0)
+    assert told["context_overflow_count"]["avg"] > 5  # the fifth request ends each play
+    assert told["metadata"]["submission_invalid_reasons"] == ["unsafe_override", "context_overflow_rate_exceeded"]
+
+
 def test_a_size_is_of_the_profile_that_a_simulation_of_the_answer_has(tmp_path: Path) -> None:
     lanes = ["--scenario", "agentx", "--concurrency", "2", "--benchmark-duration", "900", "--model", "Qwen/Qwen3-8B"]
     page = tmp_path / "size.html"
@@ -161,9 +181,9 @@ def test_a_size_is_of_the_profile_that_a_simulation_of_the_answer_has(tmp_path: 
     ("words", "status", "problem"),
     [
         ("--scenario agentx --request-rate 2 --max-rate", 2, "fixes the load: omit --request-rate, --max-rate"),
-        ("--scenario agentx --benchmark-duration 60", 1, "(1 conflict): - --benchmark-duration: got 60"),
+        ("--scenario agentx --benchmark-duration 60", 1, "900 seconds or more --unsafe-override makes warnings of them."),
         ("--scenario agent", 1, "Unknown scenario 'agent'"),
-        ("--scenario agentx --max-model-len 200 --gpus h100_sxm --tps 1", 1, "a root's request of the warm-up failed"),
+        ("--scenario agentx --max-model-len 200 --gpus h100_sxm --tps 1", 1, "conversation 't': 400: This model's maximum"),
         ("--benchmark-duration 60 --concurrency 2", 2, "--benchmark-duration needs --scenario"),
         ("--unsafe-override --concurrency 2", 2, "--unsafe-override needs --scenario"),
     ],
