@@ -21,6 +21,8 @@ LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 240, "conc
         ({"instances": 1, "num_gpu_blocks_override": 300, "max_model_len": 4096}, "evicted"),
         ({"instances": 1, "num_gpu_blocks_override": 250, "max_model_len": 3000}, "evicted"),
         ({"instances": 5, "router": "round_robin"}, "scattered"),  # one more than users: none stays at an instance
+        ({"instances": 7, "router": "round_robin"}, "scattered"),
+        ({"instances": 3, "router": "power_of_two"}, "scattered"),
     ],
 )
 def test_the_verdict_names_what_is_wrong(cluster: dict[str, Any], verdict: str) -> None:
@@ -47,7 +49,7 @@ def sent(*cached: int | None, prompt: int = 2000) -> list[Any]:
     [
         ((0, 2000, 2000), 2000, None, "fine", "usage"),
         ((0, 0, 0), 2000, None, "off", "usage"),
-        ((0, 10, 0), 2000, None, "evicted", "usage"),  # a cache that is off has none at all
+        ((0, 10, 0), 2000, None, "scattered", "usage"),  # a cache that is off has none at all
         ((0, 0, 0), 2000, 3900, "fine", "/metrics"),  # usage says 0 where it says nothing
         ((None, None, None), 2000, None, "not reported", None),
         ((None, None, None), 2000, 0, "off", "/metrics"),
