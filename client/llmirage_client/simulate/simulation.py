@@ -139,6 +139,7 @@ def simulate(
     shown: Mapping[str, Any] | None = None,
     trace: bool = False,
     window: Window | None = None,
+    early_stop: Callable[[TokenRow], str | None] | None = None,
     stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
     on_progress: Callable[[int, float, Sequence[TokenRow]], None] | None = None,
     with_records: bool = True,
@@ -149,6 +150,7 @@ def simulate(
     shown: the settings as the user knows them, for reports.
     trace: keep every step of every instance.
     window: the requests that count, of workloads in token counts via the engine.
+    early_stop: called with each request that ends, where there are rows; a sentence ends the run.
     stoppable: is given a function that stops the run, with a reason, and may be called from a signal handler.
     on_progress: called now and then with the number of finished requests, the cluster's time, and the last of those, as far
         as they are rows.
@@ -180,6 +182,8 @@ def simulate(
         over = () if run.rows is None else run.rows.rows
         sampler.on_observe = lambda now: on_progress(run.requests_over, now, over)
     stoppable(run.interrupt)
+    if early_stop is not None and run.rows is not None:
+        run.rows.on_row = lambda row: run.cancel(reason) if (reason := early_stop(row)) else None
     finished = None if run.rows is None else Finished(run.rows, forgets=not with_records and window is None)
     result = _run(run, sampler, max_time_s, window)
     result = dataclasses.replace(

@@ -21,6 +21,9 @@ from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.simulate.token_rows import TokenRow
 
+_MORE_OFTEN = 2.0
+_LEAST_SHARE = 0.1  # of a run's duration, after which the rest is foreseen
+
 Metric = Callable[[float, float, float, int], float]
 
 # Start, first and last token (s) and number of tokens of a request -> the metric in ms, in the order of operations of
@@ -81,6 +84,43 @@ class EarlyStop:
                 return f"{budget.objective.text}: missed by {budget.missed:,} requests of {self._count:,} so far"
             if budget.sum > budget.most_sum:
                 return f"{budget.objective.text}: missed whatever the remaining requests do"
+        return None
+
+
+class EarlyStopInTime:
+    """EarlyStop for a run of `duration_s` in which nobody knows how many requests there will be.
+
+    It expects at most _MORE_OFTEN times as many in a second of the rest of the run as so far.
+    """
+
+    def __init__(self, objectives: Sequence[Objective], duration_s: float, failures: bool) -> None:
+        self._failures = failures
+        self._duration_s = duration_s
+        made = (_budget(objective, 1, 0.0) for objective in objectives)
+        self._budgets = [budget for budget in made if budget is not None]
+        self._start_s, self._over = math.nan, 0
+
+    def __call__(self, row: TokenRow) -> str | None:
+        if not row.measured or row.end_s is None:
+            return None
+        if row.error is not None:
+            return f"a request failed: {row.error.message}" if self._failures else None
+        if not self._over:
+            self._start_s = row.start_s
+        self._over += 1
+        first, last, tokens = stamps(row)
+        for budget in self._budgets:
+            value = budget.metric(row.start_s, first, last, tokens)
+            budget.sum += value
+            budget.missed += not budget.objective.met_by(value)
+        share = (row.end_s - self._start_s) / self._duration_s
+        if share < _LEAST_SHARE:
+            return None
+        expected = self._over + math.ceil(_MORE_OFTEN * self._over * max(1 / share - 1, 0.0))
+        for budget in self._budgets:
+            in_all = _budget(budget.objective, expected, 0.0)
+            if in_all is not None and (budget.missed > in_all.may_miss or budget.sum > in_all.most_sum):
+                return f"{budget.objective.text}: missed by {budget.missed:,} of {self._over:,} requests so far"
         return None
 
 

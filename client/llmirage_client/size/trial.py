@@ -21,7 +21,7 @@ from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
+from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, EarlyStopInTime, Interval, Looks, intervals_of
 from llmirage_client.size.steady_state import fill_up
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 from llmirage_shared.plural import plural
@@ -239,10 +239,12 @@ class Trials:
     def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, plan: TrialPlan) -> Trial:
         source, first = traffic.source, plan.first
         workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
-        window, looks = None, None
-        if source.in_tokens and traffic.scenario is None:
-            objectives = () if to_the_end else self.objectives
-            failures = not (self._failures_allowed or to_the_end)
+        window, looks, early_stop = None, None, None
+        objectives = () if to_the_end else self.objectives
+        failures = not (self._failures_allowed or to_the_end)
+        if traffic.scenario is not None and options.benchmark_duration_s is not None:
+            early_stop = EarlyStopInTime(objectives, options.benchmark_duration_s, failures)
+        elif source.in_tokens and traffic.scenario is None:
             looks = Looks(objectives, first, plan.looks, failures, self._floors(config), plan.batches, plan.met_ends)
             window = Window(first, plan.looks[-1], looks)
         try:
@@ -251,6 +253,7 @@ class Trials:
                 workload,
                 options,
                 window=window,
+                early_stop=early_stop,
                 max_time_s=self._max_time_s,
                 on_progress=lambda over, now, _: self._on_progress(over, plan.whole, now),
             )

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from llmirage_client.measure.record import Exchange, Record
 from llmirage_client.measure.request_metrics import request_metrics
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.size.early_stopping import EarlyStop
+from llmirage_client.size.early_stopping import EarlyStop, EarlyStopInTime
 from llmirage_shared.statistics import summarize
 
 
-def row(ttft_s: float, error: Any = None) -> Any:
+def row(ttft_s: float, error: Any = None, end_s: float = 0.0) -> Any:
     request = SimpleNamespace(stream=None, spans=[([ttft_s, ttft_s + 0.1], 0, 1)])
-    return SimpleNamespace(start_s=0.0, request=request, token_s=[], error=error)
+    return SimpleNamespace(start_s=0.0, request=request, token_s=[], error=error, measured=True, end_s=end_s)
 
 
 @given(
@@ -36,6 +36,28 @@ def test_it_stops_only_what_is_missed_in_the_end(values_s: list[float], statisti
     assert missed or not stopped
     if statistic == "max":
         assert stopped == missed
+
+
+@given(
+    st.lists(st.floats(0.01, 10.0), min_size=2, max_size=150),
+    st.sampled_from(["p50", "p90", "p95", "p99", "avg"]),
+    st.floats(0.01, 10.0),
+    st.integers(1, 2),
+)
+def test_a_run_in_time_ends_only_where_twice_as_many_requests_would_not_help(
+    values_s: list[float], statistic: str, limit_s: float, faster: int
+) -> None:
+    """The first half of the requests comes in the first half of the time or, where the rest is faster, in two thirds."""
+    objectives, half = parse_slo(f"ttft_{statistic}<{limit_s}s"), len(values_s) // 2
+    early_stop = EarlyStopInTime(objectives, 3.0, failures=True)
+    ends_s = [1.5 * (n + 1) / half if faster == 1 else 2.0 * (n + 1) / half for n in range(half)]
+    ends_s += np.linspace(ends_s[-1], 3.0, len(values_s) - half).tolist()
+    stopped = any(early_stop(row(value, end_s=end_s)) is not None for value, end_s in zip(values_s, ends_s, strict=True))
+    summary = summarize(np.array(values_s) * 1e3)
+    assert summary is not None
+    assert not stopped or not objectives[0].met_by(getattr(summary, statistic))
+    if min(values_s) > limit_s and len(values_s) > 20:
+        assert stopped
 
 
 @given(
