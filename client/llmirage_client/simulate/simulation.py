@@ -30,7 +30,7 @@ from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import InstanceQueue, idle_models, in_step, queues_of, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
-from llmirage_client.simulate.token_times import Finished
+from llmirage_client.simulate.token_times import FinishedRows
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.cluster_settings import effect_notes
@@ -184,7 +184,7 @@ def simulate(
     stoppable(run.interrupt)
     if early_stop is not None and run.rows is not None:
         run.rows.on_row = lambda row: run.cancel(reason) if (reason := early_stop(row)) else None
-    finished = None if run.rows is None else Finished(run.rows, forgets=not with_records and window is None)
+    finished = None if run.rows is None else FinishedRows(run.rows, forgets=not with_records and window is None)
     result = _run(run, sampler, max_time_s, window)
     result = dataclasses.replace(
         result,

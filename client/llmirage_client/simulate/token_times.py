@@ -156,7 +156,7 @@ def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     return np.asarray(values[found_at])
 
 
-class Finished:
+class FinishedRows:
     """The requests of a run that are over, as columns, taken from its rows.
 
     priorities: those that occur.
