@@ -1,4 +1,5 @@
 # Every target makes and reuses .venv by itself. PYTHON chooses the interpreter (3.11 or newer).
+# Packages are compiled to bytecode as they are imported: to compile all of transformers takes half of an installation.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -19,13 +20,13 @@ help:  ## list the targets
 
 .venv/.core: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing llmirage into .venv (half a minute the first time)"
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install --no-compile -c constraints.txt -e .
 	@touch $@
 
-.venv/.dev: .venv/.core
-	@echo "installing the tools for tests into .venv"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
-	@touch $@
+.venv/.dev: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing llmirage and the tools for tests into .venv (a minute the first time)"
+	@$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
+	@touch .venv/.core $@
 
 .venv/.site: .venv/.core
 	@$(PIP) install -c constraints.txt -e '.[docs-site]'
