@@ -50,7 +50,6 @@ def _compiled(pure: Path) -> Path:
     from compiled_wheel import platform_tag, with_libraries
 
     with tempfile.TemporaryDirectory() as temporary:
-        compiling.copy_sources(Path(temporary))
         built = compiling.build(Path(temporary), "2")
         libraries = {path.relative_to(built).as_posix(): path.read_bytes() for path in compiling.libraries(built)}
         wheel = with_libraries(pure, libraries, platform_tag())

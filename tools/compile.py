@@ -140,7 +140,7 @@ def classes_of(path: Path) -> dict[str, ClassNames]:
                     (valued if line.value else stored).add(ast.unparse(line.target))
             for inner in ast.walk(each):
                 if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
-                    stored |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
+                    stored |= {inner.attr} if isinstance(inner.value, ast.Name) and inner.value.id == "self" else set()
             bases = {ast.unparse(base) for base in each.bases}  # one with a dot is a library's
             found[each.name] = ClassNames(bases, stored | valued, valued | methods)
     return found
@@ -158,8 +158,9 @@ def open_classes() -> set[str]:
     for path in inside:
         compiled_classes |= classes_of(path)
     opened: set[str] = set()
+    heirs = re.compile(rf"\bclass \w+\([^:]*\b(?:{'|'.join(compiled_classes)})\b")
     for path in outside:
-        for name, names in classes_of(path).items():
+        for name, names in classes_of(path).items() if heirs.search(path.read_text(encoding="utf-8")) else ():
             above, left = set(), list(names.bases & compiled_classes.keys())
             while left:  # a class is open only if all above it are
                 if (base := left.pop()) not in above:
@@ -204,7 +205,7 @@ def copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path, level: str) -> Path:
-    """Build the copies in a folder; return the folder of what came out. Raises CannotBuildError."""
+    """Build copies of the sources in a folder; return the folder of what came out. Raises CannotBuildError."""
     try:
         from mypyc.build import mypycify
     except ImportError:
@@ -216,6 +217,7 @@ def build(folder: Path, level: str) -> Path:
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
     if compiler and shutil.which(compiler[0]) is None:
         raise CannotBuildError(f"there is no C compiler: {compiler[0]} is not on the path (or set CC)")
+    copy_sources(folder)
     (folder / "mypy.ini").write_text(_MYPY_SETTINGS)
     said = io.StringIO()
     with contextlib.chdir(folder):
@@ -281,7 +283,6 @@ def main() -> int:
         folder = Path(temporary)
         stamps = compiled.stamps([source(module) for module in MODULES])  # before the copies: edits meanwhile are seen
         try:
-            copy_sources(folder)
             built = build(folder, given.level)
         except CannotBuildError as error:
             print(f"error: {error}", file=sys.stderr)
