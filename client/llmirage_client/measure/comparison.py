@@ -86,10 +86,12 @@ def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], pe
     step = max(_AT_ONCE // max(values.size, 1), 1)
     shares = np.array(percents) / 100
     for begin in range(0, counts.shape[0], step):
-        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int32)
-        for row, drawn in enumerate(weights, begin):
-            if drawn[-1] > 0:
-                found[row] = values[np.searchsorted(drawn, np.ceil(shares * drawn[-1]).clip(1))]
+        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int64)
+        drawn = weights[:, -1:]
+        rows = np.flatnonzero(drawn)
+        above = rows[:, None] * (drawn.max() + 1)  # one search for all rows: each lies above the one before
+        places = np.searchsorted((weights[rows] + above).ravel(), np.ceil(shares * drawn[rows]).clip(1) + above)
+        found[begin + rows] = values[places - np.arange(rows.size)[:, None] * values.size]
     return found
 
 
