@@ -176,9 +176,10 @@ def served(seed: int, slower: float = 1.0, rate: float = 4.0, count: int = 200) 
 
 
 def test_lengths_and_arrivals_drawn_anew_do_not_hide_a_slower_server() -> None:
-    same = [compare(served(seed), served(seed + 100)) for seed in range(8)]
+    before = [served(seed) for seed in range(8)]
+    same = [compare(one, served(seed + 100)) for seed, one in enumerate(before)]
     assert sum(bool(one.worse()) for one in same) <= 1
-    slow = [compare(served(seed), served(seed + 200, slower=1.1)) for seed in range(8)]
+    slow = [compare(one, served(seed + 200, slower=1.1)) for seed, one in enumerate(before)]
     assert sum(bool(one.worse()) for one in slow) >= 7
     changes = [figure(one, "inter_token_latency", "at_equal_load").percent for one in slow]
     assert np.mean([change for change in changes if change is not None]) == pytest.approx(10, abs=1)
