@@ -24,8 +24,8 @@ def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> No
 
 
 def test_a_day_simulated_whole_takes_the_gpu_hours_of_its_hours(tmp_path: Path) -> None:
-    """Three hours of `python -m sizing.day`."""
-    write_trace(tmp_path / "day.jsonl", [0.4, 1.6, 0.8], seed=2)
+    """Two hours of `python -m sizing.day`."""
+    write_trace(tmp_path / "day.jsonl", [0.4, 1.6], seed=2)
     hourly, whole = by_hours_and_whole(tmp_path / "day.jsonl")
     assert len(set(hourly.instances)) > 1
     assert whole.gpu_hours == pytest.approx(hourly.gpu_hours, rel=0.1)
