@@ -26,6 +26,8 @@ sys.dont_write_bytecode = False
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]
 os.environ.pop("COLUMNS", None)  # of the terminal of pytest-xdist
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = os.devnull  # no test meets a public authority; to read them takes each client of httpx 40 ms
 
 INTERPRETED = "interpreted: replaces or lists what a compiled module (make compile) does not let be replaced or listed"
 
