@@ -1,9 +1,7 @@
 """The official openai package against clusters of pools over real HTTP: two models, prefill and decode apart, crashes."""
 
 import json
-import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 from openai import OpenAI
+from served import serving
+from warm import llmirage
 
 POOLS = """
 pools:
@@ -36,17 +36,8 @@ events:
 def served(path: Path, text: str) -> Iterator[OpenAI]:
     file = path / "cluster.yaml"
     file.write_text(text, encoding="utf-8")
-    command = "from llmirage_server.commands.serve import serve; serve()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, "--port", "0", "--cluster", str(file)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        url = next(found.group() for line in process.stdout if (found := re.search(r"http://\S+/v1$", line)))
+    with serving("--cluster", str(file)) as url:
         yield OpenAI(base_url=url, api_key="unused", max_retries=0)
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
 
 
 EXACT = {"ignore_eos": True}
@@ -109,7 +100,7 @@ def test_a_run_counts_lost_requests_as_failed_and_the_others_as_ok(tmp_path: Pat
     payloads = [{"session_id": str(i), "payloads": [body | {"stream": True}]} for i, body in enumerate(bodies)]
     workload.write_text(json.dumps({"data": payloads}), encoding="utf-8")
     with served(tmp_path, CRASH + "on_crash: fail\naccept_models: any\n") as client:
-        command = [sys.executable, "-m", "llmirage_client", "run", str(workload), "--url", str(client.base_url)]
+        command = [*llmirage(), "run", str(workload), "--url", str(client.base_url)]
         artifacts = tmp_path / "artifacts"
         done = subprocess.run(
             [*command, "--concurrency", "4", "--speed", "20", "--artifact-dir", str(artifacts)],

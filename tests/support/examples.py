@@ -5,17 +5,19 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 from served import serving
+from warm import llmirage
 
 from llmirage_client.cli import COMMANDS, main
+from llmirage_client.commands import demo
 from llmirage_shared.command_line import SettingsCommand
 
 SERVERS = ("serve", "record")  # they run until they are stopped
@@ -102,9 +104,8 @@ def typed(line: str, *more: str, port: str = "8000") -> Result:
 
 def first_line_of(line: str, *more: str) -> str:
     """What a server that is started so says first. It listens on a free port."""
-    code = "from llmirage_client.cli import main; main(prog_name='llmirage')"
-    words = [*shlex.split(line)[1:], "--port", "0", *more]
-    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env={**os.environ})
+    words = [*llmirage(), *shlex.split(line)[1:], "--port", "0", *more]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         return process.stdout.readline()
@@ -120,7 +121,9 @@ def served_beside(folder: Path) -> Iterator[str]:
     os.chdir(folder)
     try:
         furnish(folder)
-        with serving("--speed", "50") as url:
+        with serving("--speed", "50") as url, pytest.MonkeyPatch.context() as patch:
+            shown = demo.shown_command
+            patch.setattr(demo, "shown_command", lambda *words, json: [*llmirage(), *shown(*words, json=json)[3:]])
             yield str(urlsplit(url).port)
     finally:
         os.chdir(before)

@@ -1,26 +1,32 @@
-"""A server in a process of its own."""
+"""A server in a process of its own, on a free port."""
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from warm import llmirage
+
 
 @contextmanager
-def serving(*flags: str, log: IO[str] | None = None) -> Iterator[str]:
-    """Run `llmirage serve` with these flags on a free port; gives its /v1 URL. log: instead of standard error."""
-    command = "from llmirage_server.commands.serve import serve; serve()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=log, text=True
-    )
+def started(*flags: str, log: IO[str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `llmirage serve` with these flags; give the process and its URL. log: instead of standard error."""
+    command = [*llmirage(), "serve", "--port", "0", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
     try:
         for line in process.stdout:
-            if found := re.search(r"http://\S+/v1$", line):
-                yield found.group()
+            if found := re.search(r"(https?://\S+)/v1$", line):
+                yield process, found[1]
                 break
     finally:
         process.terminate()
         process.communicate(timeout=10)
+
+
+@contextmanager
+def serving(*flags: str, log: IO[str] | None = None) -> Iterator[str]:
+    """Give the server's /v1 URL alone."""
+    with started(*flags, log=log) as (_, url):
+        yield f"{url}/v1"

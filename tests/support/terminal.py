@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from warm import llmirage
+
 _PORT = re.compile(r"(?<=localhost:)\d{4}\b|(?<=127\.0\.0\.1:)\d{4}\b|(?<=--port )\d{4}\b|(?<=port=)\d{4}\b")
 _DEFAULT_PORT = "8000"
 _NEIGHBOURS = 10  # of a port, which a fleet of engines takes
@@ -39,19 +41,21 @@ class Terminal:
         self,
         folder: Path,
         staying: dict[str, str] | None = None,
-        programs: Path = Path(sys.executable).parent,
+        programs: Path | None = None,
         variables: dict[str, str] | None = None,
     ) -> None:
-        """programs: the folder with `llmirage` and `python`. variables: of the environment."""
+        """programs: the folder with `llmirage` and `python`, by default this one's. variables: of the environment."""
         self.folder = folder
         self._staying = {"llmirage serve": _DEFAULT_PORT, **(staying or {})}
         self._ports: dict[str, str] = {}
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         tools = folder / ".bin"
         tools.mkdir()
-        (tools / "xdg-open").write_text("#!/bin/sh\n")
-        (tools / "xdg-open").chmod(0o755)
-        path = os.pathsep.join([str(tools), str(programs), os.environ["PATH"]])
+        own_programs = {"xdg-open": ":"} | ({} if programs else {"llmirage": f'exec {shlex.join(llmirage())} "$@"'})
+        for name, line in own_programs.items():
+            (tools / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tools / name).chmod(0o755)
+        path = os.pathsep.join([str(tools), str(programs or Path(sys.executable).parent), os.environ["PATH"]])
         own = {"PATH": path, "COLUMNS": "100", "LLMIRAGE_PORT": self._free(_DEFAULT_PORT), "HF_HUB_OFFLINE": "1"}
         self._environment = {**os.environ, **own, **(variables or {})}
 

@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from proxies import HttpProxy, SocksProxy, http2_server
+from warm import llmirage
 
 from llmirage_client.commands.demo import run_demo
 from llmirage_client.commands.run import run
@@ -36,7 +36,7 @@ def environment(**variables: str) -> dict[str, str]:
 async def ran(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     """Exit status, and all that was printed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "llmirage_client", *arguments),
+        *(*llmirage(), *arguments),
         cwd=folder,
         env=environment(**variables),
         stdout=asyncio.subprocess.PIPE,
@@ -124,7 +124,7 @@ async def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer,
         more = {} if way == "http2" else {"ALL_PROXY": addresses[way]}
         arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--set", "preflight=false", "--url", url)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "llmirage_client", *arguments, *(("--set", "http2=true") if way == "http2" else ())),
+            *(*llmirage(), *arguments, *(("--set", "http2=true") if way == "http2" else ())),
             cwd=tmp_path,
             env=environment(**more),
             stdout=asyncio.subprocess.PIPE,

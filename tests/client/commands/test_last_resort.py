@@ -1,6 +1,7 @@
 """Commands that are stopped, or whose output goes nowhere: sentences and exit statuses, no tracebacks."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,19 +11,19 @@ from pathlib import Path
 
 import pytest
 from terminals import drawn, terminal
+from warm import llmirage
 
-COMMAND = [sys.executable, "-m", "llmirage_client"]
-SHORT = [*COMMAND, "simulate", "--isl", "100", "--osl", "10", "--model", "llama-3.1-8b", "--requests", "20"]
+SHORT = ["simulate", "--isl", "100", "--osl", "10", "--model", "llama-3.1-8b", "--requests", "20"]
 JSON = [*SHORT, "--json"]
 
 
 def run(words: list[str], redirection: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    line = f"{subprocess.list2cmdline(words)} {redirection}"
+    line = f"{shlex.join([*llmirage(), *words])} {redirection}"
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, cwd=folder)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("words", [JSON, SHORT, [*COMMAND, "catalog", "routers"]])
+@pytest.mark.parametrize("words", [JSON, SHORT, ["catalog", "routers"]])
 def test_output_to_a_full_disk_is_told(words: list[str], tmp_path: Path) -> None:
     ended = run(words, "> /dev/full", tmp_path)
     assert ended.returncode == 1
@@ -36,7 +37,7 @@ def test_closed_streams_are_no_reason_to_fail(words: list[str], tmp_path: Path) 
 
 
 def test_a_reader_that_leaves_early_is_no_error_worth_a_word(tmp_path: Path) -> None:
-    ended = run([*COMMAND, "catalog", "models"], "| head -n 1", tmp_path)
+    ended = run(["catalog", "models"], "| head -n 1", tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -55,7 +56,6 @@ def test_ctrl_c_while_something_is_prepared_ends_with_the_status_of_an_interrupt
 
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
-CODE = "from llmirage_client.cli import main; main(prog_name='llmirage')"
 REFUSED = {
     "an unknown option": ("run", "--conurrency", "1"),
     "a value": ("simulate", "--requests", "0"),
@@ -68,7 +68,7 @@ def said(words: tuple[str, ...], folder: Path, **environment: str) -> str:
     known: Mapping[str, str] = {"TERM": "xterm-256color", **environment}
     with terminal(100) as (stream, leader):
         everything = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **known}
-        command = [sys.executable, "-c", CODE, *words]
+        command = [*llmirage(), *words]
         # What is written must fit into what a terminal keeps, as nobody reads it before the end.
         subprocess.run(command, stdout=stream, stderr=stream, env=everything, cwd=folder, check=False, timeout=60)
         return drawn(leader)
@@ -81,7 +81,7 @@ def test_errors_are_red_on_a_terminal_that_has_colours(words: tuple[str, ...], t
     assert "\x1b" not in plain
     assert plain.strip()
     assert said(words, tmp_path, TERM="dumb") == plain
-    piped = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+    piped = subprocess.run([*llmirage(), *words], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "\x1b" not in piped.stderr
     assert piped.stderr.splitlines()[-1].split()[0] == plain.splitlines()[-1].split()[0]
     assert piped.returncode == 2

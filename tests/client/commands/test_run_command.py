@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from json_endpoint import JsonEndpoint, JsonHandler, completion
+from warm import llmirage
 
 from llmirage_client.commands.actions import run as run_action
 from llmirage_client.commands.run import run
@@ -203,7 +203,7 @@ def test_an_invalid_file_is_refused_with_2_and_sends_nothing(endpoint: Endpoint,
 def test_the_first_interrupt_reports_what_finished_and_ends_with_130(endpoint: Endpoint, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = [dag(tmp_path, "one", "HANG", "three"), "--url", endpoint.url, "--artifact-dir", out]
-    command = [sys.executable, "-m", "llmirage_client", "run", *map(str, arguments)]
+    command = [*llmirage(), "run", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while len(endpoint.bodies) < 2 and process.poll() is None:
             time.sleep(0.01)

@@ -4,7 +4,6 @@ import csv
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from json_endpoint import JsonEndpoint, JsonHandler
+from warm import llmirage
 
 from llmirage_client.commands.run import run
 from llmirage_client.load.calls import PromptTooShortError, TokenCalls
@@ -212,7 +212,7 @@ def interrupted(
 ) -> tuple[int, str, list[dict[str, Any]]]:
     """The command in a process of its own, which gets the signals in order: status, output and records."""
     arguments = [str(file), "--url", f"{server.url}/v1", "--artifact-dir", str(file.parent / "out")]
-    command = [sys.executable, "-m", "llmirage_client", "run", *arguments]
+    command = [*llmirage(), "run", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while not when() and process.poll() is None:
             time.sleep(0.01)

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from listening import Listening
-from serving import serving
+from served import started
 from sse_starlette.sse import AppStatus
 
 from llmirage_server.commands.http_protocol import ConnectionLimits
@@ -242,7 +242,7 @@ def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) ->
     subprocess.run(made, check=True, capture_output=True)
     tls = ("--tls-cert", files["cert"], "--tls-key", files["key"])
     flags = (*tls, "--set", "shutdown_timeout_s=20", "--itl", "20", "--ttft", "1")
-    with serving(*flags) as (process, url), httpx.Client(verify=ssl.create_default_context(cafile=files["cert"])) as client:
+    with started(*flags) as (process, url), httpx.Client(verify=ssl.create_default_context(cafile=files["cert"])) as client:
         assert url.startswith("https://localhost:")
         with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT, timeout=20) as response:
             lines = response.iter_lines()

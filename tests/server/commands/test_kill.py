@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from serving import serving
+from served import started
 
 STREAMS = 6
 BODY = {"model": "any", "input": "Tell me something.", "max_output_tokens": 16, "store": True}
@@ -31,7 +31,7 @@ def test_what_was_answered_is_there_after_kill_9_and_a_response_in_progress_has_
     flags = ("--state", str(tmp_path / "state.db"), "--ttft", "1", "--itl", "0")
     answered: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
-    with serving(*flags[:2], "--ttft", "1", "--itl", "5") as (process, url):
+    with started(*flags[:2], "--ttft", "1", "--itl", "5") as (process, url):
         clients = [threading.Thread(target=ask_until_it_dies, args=(url, n, answered, kept)) for n in range(STREAMS)]
         for client in clients:
             client.start()
@@ -46,7 +46,7 @@ def test_what_was_answered_is_there_after_kill_9_and_a_response_in_progress_has_
         for client in clients:
             client.join(20)
     assert len(answered) >= len(kept) >= 30
-    with serving(*flags) as (_, url), httpx.Client(base_url=url) as http:
+    with started(*flags) as (_, url), httpx.Client(base_url=url) as http:
         for response in answered:
             assert http.get(f"/v1/responses/{response['id']}").json()["output"] == response["output"]
         for completion in kept:

@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from recorded import recordings_in
+from warm import llmirage
 
 from llmirage_server.commands.record import record
 
-RECORD = [sys.executable, "-c", "from llmirage_server.commands.record import record; record(prog_name='llmirage record')"]
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
 FIRST, SECOND = b"data: 1\n\n", b"data: 2\n\n"
 
@@ -61,7 +60,7 @@ class SlowUpstream(BaseHTTPRequestHandler):
 @contextmanager
 def recording(upstream: str, folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The proxy's process, and its URL with /v1."""
-    command = [*RECORD, "--upstream", upstream, "--out", str(folder), "--port", "0", *flags]
+    command = [*llmirage(), "record", "--upstream", upstream, "--out", str(folder), "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

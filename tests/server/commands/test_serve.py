@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from serving import SERVE
+from warm import llmirage
 
 from llmirage_server.commands.serve import serve
 
@@ -50,9 +49,8 @@ class Served:
 
 @contextmanager
 def served(*arguments: str) -> Iterator[Served]:
-    process = subprocess.Popen(
-        [*SERVE, "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    command = [*llmirage(), "serve", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield Served(process)
     finally:
@@ -62,7 +60,8 @@ def served(*arguments: str) -> Iterator[Served]:
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_and_its_streams_at_once_without_a_trace(sig: int) -> None:
-    with served() as server, httpx.stream("POST", f"{server.url}/chat/completions", json=BODY, timeout=10) as response:
+    long = BODY | {"ignore_eos": True}
+    with served() as server, httpx.stream("POST", f"{server.url}/chat/completions", json=long, timeout=10) as response:
         lines = response.iter_lines()
         while '"content":' not in next(lines):
             pass
@@ -134,7 +133,7 @@ def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = subprocess.run([*SERVE, "--port", str(port)], capture_output=True, text=True, timeout=10)
+        result = subprocess.run([*llmirage(), "serve", "--port", str(port)], capture_output=True, text=True, timeout=10)
     assert result.returncode == 1
     assert result.stderr == f"llmirage serve: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
     assert result.stdout == ""
