@@ -29,19 +29,15 @@ async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-def environment(**variables: str) -> dict[str, str]:
-    return {**os.environ, "COLUMNS": "300", **variables}
+async def started(folder: Path, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
+    streams = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
+    environment = {**os.environ, "COLUMNS": "300", **variables}
+    return await asyncio.create_subprocess_exec(*llmirage(), *arguments, cwd=folder, env=environment, **streams)
 
 
 async def ran(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     """Exit status, and all that was printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(*llmirage(), *arguments),
-        cwd=folder,
-        env=environment(**variables),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    process = await started(folder, *arguments, **variables)
     said, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return process.returncode, said.decode()
@@ -123,13 +119,8 @@ async def test_ctrl_c_keeps_the_records_of_what_finished(raw_server: MakeServer,
         url = f"http://127.0.0.1:{port}" if way == "http2" else server.url
         more = {} if way == "http2" else {"ALL_PROXY": addresses[way]}
         arguments = (*LOAD, "--requests", "8", "--concurrency", "2", "--set", "preflight=false", "--url", url)
-        process = await asyncio.create_subprocess_exec(
-            *(*llmirage(), *arguments, *(("--set", "http2=true") if way == "http2" else ())),
-            cwd=tmp_path,
-            env=environment(**more),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        http2 = ("--set", "http2=true") if way == "http2" else ()
+        process = await started(tmp_path, *arguments, *http2, **more)
         async with asyncio.timeout(30):
             while asked < 6:
                 await asyncio.sleep(0.02)
