@@ -63,6 +63,8 @@ def _serve(address: str) -> None:
         while True:
             ready, _, _ = select.select([ended, listening, *children, *(other for _, other in children.values())], [], [])
             if ended in ready:
+                for child, _ in children.values():
+                    os.killpg(child, signal.SIGKILL)
                 sys.exit()
             for handle, (child, connection) in list(children.items()):
                 if handle in ready:
