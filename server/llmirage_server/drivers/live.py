@@ -26,6 +26,7 @@ logger = logging.getLogger("llmirage")
 
 SLICE_S = 0.002  # of computing, before other work of the loop gets its turn
 _STEPS = 16  # step ends between two readings of the clock
+_GATHER_S = 0.02  # for which slices wait while requests come: steps and writes of many cost less
 
 
 class Receiver(Protocol):
@@ -296,6 +297,8 @@ class FreeDriver(Driver):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._scheduled = False
+        self._arrived = False  # a request, since it was last to run a slice
+        self._ran_s = 0.0  # when the last slice ended
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._begin(loop)
@@ -303,6 +306,10 @@ class FreeDriver(Driver):
 
     def _sync(self) -> float:
         return 0.0  # an earlier time than the one reached counts as that one
+
+    def _sync_to_arrival(self, arrived_s: float) -> tuple[float, float]:
+        self._arrived = True
+        return super()._sync_to_arrival(arrived_s)
 
     def _schedule_next_event(self) -> None:
         if not self._scheduled and self.cluster.next_event_time() < math.inf:
@@ -312,5 +319,8 @@ class FreeDriver(Driver):
 
     def _run_slice(self) -> None:
         self._scheduled = False
-        self._deliver(self._run_cluster(math.inf))
+        arrived, self._arrived = self._arrived, False
+        if not arrived or self._clock() >= self._ran_s + _GATHER_S:
+            self._deliver(self._run_cluster(math.inf))
+            self._ran_s = self._clock()
         self._schedule_next_event()
