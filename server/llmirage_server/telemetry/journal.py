@@ -26,6 +26,7 @@ from llmirage_server.telemetry.client_connection import ClientConnection
 MOST_ENTRIES = 1000
 MOST_BYTES = 32 << 20
 _ENTRY_BYTES = 1024  # of memory, beside its texts
+_PAIR_BYTES = 2 * getsizeof(b"")  # of a header, beside its characters
 MOST_CHARACTERS = 4_000  # of each text of an entry
 MOST_ITEMS = 16  # tool results and tool calls of an entry
 MOST_HEADERS = 64
@@ -65,10 +66,10 @@ class JournalEntry:
     """
 
     __slots__ = (
-        "_headers", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client", "connection", "continues",
-        "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
-        "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "said", "served", "status", "stream", "system",
-        "ttft_ms", "user",
+        "_headers", "_headers_bytes", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client",
+        "connection", "continues", "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method",
+        "model", "number", "outcome", "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "said",
+        "served", "status", "stream", "system", "ttft_ms", "user",
     )  # fmt: skip
 
     def __init__(self, method: str, path: str, client: tuple[str, int] | None, headers: RawHeaders) -> None:
@@ -77,8 +78,11 @@ class JournalEntry:
         self.method = method
         self.path = cut(path)
         self.client = client
-        small = sum(map(len, itertools.chain.from_iterable(headers))) <= MOST_CHARACTERS
-        self._headers = headers if small else [(name[:80], value[:400]) for name, value in headers[:MOST_HEADERS]]
+        if (size := sum(map(len, itertools.chain.from_iterable(headers)))) > MOST_CHARACTERS:
+            headers = [(name[:80], value[:400]) for name, value in headers[:MOST_HEADERS]]
+            size = sum(map(len, itertools.chain.from_iterable(headers)))
+        self._headers = headers
+        self._headers_bytes = size + len(headers) * _PAIR_BYTES
         self.model = self.served = self.user = self.system = self.reply = self.error = self.rule = self.fault = ""
         self.results: tuple[tuple[str, str], ...] = ()
         self.calls: tuple[tuple[str, str], ...] = ()
@@ -102,8 +106,9 @@ class JournalEntry:
     def size_bytes(self) -> int:
         """Bytes of the entry, without its body."""
         texts = (self.path, self.model, self.served, self.user, self.system, self.reply, self.error, self.rule, self.fault)
-        pairs: Iterable[Sequence[str | bytes]] = (*self.results, *self.calls, *self._headers, *self.advice)
-        return _ENTRY_BYTES + sum(map(getsizeof, texts)) + sum([getsizeof(one) + getsizeof(two) for one, two in pairs])
+        pairs: Iterable[Sequence[str | bytes]] = (*self.results, *self.calls, *self.advice)
+        others = sum(map(getsizeof, texts)) + sum(map(getsizeof, itertools.chain.from_iterable(pairs)))
+        return _ENTRY_BYTES + self._headers_bytes + others
 
     @property
     def caller(self) -> tuple[str | bytes, ...]:
