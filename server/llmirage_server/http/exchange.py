@@ -93,15 +93,16 @@ class HttpExchange:
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
     with it on purpose; None: nothing. held: of the bytes that unread requests may hold; None: nobody counts them.
     limits: the rate limits of the server.
+    engine: the only instance, and its only data-parallel rank, that may serve it; -1: any.
     held_s: for how long a fault or a script kept it from the cluster. steps_left: of what planning its reply may take.
     most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
     is_large: what it brings, or refers to, takes some milliseconds each to read, check and write; see `apart`.
     """
 
     __slots__ = (
-        "_answer_bytes", "_clock", "_in_thread", "_plan_bytes", "_prompt_bytes", "arrived_s", "body", "dialect", "entry",
-        "fault", "headers", "held", "held_s", "is_large", "limits", "more_headers", "most_bytes", "receive", "request_id",
-        "scope", "steps_left",
+        "_answer_bytes", "_clock", "_in_thread", "_plan_bytes", "_prompt_bytes", "arrived_s", "body", "dialect", "engine",
+        "entry", "fault", "headers", "held", "held_s", "is_large", "limits", "more_headers", "most_bytes", "receive",
+        "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
@@ -121,6 +122,7 @@ class HttpExchange:
         self._clock = precise_clock()
         self.scope = scope
         self.receive = receive
+        self.engine: tuple[int, int] = scope.get(ENGINE, (-1, -1))
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body: Mapping[str, Any] = {}
@@ -279,12 +281,6 @@ class HttpExchange:
     def instance(self) -> int:
         """The only instance that may serve the request; -1: any."""
         return self.engine[0]
-
-    @property
-    def engine(self) -> tuple[int, int]:
-        """The only instance, and its only data-parallel rank, that may serve the request; -1: any."""
-        only: tuple[int, int] = self.scope.get(ENGINE, (-1, -1))
-        return only
 
     @property
     def submitted_s(self) -> float:

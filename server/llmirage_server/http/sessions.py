@@ -21,6 +21,7 @@ SLO_HEADERS = {
     "TTFT": (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms"),
     "TPOT": (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms"),
 }
+SENDER_HEADERS = frozenset((*SESSION_HEADERS, *CLASS_HEADERS, *TENANT_HEADERS, *SLO_HEADERS["TTFT"], *SLO_HEADERS["TPOT"]))
 
 _MOST_NAME = 256
 

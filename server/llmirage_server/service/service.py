@@ -6,8 +6,9 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.access import short_name
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.sessions import AFFINITY_HEADERS, SLO_HEADERS, first_header, labels, objectives
+from llmirage_server.http.sessions import AFFINITY_HEADERS, SENDER_HEADERS, SLO_HEADERS, first_header, labels, objectives
 from llmirage_server.http.turns import turn
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.budget import part_worked_on
@@ -50,9 +51,10 @@ _SLICE = 4  # choices that are planned before others have their turn: each may t
 
 # The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
 _REQUESTED = tuple(
-    [field.name for field in fields(source) if field.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
+    [one.name for one in fields(source) if one.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
     for source in (Sampling, ReplyConstraints, ChatHistory)
 )
+_READ = tuple([attrgetter(*names) for names in _REQUESTED])
 
 
 logger = logging.getLogger("llmirage")
@@ -203,7 +205,8 @@ class Service:
                 return _planned(tools.replies, one[1])
             return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
 
-        wanted = _wanted(prompts, sampling, constraints, limit_tokens, exchange)
+        sender = _sender(exchange.headers)
+        wanted = _wanted(prompts, sampling, constraints, limit_tokens, sender.conversation)
         part = "tools" if constraints.tools else constraints.form_field
         choices: list[Choice] = []
         tokens = 0
@@ -213,7 +216,7 @@ class Service:
             some = wanted[start : start + _SLICE]
             replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
             choices += [
-                self._choice(prompts[place], request, planned, sampling, served, exchange)
+                self._choice(prompts[place], request, planned, sampling, served, exchange, sender)
                 for (place, request), planned in zip(some, replies, strict=True)
             ]
             tokens += sum([request.choice and len(request.prompt_ids) for _, request in some])
@@ -259,25 +262,26 @@ class Service:
         sampling: Sampling,
         served: ServedModel,
         exchange: HttpExchange,
+        sender: _Sender,
     ) -> Choice:
         """Return a planned reply with its request for the cluster."""
         in_cluster = self.new_request(
             prompt.ids,
             reply.ids,
             served.model,
-            session_key=_affinity(exchange) or request.conversation or _short(sampling.session_key),
-            priority=(sampling.priority or _class_priority(exchange, served)) + exchange.priority,
+            session_key=sender.affinity or request.conversation or _short(sampling.session_key),
+            priority=(sampling.priority or served.class_priorities.get(sender.service_class, 0)) + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,
             rank=_rank(exchange, served),
             adapter=served.adapter,
         )
-        named = labels(exchange.headers.get)
         length = exchange.headers.get(b"content-length", b"")
         if length.isdigit() and len(length) < 20:
             in_cluster.body_bytes = int(length)
-        in_cluster.objective, in_cluster.fairness_id = named.get("service_class", ""), named.get("tenant", "")
-        in_cluster.slo_ttft_s = self._ttft_objective_s(exchange)
+        in_cluster.objective, in_cluster.fairness_id = sender.service_class, sender.tenant
+        if sender is not _NAMELESS:
+            in_cluster.slo_ttft_s = self._ttft_objective_s(exchange)
         return Choice(reply, in_cluster, prompt.echo, served.joined)
 
     def _ttft_objective_s(self, exchange: HttpExchange) -> float:
@@ -311,19 +315,25 @@ def _short(name: str | None) -> str | None:
     return name and short_name(name)
 
 
-def _affinity(exchange: HttpExchange) -> str | None:
-    return _short(first_header(exchange.headers.get, AFFINITY_HEADERS))
+@dataclass(slots=True, frozen=True)
+class _Sender:
+    """The names in a request's headers: of its session, of its conversation, of its tenant and its class."""
+
+    affinity: str | None = None
+    conversation: str | None = None
+    tenant: str = ""
+    service_class: str = ""
 
 
-def _class_priority(exchange: HttpExchange, served: ServedModel) -> int:
-    """Return the priority of the service class that a gateway's header names, in clusters that have priorities."""
-    if not served.class_priorities:
-        return 0
-    return served.class_priorities.get(labels(exchange.headers.get).get("service_class", ""), 0)
+_NAMELESS = _Sender()
 
 
-def _correlation(exchange: HttpExchange) -> str | None:
-    return _short(exchange.header(b"x-correlation-id"))
+def _sender(headers: Mapping[bytes, bytes]) -> _Sender:
+    if SENDER_HEADERS.isdisjoint(headers):
+        return _NAMELESS
+    affinity = _short(first_header(headers.get, AFFINITY_HEADERS))
+    correlation = _short(headers.get(b"x-correlation-id", b"").decode("latin-1"))
+    return _Sender(affinity, correlation or affinity, **labels(headers.get))
 
 
 def _have_parts(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -352,7 +362,9 @@ def _fitting(
 def _requested(sampling: Sampling, constraints: ReplyConstraints) -> dict[str, Any]:
     """Return the fields of a ReplyRequest that are the same for all prompts and choices."""
     asked = (sampling, constraints, constraints.history)
-    fields = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
+    fields: dict[str, Any] = {}
+    for source, names, read in zip(asked, _REQUESTED, _READ, strict=True):
+        fields.update(zip(names, read(source), strict=True))
     # Who asks for a number of tokens gets it.
     fields["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
     return fields
@@ -431,11 +443,10 @@ def _wanted(
     sampling: Sampling,
     constraints: ReplyConstraints,
     limit_tokens: int,
-    exchange: HttpExchange,
+    conversation: str | None,
 ) -> list[_Wanted]:
     """Return the requests for replies, prompt-major: `n` for each prompt."""
     requested = _requested(sampling, constraints)
-    conversation = _correlation(exchange) or _affinity(exchange)
     return [
         (
             place,
