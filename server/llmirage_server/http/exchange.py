@@ -100,9 +100,9 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_answer_bytes", "_clock", "_in_thread", "_plan_bytes", "_prompt_bytes", "arrived_s", "body", "dialect", "engine",
-        "entry", "fault", "headers", "held", "held_s", "is_large", "limits", "more_headers", "most_bytes", "receive",
-        "request_id", "scope", "steps_left",
+        "_answer_bytes", "_clock", "_in_thread", "_plan_bytes", "_prompt_bytes", "_whole", "arrived_s", "body", "dialect",
+        "engine", "entry", "fault", "headers", "held", "held_s", "is_large", "limits", "more_headers", "most_bytes",
+        "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
@@ -123,13 +123,14 @@ class HttpExchange:
         self.scope = scope
         self.receive = receive
         self.engine: tuple[int, int] = scope.get(ENGINE, (-1, -1))
+        state = scope.get("state", {})
+        self._whole = ARRIVED in state  # before it had its turn
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body: Mapping[str, Any] = {}
         path = scope.get(ASKED_PATH, scope["path"])
         self.entry = entry = JournalEntry(scope["method"], path, scope.get("client"), scope["headers"])
         entry.arrived_s = self.arrived_s
-        state = scope.get("state", {})
         entry.connection = state.get(CONNECTION)
         self.held: Held | None = state.get(HELD)
         self.fault: FaultOfRequest | None = None
@@ -148,7 +149,8 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self.full_body()
-        await turn()
+        if not self._whole:
+            await turn()
         return await self.has_read(empty if empty is not None and not body.strip() else await self.read(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
@@ -205,7 +207,8 @@ class HttpExchange:
         """Read the complete body, decompressed. Raises ClientDisconnect, and ApiError for one too large."""
         body = await self._received_body()
         self.entry.digest = hash(body) if len(body) <= LARGE_BYTES else await bodies.digest(body)
-        self.arrived_s = self.entry.arrived_s = self._arrival()
+        if not self._whole:
+            self.arrived_s = self.entry.arrived_s = self._arrival()
         if (encoding := self.headers.get(b"content-encoding")) is not None:
             self.is_large = True  # maybe a thousand times as long
             body = await self.apart(partial(bodies.decompressed, body, encoding.strip().lower(), self.most_bytes, self.held))
