@@ -29,6 +29,10 @@ _REMEMBERED_PROBLEMS = 4096
 _problems: dict[tuple[bytes, str], str | None] = {}  # by digest and kind: agents send the same tools each time
 _problems_lock = Lock()  # planning may run in a thread
 _WITHOUT_REFERENCES = 2  # the version of marshal's format that writes equal values equally; a fifth of the time of JSON
+_FORM_FIELDS = frozenset((
+    "ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_json_object", "guided_regex", "json_schema",
+    "regex", "structured_outputs",
+))  # fmt: skip
 _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form of the answer
 
 check_grammar: Callable[[str], None] = at_call("llmirage_server.replies.structured.grammar:check_grammar")
@@ -219,6 +223,8 @@ def _answer_form(body: schema.chat.SamplingFields) -> AnswerForm:
 
 def _guided(body: schema.chat.SamplingFields) -> AnswerForm:
     """Return the form of vLLM's `structured_outputs` and `guided_*`, SGLang's and llama.cpp's fields."""
+    if _FORM_FIELDS.isdisjoint(body.model_fields_set):
+        return NO_FORM
     given = structured_form(body.structured_outputs)
     return given or _form(
         regexes=((body.guided_regex, "guided_regex"), (body.regex, "regex")),
