@@ -196,11 +196,11 @@ class ChunkFrame:
 def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool, obfuscated: bool = False) -> ChunkFrame:
     """Return the frame of one choice of a streamed completion. kind: the object type of its chunks."""
     extra = f'"service_tier":"{head.service_tier}",' if kind.startswith("chat") else ""
-    start = (
-        f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":{_encode(head.model)},{extra}'
-        f'"system_fingerprint":{_encode(head.system_fingerprint)},"choices":[{{"index":{index}'
-    )
-    return ChunkFrame(start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n", obfuscated)
+    of_response = f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":'.encode()
+    of_choice = f'"choices":[{{"index":{index}'.encode()
+    fingerprint = extra.encode() + b'"system_fingerprint":' + escape(head.system_fingerprint)
+    start = of_response + escape(head.model) + b"," + fingerprint + b"," + of_choice
+    return ChunkFrame(start, b'],"usage":null}\n\n' if include_usage else b"]}\n\n", obfuscated)
 
 
 def stream_end(
