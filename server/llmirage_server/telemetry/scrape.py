@@ -9,11 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
 
 REASONS = ("stop", "length", "abort", "error")
+_MOST_ENDED = 128  # requests that wait to be measured
+Numbers = npt.NDArray[np.float64]
 _NOTHING: Mapping[str, float] = {}
 
 
@@ -38,6 +43,14 @@ class PrometheusHistogram:
         self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
         self.count += sum(counts)
         self.sum += total
+
+    def add_each(self, values: Numbers, times: Numbers | None = None) -> None:
+        """Add many values at once, each `times`."""
+        counts = np.bincount(np.searchsorted(self._bounds, values), times, len(self._counts))
+        self._counts = [own + int(more) for own, more in zip(self._counts, counts.tolist(), strict=True)]
+        self.count += len(values) if times is None else int(times.sum())
+        for value in (values if times is None else values * times).tolist():  # in the order of `add`
+            self.sum += value
 
     def add_all(self, other: PrometheusHistogram) -> None:
         """other: of the same bounds."""
@@ -87,50 +100,66 @@ class EngineMetrics:
     def __init__(self, measures: Mapping[str, Sequence[float]]) -> None:
         self.media_queries = self.media_hits = 0
         self.counts = Counter[str]()  # as `token_counts`, and the requests by reason
-        self.histograms = {measure: PrometheusHistogram(bounds) for measure, bounds in measures.items()}
+        self._histograms = {measure: PrometheusHistogram(bounds) for measure, bounds in measures.items()}
+        self._ended: list[tuple[float, ...]] = []  # rows of `_measured`: to add many at once is a fraction of the work
 
     def ended(self, request: Request, reason: str) -> None:
-        histograms = self.histograms
-        self.counts[reason] += 1
-        self.counts.update(token_counts(request))
+        counts = self.counts
+        counts[reason] += 1
+        for name, count in token_counts(request).items():
+            counts[name] += count
         if math.isnan(request.first_token_s):
             return
-        for measure, value, times in _measured(request, reason in ("stop", "length")):
-            if measure in histograms and times:
-                histograms[measure].add(value, times)
+        times_s = (request.arrival_s, request.admitted_s, request.first_token_s, request.finished_s)
+        tokens = (request.prompt_tokens, request.cached_tokens, request.produced, request.max_tokens)
+        self._ended.append((reason in ("stop", "length"), *times_s, *tokens, request.preemptions))
+        if len(self._ended) >= _MOST_ENDED:
+            self._measure()
+
+    @property
+    def histograms(self) -> Mapping[str, PrometheusHistogram]:
+        self._measure()
+        return self._histograms
 
     def answered(self, n: int, longest: int) -> None:
         """Count a prompt with n replies, the longest of so many tokens."""
         for measure, value in (("n", n), ("longest", longest)):
-            if measure in self.histograms:
-                self.histograms[measure].add(value)
+            if measure in self._histograms:
+                self._histograms[measure].add(value)
+
+    def _measure(self) -> None:
+        if self._ended:
+            for measure, *values in _measured(np.array(self._ended, np.float64)):
+                if measure in self._histograms:
+                    self._histograms[measure].add_each(*values)
+            self._ended.clear()
 
 
-def _measured(request: Request, whole: bool) -> Iterator[tuple[str, float, int]]:
-    """Each measure of a request that has a first token, and how often it counts. whole: whether it ended as it should."""
-    first_s, start_s, produced = request.first_token_s, request.admitted_s, request.produced
-    yield "ttft_s", first_s - request.arrival_s, 1
-    started = not math.isnan(start_s)
-    if started:
-        yield "queue_s", max(0.0, start_s - request.arrival_s), 1
-        yield "prefill_s", max(0.0, first_s - start_s), 1
-    if not whole:
-        return
-    decode_s = request.finished_s - first_s
-    if produced > 1:
-        each_s = decode_s / (produced - 1)
-        yield "itl_s", each_s, produced - 1
-        yield "tpot_s", each_s, 1
-    yield "decode_s", decode_s, 1
-    if started:
-        yield "inference_s", max(0.0, request.finished_s - start_s), 1
-    yield "e2e_s", request.finished_s - request.arrival_s, 1
-    yield "prompt_tokens", request.prompt_tokens, 1
-    yield "generation_tokens", produced, 1
-    yield "computed_tokens", request.prompt_tokens - request.cached_tokens, 1
-    yield "cached_tokens", request.cached_tokens, 1
-    yield "preemptions", request.preemptions, 1
-    yield "max_tokens", request.max_tokens, min(1, request.max_tokens)
+def _measured(rows: Numbers) -> Iterator[tuple[str, Numbers] | tuple[str, Numbers, Numbers]]:
+    """Yield each measure of requests that have a first token, and how often a value counts, by default once.
+
+    rows: shape (n, 10): whether it ended as it should, four times, four counts of tokens, preemptions.
+    """
+    _, arrival_s, start_s, first_s, *_ = rows.T
+    yield "ttft_s", first_s - arrival_s
+    started = ~np.isnan(start_s)
+    yield "queue_s", np.maximum(0.0, start_s - arrival_s)[started]
+    yield "prefill_s", np.maximum(0.0, first_s - start_s)[started]
+    _, arrival_s, start_s, first_s, end_s, prompt, cached, produced, most, preemptions = rows[rows[:, 0] > 0].T
+    decode_s, several = end_s - first_s, produced > 1
+    gaps = produced[several] - 1
+    each_s = decode_s[several] / gaps
+    yield "itl_s", each_s, gaps
+    yield "tpot_s", each_s
+    yield "decode_s", decode_s
+    yield "inference_s", np.maximum(0.0, end_s - start_s)[~np.isnan(start_s)]
+    yield "e2e_s", end_s - arrival_s
+    yield "prompt_tokens", prompt
+    yield "generation_tokens", produced
+    yield "computed_tokens", prompt - cached
+    yield "cached_tokens", cached
+    yield "preemptions", preemptions
+    yield "max_tokens", most[most > 0]
 
 
 @dataclass(slots=True, frozen=True)
