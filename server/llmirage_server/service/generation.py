@@ -398,7 +398,7 @@ class TokenStream(EventStream):
     def _write_owed(self) -> None:
         while self._owed and self.takes_more:
             choice = next(iter(self._owed))
-            choice.write_due(self._owed.pop(choice))
+            choice.tokens_due(self._owed.pop(choice))
 
     def _take_pending(self) -> bytes:
         data = b"".join(self._pending)
@@ -607,6 +607,7 @@ class _ChoiceStream:
         self._sent = 0
 
     def tokens_due(self, request: Request) -> None:
+        """Write the tokens that are due, as far as the connection takes them."""
         if self._sent == self._total:  # the stream was aborted, or the cluster repeats itself
             return
         if request.failed:
@@ -614,16 +615,11 @@ class _ChoiceStream:
             # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
             asyncio.get_running_loop().call_soon(self._stream.abort, errors.lost(request.dropped))
             return
-        self.write_due(request)
-
-    def write_due(self, request: Request) -> None:
-        """Write the tokens that are due, as far as the connection takes them."""
         stream = self._stream
-        while self._sent < request.produced:
+        while (sent := self._sent) < request.produced:
             if not (stream.direct or stream.takes_more):
                 stream.owe(self, request)
                 return
-            sent = self._sent
             data, self._sent = chunks_due(self._writer, request, sent, _AT_ONCE)
             if self._sent == self._total:
                 data += self._writer.ending() + stream.end_of_choice()
