@@ -75,20 +75,16 @@ def token_counts(request: Request) -> dict[str, int]:
     if math.isnan(request.first_token_s):
         return {"generation_tokens": produced}
     last = prompt + max(0, produced - 1)  # the last token is not computed on
-    decoded = _sum_to(last) - _sum_to(prompt)
+    to_last, to_prompt, to_cached = last * (last + 1), prompt * (prompt + 1), cached * (cached + 1)
     return {
         "prompt_tokens": prompt,
         "cached_tokens": cached,
         "external_tokens": min(request.external_tokens, cached),
         "generation_tokens": produced,
         "forward_tokens": last - cached,
-        "context_tokens": decoded + _sum_to(prompt) - _sum_to(cached),
-        "decode_context_tokens": decoded,
+        "context_tokens": (to_last - to_cached) // 2,
+        "decode_context_tokens": (to_last - to_prompt) // 2,
     }
-
-
-def _sum_to(last: int) -> int:
-    return last * (last + 1) // 2
 
 
 class EngineMetrics:
