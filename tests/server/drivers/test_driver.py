@@ -138,6 +138,22 @@ async def test_the_free_driver_takes_no_time_and_gives_all_tokens_of_a_slice_tog
     assert recorder.seen == [(0.0, 40)]
 
 
+@pytest.mark.parametrize(("between_s", "arrivals"), [(0.0, 1), (0.03, 4)])
+async def test_the_free_driver_gathers_requests_but_not_for_ever(between_s: float, arrivals: int) -> None:
+    clock, driver = [1.0], FreeDriver(fixed_cluster(1.0, 1.0))
+    driver._begin(asyncio.get_running_loop())
+    driver._clock = lambda: clock[0]
+    before, *recorders = [Recorder(2, id) for id in range(5)]
+    driver.submit([before.request])
+    await before.done.wait()
+    for each in recorders:
+        clock[0] += between_s
+        driver.submit([each.request])
+        await asyncio.sleep(0)
+    await recorders[-1].done.wait()
+    assert len({each.request.arrival_s for each in recorders}) == arrivals
+
+
 class SlowCluster(Cluster):
     """Each step costs wall time, on a clock the test moves."""
 
