@@ -12,11 +12,13 @@ import binascii
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import unquote
 
 import httptools
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -116,11 +118,20 @@ class _HeldFlow(FlowControl):
             super().resume_reading()
 
 
+async def _answered(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the application answer. What a request holds counts until it is done, even if the client left before."""
+    try:
+        await app(scope, receive, send)
+    finally:
+        scope["state"][HELD].release()
+
+
 class BoundedProtocol(StampingProtocol):
     """One connection within limits."""
 
     def __init__(self, *, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
+        self.app = partial(_answered, self.app)
         self._limits = limits
         self.access_log = False
         self._held = Held(limits.unread)
@@ -159,7 +170,7 @@ class BoundedProtocol(StampingProtocol):
         self._stop_waiting_for_reader()
         self._unset_keepalive_if_required()  # uvicorn keeps it where the client reset the connection
         self._rest = b""
-        self._held.release()
+        self._held.abandon()
         super().connection_lost(exc)
 
     # One request at a time: bytes are parsed up to the end of each, which is where its headers or its last chunk end, or
@@ -174,7 +185,7 @@ class BoundedProtocol(StampingProtocol):
             self._parse(data, 0)
 
     def _parse(self, data: bytes, start: int) -> None:
-        size = len(data) - start
+        begun = start
         self._grew = False
         while start < len(data):
             end = self._next_stop(data, start)
@@ -193,12 +204,15 @@ class BoundedProtocol(StampingProtocol):
                 break
         if self._answering:
             self._stop_waiting()
+            if not self._held.takes(start - begun):
+                self._phase = "body"  # nothing was answered
+                self._refuse_with(errors.too_many_unread_bytes(self._limits.unread.most))
         elif self._phase == "idle":
             self._stop_waiting()
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         else:
-            self._count(size)
+            self._count(start - begun)
 
     def _next_stop(self, data: bytes, start: int) -> int:
         """Return up to where to parse: no request ends before that, though one need not end there."""
@@ -252,7 +266,7 @@ class BoundedProtocol(StampingProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"][HELD] = self._held
+        self.scope["state"][HELD] = self._held = Held(self._limits.unread)
         self._phase, self._body_left = "head", None
 
     def on_headers_complete(self) -> None:
@@ -262,6 +276,7 @@ class BoundedProtocol(StampingProtocol):
             self._as_if = list(self.headers)
             return
         self._phase, self._grew = "body", True
+        self._held.in_use = True
         self._begun_s, self._body_bytes = self.loop.time(), 0
         super().on_headers_complete()
 
@@ -278,10 +293,10 @@ class BoundedProtocol(StampingProtocol):
         self._phase = "idle"
         self._answering = self.cycle is not None and not self.cycle.response_complete
         super().on_message_complete()
+        self.flow.resume_reading()  # paused for a large body; what comes now tells that the client has left, or is put by
 
     def on_response_complete(self) -> None:
         self._answering = False
-        self._held.release()
         super().on_response_complete()
         if isinstance(self.flow, _HeldFlow) and self.flow.waiting:
             self._unset_keepalive_if_required()

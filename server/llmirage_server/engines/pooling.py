@@ -56,7 +56,7 @@ class PoolingHandler(ServiceHandler):
             return _answer(request.model, "pool-", ids, ([b'"object":"pooling","data":', *each] for each in found))
 
         _, body = await asyncio.gather(
-            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, pooled, work)
+            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, exchange, pooled, work)
         )
         return exchange.pieces(body, b"application/json")
 
@@ -68,7 +68,7 @@ class PoolingHandler(ServiceHandler):
             return [float(vector[0]) for vector in vectors_of(request.model, model, texts)]
 
         _, firsts = await asyncio.gather(
-            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, texts, work)
+            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, exchange, texts, work)
         )
         body = _answer(request.model, "classify-", ids, [[_class(first)] for first in firsts])
         return exchange.pieces(body, b"application/json")
@@ -78,7 +78,7 @@ class PoolingHandler(ServiceHandler):
     ) -> tuple[EmbeddingModel, list[str], list[TokenIds]]:
         inputs = await read_inputs(self._service, exchange, request)
         model, tokenizer = embedding_model(self._service, request.model), await self._service.tokenizer()
-        texts, ids = await maybe_in_thread(self._service, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        texts, ids = await maybe_in_thread(self._service, exchange, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         return model, texts, ids
 
 

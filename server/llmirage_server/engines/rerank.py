@@ -127,14 +127,14 @@ class RerankHandler(ServiceHandler):
             texts, ids = texts_and_ids(list(dict.fromkeys([*firsts, *read])), model, tokenizer)
             return dict(zip(texts, ids, strict=True)), read
 
-        ids, read = await maybe_in_thread(service, [*firsts, *seconds], tokenized)
+        ids, read = await maybe_in_thread(service, exchange, [*firsts, *seconds], tokenized)
 
         def work() -> list[float]:
             vectors = dict(zip(ids, vectors_of(name, model, list(ids)), strict=True))
             return [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, read, strict=True)]
 
         pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
-        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), maybe_in_thread(service, list(ids), work))
+        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), maybe_in_thread(service, exchange, list(ids), work))
         return scores, sum(map(len, pairs))
 
 

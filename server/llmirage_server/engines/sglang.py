@@ -106,7 +106,7 @@ class SglangHandler(ServiceHandler):
             read_prompts(request.text, "text", MOST_CHOICES)
             check_choices(len(texts), n, "text")
             served = self._service.models.find(self._service.models.served[0])
-            encoded = await self._service.encode_texts(texts, ContextWindow(served.max_model_len, "text"))
+            encoded = await self._service.encode_texts(exchange, texts, ContextWindow(served.max_model_len, "text"))
             prompts = [EncodedPrompt(ids, text) for ids, text in zip(encoded, texts, strict=True)]
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:

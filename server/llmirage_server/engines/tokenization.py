@@ -32,7 +32,7 @@ class TokenizationHandler(ServiceHandler):
                 window=window,
             )
         elif request.prompt is not None:
-            ids = await service.encode_text(request.prompt, window)
+            ids = await service.encode_text(exchange, request.prompt, window)
         else:
             raise errors.missing("prompt")
         tokenizer = await service.tokenizer()

@@ -32,14 +32,18 @@ class ByteBudget:
 
 
 class Held:
-    """Bytes that one request, one connection or one line of a batch has taken of a budget."""
+    """Bytes that one request, one connection or one line of a batch has taken of a budget.
 
-    __slots__ = ("_budget", "bytes", "refused")
+    in_use: something works on them, and releases them. abandoned: nobody waits for that any more.
+    """
+
+    __slots__ = ("_budget", "abandoned", "bytes", "in_use", "refused")
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self.bytes = 0
         self.refused = False  # some bytes found no room
+        self.in_use = self.abandoned = False
 
     def takes(self, count: int) -> bool:
         """Take more bytes; return False, and take none, if there is no room for them."""
@@ -58,6 +62,12 @@ class Held:
     def planned(self) -> None:
         """Give back the bytes of a request that has been read, unless it is so large that it counts until its end."""
         if self.bytes <= KEPT_BYTES:
+            self.release()
+
+    def abandon(self) -> None:
+        """Note that the client has left. What is in use still takes memory."""
+        self.abandoned = True
+        if not self.in_use:
             self.release()
 
     def release(self) -> None:

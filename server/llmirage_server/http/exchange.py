@@ -245,7 +245,18 @@ class HttpExchange:
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Do work whose duration grows with the body: for a large body in a thread."""
-        return work() if self._in_thread is None or not self.is_large else await self._in_thread(work)
+        return work() if self._in_thread is None or not self.is_large else await self.queued(self._in_thread, work)
+
+    async def queued(self, in_thread: InThread, work: Callable[[], T]) -> T:
+        """Do the work in a thread. Raises ClientDisconnect if the client has left before it begins: others wait for it."""
+        held = self.held
+
+        def begun() -> T:
+            if held is not None and held.abandoned:
+                raise ClientDisconnect
+            return work()
+
+        return await in_thread(begun)
 
     async def checked(self, check: Callable[..., T], *more: object) -> T:
         """Read the body's JSON object and check it. more: other arguments of `check`. Raises as both do."""
@@ -269,7 +280,7 @@ class HttpExchange:
                 CURRENT.reset(token)
         full = Budget(self.steps_left, part)
         try:
-            return await in_thread(lambda: limited(work, full))
+            return await self.queued(in_thread, lambda: limited(work, full))
         except BudgetError as error:
             raise errors.too_much_to_plan(error.part) from None
         finally:

@@ -71,7 +71,7 @@ class CompletionsHandler(ServiceHandler):
         service, body = self._service, request.body
         exchange.is_large |= bool(body.echo) and sum(map(len, request.prompts)) > _MANY_ECHOED
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
-        encoded = iter(await service.encode_texts(texts, window) if texts else ())
+        encoded = iter(await service.encode_texts(exchange, texts, window) if texts else ())
         # Ids may be of any vocabulary: their text is only made if something shows it.
         ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)] if body.echo else []
         shown = iter(await exchange.apart(lambda: list(map(tokenizer.decode, ids))))
@@ -83,7 +83,7 @@ class CompletionsHandler(ServiceHandler):
                 text = next(shown, "")
                 prompts.append(EncodedPrompt(prompt, text, text))
         if body.suffix:
-            suffix = await service.encode_text(body.suffix)  # the model sees both sides of the gap that it fills
+            suffix = await service.encode_text(exchange, body.suffix)  # the model sees both sides of the gap that it fills
             prompts = [replace(prompt, ids=np.concatenate([prompt.ids, suffix])) for prompt in prompts]
         return prompts
 

@@ -37,14 +37,14 @@ class EmbeddingsHandler(ServiceHandler):
         check_dimensions(model, request.dimensions)
         exchange.admit(request.model, _estimated_tokens(inputs))
         tokenizer = await service.tokenizer()
-        texts, ids = await maybe_in_thread(service, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        texts, ids = await maybe_in_thread(service, exchange, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         scripts = service.scripts
         found = {} if scripts is None else {text: given for text in texts if (given := scripts.vector(text)) is not None}
         exchange.entry.asked("", texts[0], "", (), (), False)
         exchange.entry.rule = next((given.place for given in found.values()), "")
         _, body = await asyncio.gather(
             prefill(service, request.model, ids, exchange),
-            maybe_in_thread(service, inputs, lambda: _answer(request, model, texts, sum(map(len, ids)), found)),
+            maybe_in_thread(service, exchange, inputs, lambda: _answer(request, model, texts, sum(map(len, ids)), found)),
         )
         return exchange.pieces(body, b"application/json")
 

@@ -50,10 +50,10 @@ class ModerationsHandler(ServiceHandler):
 
         texts = [text for text, _, _ in judged]
         tokenizer = await service.tokenizer()
-        _, ids = await maybe_in_thread(service, texts, lambda: texts_and_ids(texts, _READS, tokenizer))
+        _, ids = await maybe_in_thread(service, exchange, texts, lambda: texts_and_ids(texts, _READS, tokenizer))
         _, results = await asyncio.gather(
             prefill(service, model, ids, exchange),
-            maybe_in_thread(service, texts, lambda: [_result(*each) for each in judged]),
+            maybe_in_thread(service, exchange, texts, lambda: [_result(*each) for each in judged]),
         )
         head = json.dumps({"id": new_id("modr-"), "model": model}, ensure_ascii=False, separators=(",", ":"))
         body = b'%s,"results":[%s]}' % (head[:-1].encode("utf-8", "replace"), b",".join(results))

@@ -320,10 +320,10 @@ async def _prompt(
             return await _responses_prompt(service, exchange, body)
         if endpoint == "completions":
             prompt = parse_completion(body, False).prompts[0]
-            return await service.encode_text(prompt) if isinstance(prompt, str) else prompt
-        return await service.encode_text(_text_of(body.get("input")))
+            return await service.encode_text(exchange, prompt) if isinstance(prompt, str) else prompt
+        return await service.encode_text(exchange, _text_of(body.get("input")))
     except ApiError:
-        return await service.encode_text(json.dumps(body, ensure_ascii=False))
+        return await service.encode_text(exchange, json.dumps(body, ensure_ascii=False))
 
 
 async def _responses_prompt(service: Service, exchange: HttpExchange, body: Mapping[str, Any]) -> npt.NDArray[np.int32]:

@@ -138,29 +138,35 @@ class Service:
             text = await exchange.apart(lambda: encoder.render(messages, tools, ending, answer_schema=answer_schema))
         except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate
             raise errors.invalid_value("messages", str(error)) from None
-        return await self._encode(encoder, text, window)
+        return await self._encode(exchange, encoder, text, window)
 
-    async def encode_text(self, text: str, window: ContextWindow | None = None) -> npt.NDArray[np.int32]:
+    async def encode_text(
+        self, exchange: HttpExchange, text: str, window: ContextWindow | None = None
+    ) -> npt.NDArray[np.int32]:
         """Token ids of a text without a template, int32, shape (tokens,)."""
-        return await self._encode((await self._tools()).encoder, text, window)
+        return await self._encode(exchange, (await self._tools()).encoder, text, window)
 
-    async def encode_texts(self, texts: Sequence[str], window: ContextWindow | None = None) -> list[npt.NDArray[np.int32]]:
+    async def encode_texts(
+        self, exchange: HttpExchange, texts: Sequence[str], window: ContextWindow | None = None
+    ) -> list[npt.NDArray[np.int32]]:
         """Token ids of each text; in a thread if there are many of them, which does others' work between two parts of it."""
         if len(texts) == 1:
-            return [await self.encode_text(texts[0], window)]
+            return [await self.encode_text(exchange, texts[0], window)]
         encoder = (await self._tools()).encoder
         if sum(map(len, texts)) <= LONG_CHARACTERS:
             return [encoder.encode(text) for text in texts]
         encoded: list[npt.NDArray[np.int32]] = []
         for some in _parts(texts):
-            encoded += await self.text.in_thread(partial(_encode_all, encoder, some, window))
+            encoded += await exchange.queued(self.text.in_thread, partial(_encode_all, encoder, some, window))
         return encoded
 
-    async def _encode(self, encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
+    async def _encode(
+        self, exchange: HttpExchange, encoder: PromptEncoder, text: str, window: ContextWindow | None
+    ) -> npt.NDArray[np.int32]:
         if len(text) > _SPLIT_CHARACTERS or (
             len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS
         ):
-            return await self.text.in_thread(lambda: _encode_within(encoder, text, window))
+            return await exchange.queued(self.text.in_thread, lambda: _encode_within(encoder, text, window))
         return encoder.encode(text)
 
     async def generate(

@@ -8,7 +8,9 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
@@ -69,11 +71,15 @@ def asked(connection: socket.socket) -> Reply:
     return reply
 
 
-def eventually_free(budget: ByteBudget) -> bool:
+def eventually(found: Callable[[], bool]) -> bool:
     until_s = time.monotonic() + 10
-    while budget.taken and time.monotonic() < until_s:
+    while not (is_found := found()) and time.monotonic() < until_s:
         time.sleep(0.02)
-    return not budget.taken
+    return is_found
+
+
+def eventually_free(budget: ByteBudget) -> bool:
+    return eventually(lambda: not budget.taken)
 
 
 def test_half_of_the_total_is_for_small_requests() -> None:
@@ -237,6 +243,23 @@ def test_what_a_body_is_decompressed_to_counts() -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (503, "server_busy")
         assert response.headers["retry-after"] == "1"
         assert eventually_free(limits.unread)
+
+
+def test_what_a_client_asked_for_and_left_counts_until_its_turn_and_is_not_done() -> None:
+    limits, begin = ConnectionLimits(most=9), threading.Event()
+    with Listening(limits) as listening:
+        thread = listening.app.service.text._threads
+        thread.submit(int).result(10)  # after what is loaded at the start
+        thread.submit(begin.wait, 10)
+        with listening.connect() as connection:
+            connection.sendall(posted(BODY[:-1] + b" " * 1_000_000 + b"}"))
+            assert eventually(lambda: thread._work_queue.qsize() == 1)
+        assert eventually(lambda: not listening.server.server_state.connections)
+        assert limits.unread.taken > 1_000_000
+        begin.set()
+        assert eventually_free(limits.unread)
+        [entry] = listening.app.journal.entries
+        assert (entry.outcome, entry.model) == ("client_left", "")
 
 
 def certificate(folder: Path) -> tuple[str, str]:
