@@ -44,7 +44,7 @@ from llmirage_server.service.handoffs import HandoffEngine, KVHandoffs
 from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.service import Service
 from llmirage_server.service.text import TextLoader, TextTools, warm_up
-from llmirage_server.state.files import FILE_FILES_MIB, MEMORY_FILES_MIB, FileStore
+from llmirage_server.state.files import FILE_FILES_MIB, TEMPORARY_FILES_MIB, FileStore
 from llmirage_server.state.state import MemoryState, State
 from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics, gateway_exposition, pacing_exposition, scaling_exposition
@@ -116,8 +116,8 @@ class LlmirageApp(LazyRoutes):
         self.adapters = LoraAdapters(models, self.driver, self.pools)
         text = text or TextLoader(lambda: load_text_tools(config))
         self.store = _state(config)
-        self.files = FileStore(self.store.contents)
-        files_mib = MEMORY_FILES_MIB if config.state is None else FILE_FILES_MIB
+        self.files = FileStore(self.store)
+        files_mib = TEMPORARY_FILES_MIB if config.state is None else FILE_FILES_MIB
         self.files.most_bytes = (config.files_mib or files_mib) << 20
         caches = {pool.config.name: _cache_settings(pool) for pool in self.pools}
         work = {pool.config.name: _step_work(pool.deployment) for pool in self.pools if pool.config.ttft_ms is None}

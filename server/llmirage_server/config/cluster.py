@@ -337,7 +337,7 @@ class ClusterConfig(InstanceSettings):
     files_mib: int | None = _replies(
         None,
         "Size of uploaded files and of what batches write, together; more is refused.",
-        unset="256 in memory, 1024 in the file of --state",
+        unset="256 in a temporary file, 1024 in the file of --state",
         least=1,
     )
     response_ttl_s: float | None = _replies(

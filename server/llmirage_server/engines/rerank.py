@@ -134,7 +134,9 @@ class RerankHandler(ServiceHandler):
             return [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, read, strict=True)]
 
         pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
-        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), maybe_in_thread(service, exchange, list(ids), work))
+        _, scores = await asyncio.gather(
+            prefill(service, name, pairs, exchange), maybe_in_thread(service, exchange, list(ids), work)
+        )
         return scores, sum(map(len, pairs))
 
 

@@ -94,9 +94,7 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
         )
 
 
-async def maybe_in_thread(
-    service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], T]
-) -> T:
+async def maybe_in_thread(service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
     """Do the work; in a thread if the number or length of inputs would hold up the streams of others."""
     if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
         return await exchange.queued(service.text.vectors_in_thread, work)

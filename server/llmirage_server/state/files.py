@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmirage_server.state.state import RECORD_BYTES, Breaks, Contents, EpochClock, Record
+from llmirage_server.state.state import Breaks, EpochClock, State
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 
-MEMORY_FILES_MIB = 256
+if TYPE_CHECKING:
+    from llmirage_server.state.contents import Contents, Record
+
+TEMPORARY_FILES_MIB = 256
 FILE_FILES_MIB = 1024
 MOST_FILES = 10_000
 _PIECE_BYTES = 256 * 1024
@@ -42,13 +46,21 @@ class FileStore:
     """Files by id, bounded in number and together in bytes: what is too much is refused, nothing is forgotten for it."""
 
     def __init__(
-        self, contents: Contents, most_bytes: int = MEMORY_FILES_MIB << 20, clock: Callable[[], float] | None = None
+        self, state: State, most_bytes: int = TEMPORARY_FILES_MIB << 20, clock: Callable[[], float] | None = None
     ) -> None:
+        """state: has the contents, which are opened when they are first asked for."""
         self.most_bytes = most_bytes
         self.now_s = clock or EpochClock()
-        self._contents = contents
-        self._records = contents.records()
+        self._state = state
         self._holders: Counter[str] = Counter()
+
+    @cached_property
+    def _contents(self) -> Contents:
+        return self._state.contents
+
+    @cached_property
+    def _records(self) -> dict[str, Record]:
+        return self._contents.records()
 
     def all(self) -> list[Record]:
         """Return the file objects, oldest first."""
@@ -108,7 +120,7 @@ class FileStore:
     ) -> Record:
         """Keep an upload; return its file object. prefix: of its id. Raises ApiError if there is no room."""
         await self.forget_expired()
-        self._check_room(len(data) + RECORD_BYTES)
+        self._check_room(len(data) + self._contents.record_bytes)
         file_id = self.create(filename, purpose, prefix, mime_type)
         breaks = Breaks()
         try:

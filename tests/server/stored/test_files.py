@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ def test_a_body_is_bounded(make_api: Callable[..., Any]) -> None:
 
 def test_too_many_files_are_refused(state: State, monkeypatch: pytest.MonkeyPatch, runner: Any) -> None:
     monkeypatch.setattr(store_module, "MOST_FILES", 3)
-    files = FileStore(state.contents)
+    files = FileStore(state)
     for _ in range(3):
         runner.run(files.add("a", "batch", memoryview(b""), None))
     with pytest.raises(ApiError, match="3 files"):
@@ -208,7 +209,7 @@ def test_files_need_the_key(make_api: Callable[..., Any]) -> None:
 
 
 def test_every_byte_is_counted_once(state: State, runner: Any) -> None:
-    files = FileStore(state.contents)
+    files = FileStore(state)
     ids = [runner.run(files.add("a", "batch", memoryview(bytes(size)), None))["id"] for size in (0, 10, 3 << 20)]
     assert 3 << 20 < files.bytes_kept() < (3 << 20) + 10_000
     for file_id in ids:
@@ -216,14 +217,25 @@ def test_every_byte_is_counted_once(state: State, runner: Any) -> None:
     assert (files.bytes_kept(), files.count()) == (0, 0)
 
 
+def test_files_take_no_memory(state: State, runner: Any) -> None:
+    files = FileStore(state)
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            runner.run(files.add("a", "batch", memoryview(bytes(2 << 20)), None))
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_file_outlives_the_server_and_its_deletion_too(tmp_path: Path, runner: Any) -> None:
     data = bytes(range(256)) * 4000
-    first = FileStore(SqliteState(tmp_path / "state.db").contents)
+    first = FileStore(SqliteState(tmp_path / "state.db"))
     kept, gone = (runner.run(first.add("a", "batch", memoryview(data), None)) for _ in range(2))
     runner.run(first.delete(gone["id"]))
     unfinished = first.create("b", "batch_output")
     first.append(unfinished, b"half")
-    again = FileStore(SqliteState(left_by_a_kill(tmp_path / "state.db")).contents)
+    again = FileStore(SqliteState(left_by_a_kill(tmp_path / "state.db")))
     assert again.all() == [kept]
     assert again.read(kept["id"]).data == data
     assert again.bytes_kept() == first.bytes_kept()
@@ -232,7 +244,7 @@ def test_a_file_outlives_the_server_and_its_deletion_too(tmp_path: Path, runner:
 
 
 def test_what_is_read_is_read_to_its_end(state: State, runner: Any) -> None:
-    files = FileStore(state.contents)
+    files = FileStore(state)
 
     async def read() -> bytes:
         file = await files.add("a", "batch", memoryview(bytes(1 << 20)), None)
@@ -252,7 +264,7 @@ def test_what_is_read_is_read_to_its_end(state: State, runner: Any) -> None:
 def test_objects_do_not_give_way_to_files(tmp_path: Path, runner: Any) -> None:
     state = SqliteState(tmp_path / "state.db", most_bytes=1 << 20)
     state.put("response", "a", {"n": 1})
-    runner.run(FileStore(state.contents).add("a", "batch", memoryview(bytes(8 << 20)), None))
+    runner.run(FileStore(state).add("a", "batch", memoryview(bytes(8 << 20)), None))
     for number in range(200):
         state.put("item", str(number), {})
     assert state.get("response", "a") == {"n": 1}
@@ -260,8 +272,8 @@ def test_objects_do_not_give_way_to_files(tmp_path: Path, runner: Any) -> None:
 
 
 def test_an_upload_whose_deletion_fails_too_goes_later(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents = MemoryState().contents
-    files = FileStore(contents)
+    state = MemoryState()
+    contents, files = state.contents, FileStore(state)
 
     def full(*_: Any) -> Any:
         raise state_unavailable("database or disk is full")
