@@ -60,7 +60,9 @@ class FileStore:
 
     @cached_property
     def _records(self) -> dict[str, Record]:
-        return self._contents.records()
+        records = self._contents.records()
+        self._unfinished = [key for key, record in records.items() if _HIDDEN in record]  # by servers before this one
+        return records
 
     def all(self) -> list[Record]:
         """Return the file objects, oldest first."""
@@ -181,8 +183,9 @@ class FileStore:
             await self._drop(key)
 
     async def forget_unfinished(self, used: set[str]) -> None:
-        """Delete files that are not visible and not used: a server before this one did not end them."""
-        for key in [key for key, record in self._records.items() if _HIDDEN in record and key not in used]:
+        """Delete files that a server before this one did not end, and that are not used."""
+        there = self._records  # what is begun now is not among the unfinished
+        for key in set(self._unfinished) & there.keys() - used:
             await self._drop(key)
 
     async def drop(self, file_id: str) -> None:

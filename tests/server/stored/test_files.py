@@ -243,6 +243,14 @@ def test_a_file_outlives_the_server_and_its_deletion_too(tmp_path: Path, runner:
     assert again.count() == 1
 
 
+def test_an_upload_in_progress_is_not_forgotten(state: State, runner: Any) -> None:
+    files = FileStore(state)
+    begun = files.create("a", "batch")
+    runner.run(files.forget_unfinished(set()))
+    files.append(begun, b"b")
+    assert files.publish(begun, None)["bytes"] == 1
+
+
 def test_what_is_read_is_read_to_its_end(state: State, runner: Any) -> None:
     files = FileStore(state)
 
