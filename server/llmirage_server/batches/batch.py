@@ -7,6 +7,7 @@ models.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -221,28 +222,33 @@ async def lines_of(
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
 
-    room: is awaited with the bytes of each large line before it is made.
+    room: is awaited with the bytes of a large line, while it grows with twice those that it has.
     Raises ApiError (413) for a line with so many values that reading it would hold up others.
     """
     breaks, number = Breaks(), 0
-    begun: list[bytes] = []  # parts of a line
+    begun, known = io.BytesIO(), LARGE_BYTES  # a line, and the bytes that it has room for
+
+    async def ended() -> bytes:
+        if begun.tell() > LARGE_BYTES:
+            await room(begun.tell())
+        if len(line := begun.getvalue().strip()) > bodies.MOST_VALUES:
+            await bodies.check_values(line)
+        return line
+
     for part in files.parts(file_id):
-        *ended, rest = part.split(b"\n")
-        for end in ended:
-            if (size := len(end) + sum(map(len, begun))) > LARGE_BYTES:
-                await room(size)
-            line = b"".join([*begun, end]).strip()
-            begun.clear()
+        *ends, rest = part.split(b"\n")
+        for end in ends:
+            begun.write(end)
             number += 1
-            if len(line) > bodies.MOST_VALUES:
-                await bodies.check_values(line)
-            if line:
+            if line := await ended():
                 yield number, line
+            begun, known = io.BytesIO(), LARGE_BYTES
             await breaks.maybe()
-        begun.append(rest)
-    await room(sum(map(len, begun)))
-    if line := b"".join(begun).strip():
-        await bodies.check_values(line)
+        begun.write(rest)
+        if begun.tell() > known:
+            await room(known := 2 * begun.tell())
+        await breaks.maybe()
+    if line := await ended():
         yield number + 1, line
 
 
