@@ -218,38 +218,50 @@ async def _no_wait(size: int) -> None:
 
 
 async def lines_of(
-    files: FileStore, file_id: str, room: Callable[[int], Awaitable[None]] = _no_wait
+    files: FileStore,
+    file_id: str,
+    room: Callable[[int], Awaitable[None]] = _no_wait,
+    one_at_once: asyncio.Lock | None = None,
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
 
-    room: is awaited with the bytes of a large line, while it grows with twice those that it has.
+    room: is awaited with the bytes of each large line. one_at_once: is held by who reads one of several parts, until then.
     Raises ApiError (413) for a line with so many values that reading it would hold up others.
     """
     breaks, number = Breaks(), 0
-    begun, known = io.BytesIO(), LARGE_BYTES  # a line, and the bytes that it has room for
+    begun, reading = io.BytesIO(), one_at_once or asyncio.Lock()
+    is_held = False
 
     async def ended() -> bytes:
+        nonlocal is_held
         if begun.tell() > LARGE_BYTES:
             await room(begun.tell())
+        if is_held:
+            reading.release()
+            is_held = False
         if len(line := begun.getvalue().strip()) > bodies.MOST_VALUES:
             await bodies.check_values(line)
         return line
 
-    for part in files.parts(file_id):
-        *ends, rest = part.split(b"\n")
-        for end in ends:
-            begun.write(end)
-            number += 1
-            if line := await ended():
-                yield number, line
-            begun, known = io.BytesIO(), LARGE_BYTES
+    try:
+        for part in files.parts(file_id):
+            *ends, rest = part.split(b"\n")
+            for end in ends:
+                begun.write(end)
+                number += 1
+                if line := await ended():
+                    yield number, line
+                begun, line = io.BytesIO(), b""  # which nothing keeps while the next one is read
+                await breaks.maybe()
+            begun.write(rest)
+            if begun.tell() > LARGE_BYTES and not is_held:
+                is_held = await reading.acquire()
             await breaks.maybe()
-        begun.write(rest)
-        if begun.tell() > known:
-            await room(known := 2 * begun.tell())
-        await breaks.maybe()
-    if line := await ended():
-        yield number + 1, line
+        if line := await ended():
+            yield number + 1, line
+    finally:
+        if is_held:
+            reading.release()
 
 
 @dataclass(slots=True)

@@ -38,12 +38,14 @@ class Gate:
     """Counts the lines in the cluster, and the bytes of those in progress.
 
     changed: a line has ended, or a batch is to stop. scarce: is held by the line that waits for room for its reply.
+    reading: by the long line that is read.
     """
 
     def __init__(self, service: Service, unread: ByteBudget) -> None:
         """unread: what lines in progress hold counts there, as requests do."""
         self.changed = asyncio.Event()
         self.scarce = asyncio.Lock()
+        self.reading = asyncio.Lock()
         self._service = service
         self._unread = unread
         self._inside: Counter[str] = Counter()  # by model
@@ -289,7 +291,7 @@ class BatchRunner:
             await self._gate.room(held, size, lambda: batch.why is not None)
 
         try:
-            async for number, line in lines_of(self._files, file_id, room):
+            async for number, line in lines_of(self._files, file_id, room, self._gate.reading):
                 check = partial(checker.check, number, line)
                 if batch.why is not None or not (await apart(check) if len(line) > LARGE_BYTES else check()):
                     break
@@ -332,9 +334,12 @@ class _LinesUnderWay:
         batch = self._batch
         done = await batch.already_written()
         try:
-            async for _, line in lines_of(self._service.files, batch.object["input_file_id"], self._room):
+            async for _, line in lines_of(
+                self._service.files, batch.object["input_file_id"], self._room, self._gate.reading
+            ):
                 read = partial(_Line.read, line)
                 request = await self._service.text.in_thread(read) if len(line) > LARGE_BYTES else read()
+                del line, read
                 if request.custom_id in done:
                     continue
                 served = self._service.models.meant(request.model)
