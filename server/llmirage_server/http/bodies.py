@@ -23,7 +23,7 @@ _SLICE_BYTES = 1 << 18
 _PIECE_CHARACTERS = 1 << 16
 _MOST_ESCAPES = 200_000  # of a body that C decodes: as many take some 20 ms, in which nothing else runs
 _LONG_DIGITS = 300
-_LONG_NUMBER = re.compile(rb"[^0-9][0-9]{%d}" % _LONG_DIGITS)  # looked for at beginnings alone
+_AS_DIGITS = bytes([48 if 48 <= byte < 58 else 32 for byte in range(256)])  # to search for one digit is ten times as fast
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -68,7 +68,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
     Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
     """
-    if not body.strip():
+    if is_blank(body):
         raise errors.bad_json("the body is empty")
     try:
         value = long_texts.decoded(body, _decoder)
@@ -88,6 +88,11 @@ def kept_object(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:  # half a pair of surrogates
         value = json.loads(data)
     return value
+
+
+def is_blank(body: bytes) -> bool:
+    """Tell whether there is nothing but space."""
+    return all(body[start : start + _SLICE_BYTES].isspace() for start in range(0, len(body), _SLICE_BYTES))
 
 
 def _has(body: bytes, found: bytes) -> bool:
@@ -160,9 +165,10 @@ def _decoder(body: bytes) -> long_texts.Decode:
 
 
 def _has_long_number(body: bytes) -> bool:
-    """Tell whether some number takes long to read: the time grows with the square of its digits."""
+    """Tell whether some number may take long to read: the time grows with the square of its digits."""
     starts = range(0, len(body), _SLICE_BYTES)
-    return any(_LONG_NUMBER.search(body, start, start + _SLICE_BYTES + _LONG_DIGITS + 1) for start in starts)
+    slices = (body[start : start + _SLICE_BYTES + _LONG_DIGITS] for start in starts)
+    return any(b"0" * _LONG_DIGITS in piece.translate(_AS_DIGITS) for piece in slices)
 
 
 def _counting() -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -151,7 +151,8 @@ class HttpExchange:
         body = await self.full_body()
         if not self._whole:
             await turn()
-        return await self.has_read(empty if empty is not None and not body.strip() else await self.read(body), len(body))
+        is_empty = empty is not None and bodies.is_blank(body)
+        return await self.has_read(empty or {} if is_empty else await self.read(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
         """Store the parsed body of `size` bytes. Raises ApiError for a fault that refuses it."""

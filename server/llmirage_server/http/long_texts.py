@@ -1,4 +1,4 @@
-"""JSON with long texts, read piece by piece: a decoder lets no other thread run until it is done."""
+"""JSON with long texts or spaces, read piece by piece: a decoder lets no other thread run until it is done."""
 
 from __future__ import annotations
 
@@ -9,35 +9,41 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PIECE_BYTES = 1 << 17
+_MOST_DIGITS = 4300  # Python's limit of an integer
 
 Decode = Callable[[str], Any]
 
 
 def decoded(body: bytes, decoder: Callable[[bytes], Decode]) -> Any:
-    """Return the value that a JSON text stands for. Texts that lie in several pieces of it are decoded apart from the rest.
+    """Return the value that a JSON text stands for.
+
+    Texts that lie in several pieces of it are decoded apart from the rest, pieces of space are left out.
 
     decoder: what decodes the rest, which it is shown before. Raises ValueError and RecursionError as a decoder does.
     """
-    places = list(_long_texts(body)) if len(body) > PIECE_BYTES else []
+    places = list(_long_stretches(body)) if len(body) > PIECE_BYTES else []
     if not places:
         return decoder(body)(body.decode("utf-8-sig"))
     sign = os.urandom(8).hex()  # no text of a request begins so
-    named = {f"{sign}{number:06}": place for number, place in enumerate(places)}
+    named: dict[str, tuple[int, int]] = {}
     rest: list[bytes] = []
     done = 0
-    for name, (start, end) in named.items():
-        rest += [body[done:start], name.encode()]
+    for start, end, instead in places:
+        if not instead:
+            name = f"{sign}{len(named):06}"
+            named[name] = start, end
+        rest += [body[done:start], instead or name.encode()]
         done = end
     short = b"".join([*rest, body[done:]])
     try:
         value = decoder(short)(short.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         place = error.pos
-        for start, end in places:
-            place += end - start - len(name) if start < place else 0
+        for start, end, instead in places:
+            place += end - start - (len(instead) or len(sign) + 6) if start < place else 0
         raise ValueError(f"{error.msg} near character {place}") from None
     texts = {name: _text(body, start, end) for name, (start, end) in named.items()}
-    return changed(value, lambda text: texts.get(text, text))
+    return changed(value, lambda text: texts.get(text, text)) if texts else value
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:
@@ -51,8 +57,11 @@ def changed(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _long_texts(body: bytes) -> Iterator[tuple[int, int]]:
-    """Find the beginnings and ends of texts that lie in more than one piece, without quotes. The last may not end."""
+def _long_stretches(body: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Find the beginnings and ends of texts that lie in more than one piece, without quotes, and of pieces of one value.
+
+    What a decoder reads instead is empty for a text, which may not end, a space for spaces, and an error for a long number.
+    """
     in_text = escaped = False  # escaped: the piece begins with the character after a backslash
     begun = 0
     for start in range(0, len(body), PIECE_BYTES):
@@ -61,12 +70,18 @@ def _long_texts(body: bytes) -> Iterator[tuple[int, int]]:
         escaped = piece.endswith(b"\\")
         quotes = piece.count(b'"')
         if in_text and quotes:
-            yield begun, first + piece.find(b'"')
+            yield begun, first + piece.find(b'"'), b""
+        elif not (in_text or quotes or 0 < len(rest := piece.strip()) <= _MOST_DIGITS or _has_structure(piece)):
+            yield start, start + len(piece), b"?" if rest else b" "
         in_text ^= quotes % 2 == 1
         if in_text and quotes:
             begun = first + piece.rfind(b'"') + 1
     if in_text:
-        yield begun, len(body)
+        yield begun, len(body), b""
+
+
+def _has_structure(piece: bytes) -> bool:
+    return len(piece.translate(None, b",:[]{}")) < len(piece)
 
 
 def _without_escaped(piece: bytes) -> bytes:

@@ -57,6 +57,9 @@ def _joined(value: Any) -> Any:
         ('{"a":"%s\\x"}' % ("x" * 3 * PIECE), "Invalid \\escape"),
         ('{"a":"%s\\u12"}' % ("x" * 3 * PIECE), "Invalid \\uXXXX escape"),
         ('{"a":\\"%s"}' % ("x" * 3 * PIECE), "Expecting value near character 5"),
+        ('{"a":%s}' % ("1" * 3 * PIECE), "Exceeds the limit (4300 digits)"),
+        ('{"a":1.%s}' % ("1" * 3 * PIECE), f"Expecting ',' delimiter near character {PIECE}"),
+        ('{"a":1%s2}' % (" " * 3 * PIECE), f"Expecting ',' delimiter near character {3 * PIECE + 6}"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_large_body_is_said(body: str, said: str) -> None:
@@ -64,6 +67,13 @@ def test_what_is_wrong_with_a_large_body_is_said(body: str, said: str) -> None:
         bodies.json_object(body.encode())
     assert raised.value.status == 400
     assert said in raised.value.message
+
+
+@given(st.lists(st.integers(0, 3 * PIECE), min_size=5, max_size=5))
+def test_space_between_values_is_left_out(counts: list[int]) -> None:
+    parts = [b"", b'{"a b":', b"[1, true,", b'"  \\" ",{}', b"]}"]
+    body = b"".join([b" \n\t\r"[count % 4 :][:1] * count + part for count, part in zip(counts, parts, strict=True)])
+    assert bodies.json_object(body) == {"a b": [1, True, '  " ', {}]}
 
 
 def test_a_large_body_that_is_no_utf_8_is_refused() -> None:
@@ -99,6 +109,7 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         (lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()), 0.5),
         (lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
+        (lambda: bodies.json_object(b" " * (28 << 20) + b"{}" + b" " * (28 << 20)), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),
     ],
 )  # fmt: skip
