@@ -9,8 +9,8 @@
 A server in a process of its own serves streams of one token every 20 ms. For ten seconds nothing else happens: the largest
 gap between two tokens of a stream then is what the machine itself causes. Then come the attacks of tests/support/attacks.py,
 a tenth of them of large_bodies.py, or with --mutated those of valid_bodies.py, which are almost valid. All were written
-before, so that this program is not what holds up the reading of streams. For root, the server and the streams have
-real-time priority: what else the machine does then holds up neither. Then come the mixtures of mixtures.py; the memory
+before, so that this program is not what holds up the reading of streams. For root, the server and the streams go
+before what else the machine does. Then come the mixtures of mixtures.py; the memory
 of the server is looked at until a minute after them (Linux). At the end the server gets SIGTERM in the middle of attacks.
 Printed are the times of the answers, the gaps with and without attacks, and the time until the server has ended.
 
@@ -24,7 +24,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
 import re
 import resource
@@ -42,6 +41,8 @@ import attacks
 import httpx
 from large_bodies import large
 from valid_bodies import mutated, valid_bodies
+
+from held_up.mixtures import priority
 
 QUIET_S = 10.0
 MOST_ANSWER_S, MOST_LARGE_S, MOST_GAP_S, MOST_END_S, MOST_P99_S = 1.0, 20.0, 0.1, 5.0, 0.005
@@ -233,8 +234,8 @@ def main() -> int:
     options = parser.parse_args()
     command = "from llmirage_server.commands.serve import serve; serve()"
     flags = ["--port", "0", "--ttft", "20", "--itl", str(ITL_MS)]
-    with contextlib.suppress(AttributeError, PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    with contextlib.suppress(OSError):
+        priority(-20)
     process = subprocess.Popen([sys.executable, "-c", command, *flags], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = next(found.group(1) for line in process.stdout if (found := re.search(r"(http://\S+)/v1$", line)))

@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 from attacks import MODEL
 
@@ -180,6 +181,14 @@ async def one(attack: Attack, rng: random.Random, host: str, port: int) -> None:
             await asyncio.sleep(HOLD_S)
 
 
+def priority(nice: int) -> None:
+    """Set that of this process, as a session of its own: Linux shares the processors among these first."""
+    if sys.platform == "linux":
+        os.setsid()
+        Path("/proc/self/autogroup").write_text(str(nice))
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
 async def mixtures(host: str, port: int, seed: int, count: int) -> None:
     rng = random.Random(seed)
     for number in range(count):
@@ -191,6 +200,5 @@ async def mixtures(host: str, port: int, seed: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # attackers have what the server leaves
+    priority(5)  # attackers have what the server leaves
     asyncio.run(mixtures(sys.argv[1], *map(int, sys.argv[2:])))
