@@ -139,7 +139,8 @@ class BatchRunner:
         self._state = state
         self._files = service.files
         self._endpoints = endpoints
-        kept = [Batch(each, state, service.files) for each in state.each("batch")]
+        found = map(partial(state.get, "batch"), state.keys("batch"))
+        kept = [Batch(each, state, service.files) for each in found if each is not None]
         self._batches = {batch.id: batch for batch in kept}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gate = Gate(service, unread)

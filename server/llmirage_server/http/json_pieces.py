@@ -49,25 +49,29 @@ class LazyList(Sequence[Any]):
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=list).encode
 
 
-def written(value: Any) -> list[bytes]:
-    """Return the value as `encode` writes it, in UTF-8."""
-    pieces: list[bytes] = []
+def pieces(value: Any) -> Iterator[bytes]:
+    """Yield the value as `encode` writes it, in UTF-8."""
     begun: list[str] = []
     size = 0
     for part in _parts(value):
         begun.append(part)
         size += len(part)
         if size > _PIECE_BYTES:
-            pieces.append("".join(begun).encode("utf-8", "replace"))
+            yield "".join(begun).encode("utf-8", "replace")
             begun, size = [], 0
-    return [*pieces, "".join(begun).encode("utf-8", "replace")]
+    yield "".join(begun).encode("utf-8", "replace")
 
 
-async def larger(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """Yield the pieces in others of SENT_BYTES."""
+def written(value: Any) -> list[bytes]:
+    """As `pieces`, all at once."""
+    return list(pieces(value))
+
+
+async def larger(written: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Yield written pieces in others of SENT_BYTES."""
     together: list[bytes] = []
     size = 0
-    for piece in pieces:
+    for piece in written:
         for start in range(0, len(piece), SENT_BYTES):
             together.append(piece[start : start + SENT_BYTES])
             size += len(together[-1])

@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from llmirage_server.http import bodies
 from llmirage_server.http.dialect import Dialect
-from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.openai.writers import ChatWriter
@@ -75,7 +76,7 @@ class ChatHandler(ServiceHandler):
         if sampling.stream:
             return answer.stream(exchange)
         await finish(generation, exchange)
-        completion = answer.completion() | cached_details(generation, exchange) | generation.handed_over
+        completion = await exchange.apart(answer.completion) | cached_details(generation, exchange) | generation.handed_over
         if sampling.about_prompt:
             completion |= prompt_fields(generation.choices[0], sampling, tokenizer)
         return await exchange.large_json(completion)
@@ -233,8 +234,12 @@ class StoredChatHandler:
         wanted = {name[9:-1]: exchange.query(name) for name in exchange.request.query_params if name.startswith("metadata[")}
         breaks = Breaks()
         fitting: list[dict[str, Any]] = []  # ids alone: there may be very many
-        for record in self._state.each("completion"):
-            completion = record["completion"]
+        for key in self._state.keys("completion"):
+            data = self._state.read("completion", key) or b"{}"
+            exchange.is_large = len(data) > LARGE_BYTES
+            completion = (await exchange.apart(partial(bodies.kept_object, data))).get("completion")
+            if completion is None:
+                continue
             if (model is None or completion["model"] == model) and wanted.items() <= completion["metadata"].items():
                 fitting.append({"id": completion["id"]})
             await breaks.maybe()

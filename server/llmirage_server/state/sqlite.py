@@ -142,14 +142,8 @@ class SqliteState:
     def delete(self, kind: Kind, key: str) -> bool:
         return bool(self._run("DELETE FROM objects WHERE kind = ? AND key = ? RETURNING 1", kind, key))
 
-    def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
-        rows = self._run("SELECT key FROM objects WHERE kind = ? AND stored_s >= ? ORDER BY rowid", kind, self._oldest_s())
-        for [key] in rows:
-            if (value := self.get(kind, key)) is not None:
-                yield value
-
     def keys(self, kind: Kind) -> list[str]:
-        return [row[0] for row in self._run("SELECT key FROM objects WHERE kind = ?", kind)]
+        return [row[0] for row in self._run("SELECT key FROM objects WHERE kind = ? ORDER BY rowid", kind)]
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.http import bodies, json_pieces, long_texts
+from llmirage_server.state.state import written
 from llmirage_shared.wire import refusals
 from llmirage_shared.wire.errors import ApiError
 
@@ -108,6 +109,7 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         (lambda: bodies.json_object(b'{"a":"' + b"\\n\\t" * (7 << 20) + b'"}'), 0.5),
         (lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()), 0.5),
         (lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}), 0.5),
+        (lambda: written({"a": "\n\t" * (7 << 20)}), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
         (lambda: bodies.json_object(b" " * (28 << 20) + b"{}" + b" " * (28 << 20)), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),

@@ -43,7 +43,7 @@ def test_a_response_continues_from_the_last_one_that_only_the_connection_knows()
             usages.append(response["usage"]["input_tokens"])
         await socket.create("Older?", previous_response_id=first)
         old = await socket.response()
-        return usages, old, list(app.store.each("response"))
+        return usages, old, app.store.keys("response")
 
     usages, [old], kept = played(talk)
     assert usages[0] < usages[1] < usages[2]

@@ -127,7 +127,7 @@ def store_context(state: State, context: ResponseContext, response: Item) -> Non
             if conversation is not None:  # not deleted meanwhile
                 conversation.append(new)
     if len(places) > _AT_ONCE:
-        asyncio.get_running_loop().call_soon(_store_later, state, response["id"], places[_AT_ONCE:])
+        _store_later(state, response["id"], places[_AT_ONCE:])
 
 
 def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -173,7 +173,14 @@ def _store_places(state: State, response_id: str, keys: list[str]) -> None:
 
 
 def _store_later(state: State, response_id: str, keys: list[str]) -> None:
-    """Store the places of further items, of many some at a time; others have the event loop between them."""
+    """Store the places of further items, on a loop some in each turn."""
+    try:
+        asyncio.get_running_loop().call_soon(_store_some, state, response_id, keys)
+    except RuntimeError:  # in a thread
+        _store_some(state, response_id, keys)
+
+
+def _store_some(state: State, response_id: str, keys: list[str]) -> None:
     try:
         with state.together():
             _store_places(state, response_id, keys[:_AT_ONCE])
@@ -181,7 +188,7 @@ def _store_later(state: State, response_id: str, keys: list[str]) -> None:
         logger.error("Not all items of response %s can be referred to: %s", response_id, error.message)
         return
     if len(keys) > _AT_ONCE:
-        asyncio.get_running_loop().call_soon(_store_later, state, response_id, keys[_AT_ONCE:])
+        _store_later(state, response_id, keys[_AT_ONCE:])
 
 
 async def _stored_items(state: State, keys: Iterable[str], kept: ReadKept) -> dict[str, Item]:

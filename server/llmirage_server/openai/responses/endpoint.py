@@ -116,7 +116,8 @@ class ResponsesHandler(ServiceHandler):
                 opening=writer.opening(),
             ).start()
         await finish(generation, exchange)
-        return await exchange.large_json(finished())
+        # Another response may change the conversation meanwhile.
+        return await exchange.large_json(await exchange.apart(finished) if context.conversation is None else finished())
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         service, response_id = self._service, exchange.path_id()
