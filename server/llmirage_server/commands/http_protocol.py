@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.http.event_stream import SEND_TIMEOUT_S
 from llmirage_server.http.exchange import ARRIVED, MOST_BODY_BYTES
+from llmirage_server.http.turns import turn
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import precise_clock
@@ -38,6 +39,7 @@ HEADER_BYTES = 64 * 1024
 # From the first byte of a request, or from the connection, to the end of the headers; of a body, beside what its rate gives.
 HEADER_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a body that comes more slowly is not waited for
+_READ_BYTES = 32 << 10  # a larger read takes up to some milliseconds
 IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
 _HEAD_END = b"\r\n\r\n"  # of headers; a chunked body ends so, too
@@ -109,12 +111,25 @@ class StampingProtocol(HttpToolsProtocol):
 
 
 class _HeldFlow(FlowControl):
-    """Reads nothing while bytes wait for their turn; uvicorn would, to see the client leave."""
+    """Reads nothing while bytes wait for their turn; uvicorn would, to see the client leave.
 
-    waiting = False
+    waiting: for the request in progress. taking_turns: for others to compute. full: for the application to take the body.
+    """
+
+    waiting = taking_turns = full = False
+
+    def pause_reading(self) -> None:
+        self.full = True
+        super().pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.waiting:
+        self.full = False
+        self.update()
+
+    def update(self) -> None:
+        if self.waiting or self.taking_turns or self.full:
+            super().pause_reading()
+        else:
             super().resume_reading()
 
 
@@ -183,6 +198,18 @@ class BoundedProtocol(StampingProtocol):
             self._put_by(data, 0)
         else:
             self._parse(data, 0)
+        if len(data) > _READ_BYTES and isinstance(self.flow, _HeldFlow) and not self.transport.is_closing():
+            self.flow.taking_turns = True
+            self.flow.update()
+            self._turn = self.loop.create_task(self._read_on(self.flow))
+
+    async def _read_on(self, flow: _HeldFlow) -> None:
+        """Read more in a later turn: uvloop would read some dozens of times in one, and small chunks take long to parse."""
+        await asyncio.sleep(0)
+        await turn()
+        flow.taking_turns = False
+        if not self.transport.is_closing():
+            flow.update()
 
     def _parse(self, data: bytes, start: int) -> None:
         begun = start
@@ -244,9 +271,9 @@ class BoundedProtocol(StampingProtocol):
 
     def _put_by(self, data: bytes, start: int) -> None:
         """Keep what came after the request in progress; without room for it, the connection ends with its response."""
-        self.flow.pause_reading()
         if isinstance(self.flow, _HeldFlow):
             self.flow.waiting = True
+            self.flow.update()
         if self._held.takes(len(data) - start):
             if self._rest:  # TLS may have some more
                 data, start = self._rest[self._rest_at :] + data[start:], 0

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from listening import Listening
 
-from llmirage_server.commands.http_protocol import ConnectionLimits
+from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 from llmirage_server.http.byte_budget import ByteBudget, Held
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -93,6 +93,18 @@ def test_half_of_the_total_is_for_small_requests() -> None:
     assert (small.bytes, budget.taken) == (0, 400_000)
     large.planned()
     assert budget.taken == 0
+
+
+def test_lines_of_batches_give_way_to_requests() -> None:
+    budget = ByteBudget(1 << 20)
+    line, second, large = Held(budget, 1 << 18), Held(budget, 1 << 18), Held(budget)
+    assert line.takes(400_000)
+    assert not second.takes(100)
+    assert large.takes(100_000)
+    assert not line.takes(100)
+    line.release()
+    assert second.takes(100_000)
+    assert not second.takes(100_000)
 
 
 FOLLOWING = [
@@ -175,6 +187,24 @@ def test_a_body_may_take_longer_if_it_comes_fast_enough() -> None:
             time.sleep(0.1)
         connection.settimeout(5)
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_is_read_once_in_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    receive = BoundedProtocol.data_received
+
+    def counted(protocol: BoundedProtocol, data: bytes) -> None:
+        receive(protocol, data)
+        if len(data) > 1 << 15 and not protocol.transport.is_closing():
+            assert protocol.flow.read_paused
+            turns.append(len(data))
+
+    monkeypatch.setattr(BoundedProtocol, "data_received", counted)
+    with Listening(ConnectionLimits(most=9)) as listening, listening.connect() as connection:
+        connection.sendall(chunked(BODY + b" " * 200_000, 1))
+        connection.sendall(posted(more=b"connection: close\r\n"))
+        assert [reply.status for reply in replies(connection)] == [200, 200]
+        assert sum(turns) > 1_000_000
 
 
 def test_headers_that_drip_are_refused_in_time() -> None:
