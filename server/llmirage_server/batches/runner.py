@@ -48,6 +48,7 @@ class Gate:
         self.reading = asyncio.Lock()
         self._service = service
         self._unread = unread
+        self._most = unread.most // 4  # with others: large requests have as much beside it
         self._inside: Counter[str] = Counter()  # by model
 
     def inside(self) -> int:
@@ -66,11 +67,11 @@ class Gate:
 
     def line(self) -> Held:
         """Return the bytes of another line, none yet."""
-        return Held(self._unread)
+        return Held(self._unread, self._most)
 
     async def room(self, held: Held, size: int, stopped: Callable[[], bool]) -> None:
         """Wait until a line of this size has room; one larger than the room has it alone."""
-        needed = min(_LINE_COPIES * size, self._unread.most // 2) if size > LARGE_BYTES else 0
+        needed = min(_LINE_COPIES * size, self._most) if size > LARGE_BYTES else 0
         while needed and not held.takes(needed) and not stopped():
             await self.look_again(_LOOK_AGAIN_S)
         held.refused = False

@@ -37,10 +37,12 @@ class Held:
     in_use: something works on them, and releases them. abandoned: nobody waits for that any more.
     """
 
-    __slots__ = ("_budget", "abandoned", "bytes", "in_use", "refused")
+    __slots__ = ("_budget", "_share", "abandoned", "bytes", "in_use", "refused")
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, budget: ByteBudget, share: int = 0) -> None:
+        """share: it gives way to others, with which it may take so many bytes. 0: it does not."""
         self._budget = budget
+        self._share = share
         self.bytes = 0
         self.refused = False  # some bytes found no room
         self.in_use = self.abandoned = False
@@ -48,7 +50,10 @@ class Held:
     def takes(self, count: int) -> bool:
         """Take more bytes; return False, and take none, if there is no room for them."""
         most = self._budget.most
-        if not self._budget.change(count, most if self.bytes + count <= SMALL_BYTES else most // 2):
+        most = most if self.bytes + count <= SMALL_BYTES else most // 2
+        if self._share and self._budget.taken > self.bytes:
+            most = self._share
+        if not self._budget.change(count, most):
             self.refused = True
             return False
         self.bytes += count

@@ -363,7 +363,7 @@ def test_a_line_of_too_many_values_fails_the_batch(batches: Any) -> None:
 
 
 def test_long_lines_of_batches_wait_for_room(batches: Any) -> None:
-    api = batches(unread_mib=8, ttft_ms=50.0)
+    api = batches(unread_mib=16, ttft_ms=50.0)
     budget, seen = api.api.app.unread, []
     created = api.create([line(str(number), user="x" * 400_000) for number in range(6)])
     takes = budget.change
@@ -375,7 +375,7 @@ def test_long_lines_of_batches_wait_for_room(batches: Any) -> None:
 
     budget.change = watched
     assert api.wait(created)["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
-    assert max(inside for _, inside in seen) == 2  # of 1.6 MB each, in half of the room
+    assert max(inside for _, inside in seen) == 2  # of 1.6 MB each, in a quarter of the room
     assert 3_000_000 < max(taken for taken, _ in seen) <= 4 << 20
     assert not budget.taken
 
@@ -383,7 +383,7 @@ def test_long_lines_of_batches_wait_for_room(batches: Any) -> None:
 def test_lines_wait_for_room_for_their_replies(batches: Any) -> None:
     api = batches(unread_mib=2)
     fields = {"max_tokens": 400, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
-    done = api.wait(api.create([line(str(number), **fields) for number in range(6)]))  # 0.6 MB each, in half of the room
+    done = api.wait(api.create([line(str(number), **fields) for number in range(6)]))  # 0.6 MB each: one has half
     assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
     too_large = api.wait(api.create([line("a", **fields | {"max_tokens": 1000})]))
     assert too_large["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
