@@ -48,6 +48,7 @@ class StoredConversation:
         self._state = state
         self._record = record
         self._kept = kept
+        self._last_read: tuple[bytes | None, list[Item]] = None, []  # a part, as JSON and decoded
 
     @classmethod
     def begun(cls, state: State, shown: Item) -> StoredConversation:
@@ -146,7 +147,7 @@ class StoredConversation:
             return False
         record = self._record = now._record
         for part in range(first, record["parts"] + 1):  # items only move to later parts
-            items = record["items"] if part == record["parts"] else self._there(self._state.get("part", self._key(part)))
+            items = record["items"] if part == record["parts"] else self._items_now(part)
             kept = [item for item in items if item["id"] != key]
             if len(kept) < len(items):
                 with self._state.together():
@@ -180,8 +181,16 @@ class StoredConversation:
         """Return the items of a part; the last one is in the record. Raises ApiError (404) if it is no longer stored."""
         found: list[Item] = self._record["items"]
         if part < self._record["parts"]:
-            found = self._there(await self._kept(self._state.read("part", self._key(part))))
+            data = self._state.read("part", self._key(part))
+            found = self._there(await self._kept(data))
+            self._last_read = data, found
         return found
+
+    def _items_now(self, part: int) -> list[Item]:
+        """As `_items`, without others between: what was decoded is not decoded again."""
+        data = self._state.read("part", self._key(part))
+        known, found = self._last_read
+        return found if data is not None and data == known else self._there(None if data is None else json.loads(data))
 
     def _key(self, part: int) -> str:
         return f"{self.shown['id']}/{part}"
