@@ -128,6 +128,22 @@ async def long_lines(socket: Socket, rng: random.Random) -> None:
         await socket.post({"input_file_id": name, "endpoint": "/v1/responses", "completion_window": "24h"}, "/v1/batches")
 
 
+async def leaving(socket: Socket, rng: random.Random) -> None:
+    """A large request whose client does not wait for the answer."""
+    await socket.post(_RESPONSE | {"input": [_image(rng)], "background": rng.random() < 0.5}, "/v1/responses")
+    socket.writer.transport.abort()
+
+
+async def spaces(socket: Socket, rng: random.Random) -> None:
+    space = rng.choice((b" ", b"\n", b"1", b"\0")) * (rng.randint(1, 30) << 20)
+    await socket.post(rng.choice((b"%b{}", b'{"user":%b1}', b"{}%b")) % space)
+
+
+async def small_chunks(socket: Socket, rng: random.Random) -> None:
+    await socket.send(socket.head("/v1/chat/completions", "Transfer-Encoding: chunked"))
+    await socket.send(*[b"1%b\r\n \r\n" % rng.choice((b"", b";a=b")) * 10_000] * rng.randint(1, 100))
+
+
 _RESPONSE = {"model": MODEL, "input": "Go on " * 10, "ignore_eos": True}
 _WEBSOCKET = (
     "Upgrade: websocket",
@@ -169,7 +185,7 @@ ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at
     (pipelined, 20), (unfinished_body, 50), (endless_trailers, 4), (unread_stream, 60), (unread_logprobs, 10),
     (inflating, 10), (in_the_background, 40), (unread_messages, 60), (long_name, 20),
     (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
-    (unread_objects, 20), (long_lines, 3),
+    (unread_objects, 20), (long_lines, 3), (leaving, 20), (spaces, 5), (small_chunks, 10),
 )  # fmt: skip
 
 
