@@ -25,6 +25,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.exchange import ARRIVED, IS_TEXT
+from llmirage_server.http.turns import turn
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
@@ -36,6 +37,7 @@ logger = logging.getLogger("llmirage")
 
 FRAMES_AT_ONCE = 32  # of one connection, then others have their turn
 _BREATH_S = 0.001  # before the next ones
+_READ_BYTES = 32 << 10  # a larger read takes up to some milliseconds
 PING_S = 20.0  # a client that has sent nothing for so long is asked; one that then sends nothing for as long is gone
 _CLOSE_S = 5.0  # for the client's close frame
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
@@ -75,6 +77,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._refusal: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._pumping: asyncio.TimerHandle | None = None
         self._reads = True
+        self._turn: asyncio.Task[None] | None = None  # in which more is read
         self._heard = False  # anything, since the last look
         self._asked = False  # by a ping, whether it is there
         self._over = False  # a close frame was sent or received, or the connection is lost
@@ -105,6 +108,16 @@ class WebSocketProtocol(asyncio.Protocol):
             self._close(_BUSY, errors.too_many_unread_bytes(self._limits.unread.most).message)
             return
         self._frames.receive_data(data)
+        self._pump()
+        if len(data) > _READ_BYTES and self._turn is None:
+            self._read(False)
+            self._turn = self._loop.create_task(self._read_on())
+
+    async def _read_on(self) -> None:
+        """Read more in a later turn of the loop, as over HTTP."""
+        await asyncio.sleep(0)
+        await turn()
+        self._turn = None
         self._pump()
 
     def eof_received(self) -> None:
@@ -206,7 +219,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._pump()
 
     def _read(self, more: bool) -> None:
-        if more is self._reads or self.transport.is_closing():
+        if more is self._reads or (more and self._turn is not None) or self.transport.is_closing():
             return
         self._reads = more
         if more:
