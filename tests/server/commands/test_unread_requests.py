@@ -281,6 +281,7 @@ def test_what_a_client_asked_for_and_left_counts_until_its_turn_and_is_not_done(
         thread = listening.app.service.text._threads
         thread.submit(int).result(10)  # after what is loaded at the start
         thread.submit(begin.wait, 10)
+        assert eventually(lambda: not thread._work_queue.qsize())
         with listening.connect() as connection:
             connection.sendall(posted(BODY[:-1] + b" " * 1_000_000 + b"}"))
             assert eventually(lambda: thread._work_queue.qsize() == 1)
