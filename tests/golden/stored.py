@@ -38,11 +38,6 @@ def group_of(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def groups(family: str) -> list[str]:
-    """The groups of a family's plans, in the order of the file."""
-    return list(dict.fromkeys(map(group_of, read(PLANS[family]))))
-
-
 def packed(times_s: Sequence[float]) -> list[int]:
     """Seconds as integers, without loss; see `unpacked`."""
     bits = np.array(times_s, dtype=np.float64).view(np.int64)

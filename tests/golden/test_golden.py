@@ -14,16 +14,8 @@ import stored
 from commands import COMMANDS, play_command, unlike
 from play import WAYS, ways_of
 from play_engines import is_fast
-from stored import OUTCOMES, PLANS, Row, differences, group_of, groups, packed, unpacked
+from stored import OUTCOMES, PLANS, Row, differences, group_of, packed, unpacked
 from toy_deployment import toy_deployments
-
-CASES = [(family, group, way) for family in PLANS for group in groups(family) for way in WAYS[family]]
-
-
-@pytest.fixture(autouse=True)
-def _frozen_step_times() -> Iterator[None]:
-    with toy_deployments():
-        yield
 
 
 @cache
@@ -32,11 +24,22 @@ def kept(family: str) -> tuple[Mapping[str, Row], Mapping[str, Row]]:
     return stored.read(PLANS[family]), stored.read(OUTCOMES[family])
 
 
+GROUPS = {family: dict.fromkeys(map(group_of, kept(family)[0])) for family in PLANS}
+CASES = [(family, group, way) for family in PLANS for group in GROUPS[family] for way in WAYS[family]]
+
+
+@pytest.fixture(autouse=True)
+def _frozen_step_times() -> Iterator[None]:
+    with toy_deployments():
+        yield
+
+
 @pytest.mark.parametrize(("family", "group", "way"), CASES)
 def test_what_was_recorded_comes_out_again(family: str, group: str, way: str) -> None:
     plans, outcomes = kept(family)
     told = []
-    for name, row in plans.items():
+    few = family == "run" and way == "per_sequence"  # all of the engine's plans compare the two representations
+    for name, row in list(plans.items())[:: 4 if few else 1]:
         if group_of(name) == group and way in (ways := ways_of(family, name)):
             told += differences(outcomes[name], ways[way](row))
     assert not told, "\n".join(["", *told[:20]])
@@ -49,8 +52,8 @@ def test_a_command_prints_and_writes_what_was_recorded(name: str) -> None:
 
 
 def test_most_engine_plans_go_through_steady_batches_in_one_go_by_default() -> None:
-    plans, _ = kept("engine")
-    assert sum(map(is_fast, plans.values())) > 0.6 * len(plans)
+    plans = list(kept("engine")[0].values())[::4]
+    assert sum(map(is_fast, plans)) > 0.6 * len(plans)
 
 
 def test_plans_and_outcomes_belong_together_and_are_many() -> None:
