@@ -34,7 +34,8 @@ NEEDS_A_PORT = {
     " --executor process ": "processes, which share a port: tests/test_readme.py",
 }
 """Parts of commands that cannot run in one process without a port."""
-QUICK = {"run": ["--num-conversations", "4"], "size": ["--requests", "60"], "sweep": ["--workers", "1"]}
+_FEW = ["--num-conversations", "4"]
+QUICK = {"run": _FEW, "simulate": _FEW, "size": ["--requests", "60", "--request-rate", "2"], "sweep": ["--workers", "1"]}
 """Words that make a command quick; the last of equal options counts."""
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {
