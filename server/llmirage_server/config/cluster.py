@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -470,7 +470,7 @@ class ClusterConfig(InstanceSettings):
     kv_transfer: KvTransferConfig | None = None
     events: tuple[EventConfig, ...] = ()
 
-    @property
+    @cached_property
     def all_pools(self) -> tuple[PoolConfig, ...]:
         """The pools there are: those given, or the one that this configuration describes by itself."""
         return self.pools or (PoolConfig(name=DEFAULT_POOL, **instance_settings(self)),)
