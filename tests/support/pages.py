@@ -35,7 +35,7 @@ NEEDS_A_PORT = {
 }
 """Parts of commands that cannot run in one process without a port."""
 _FEW = ["--num-conversations", "4"]
-QUICK = {"run": _FEW, "simulate": _FEW, "size": ["--requests", "60", "--request-rate", "2"], "sweep": ["--workers", "1"]}
+QUICK = {"run": _FEW, "simulate": _FEW, "size": ["--requests", "60", "--request-rate", "0.5"], "sweep": ["--workers", "1"]}
 """Words that make a command quick; the last of equal options counts."""
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {
