@@ -1,5 +1,6 @@
 """More agents than the workload has: a run has so many distinct ones, or its first lines say what it did instead."""
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from json_endpoint import JsonEndpoint, JsonHandler, completion
 
 from llmirage_client.cli import main
 
-AGENTS = 75
+AGENTS = 60
 CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--weights", "fp8", "--instances", "2"]
 SYSTEM = "You are an agent that mends what is wrong in the code of other people, line by line, and says why."
 
 
+@functools.cache
 def simulated(*words: Any) -> dict[str, Any]:
     result = invoke("simulate", *words, *CLUSTER, "--json")
     assert result.exit_code == 0, result.output
@@ -63,7 +65,7 @@ def test_token_for_token_repeats_are_told_with_their_share_of_the_cache_hits() -
     varied, verbatim = simulated(*words), simulated(*words, "--no-vary")
     told = verbatim["repeats"]
     assert (told["conversations"], told["distinct"], told["most"], told["varied"]) == (AGENTS, 50, 2, False)
-    assert told["hit_share"] > 0.015 > 20 * varied["repeats"]["hit_share"]
+    assert told["hit_share"] > 0.008 > 20 * varied["repeats"]["hit_share"]
     assert verbatim["cached_token_share"] > varied["cached_token_share"]
 
 
@@ -93,7 +95,9 @@ def test_the_name_of_a_preset_is_as_many_distinct_agents(distinct: dict[str, Any
     drawn = simulated("agent-chain", "--agents", AGENTS)
     assert drawn["repeats"] is None
     assert drawn["ttft_ms"]["mean"] == pytest.approx(distinct["ttft_ms"]["mean"], rel=0.15)
-    told = simulated("batch", "--agents", 210, "--format-option", "output=20")["repeats"]
+    told = simulated("batch", "--agents", 210, "--format-option", "output=20", "--format-option", "first_input=40")[
+        "repeats"
+    ]
     assert (told["conversations"], told["distinct"], told["varied"]) == (210, 200, True)
     assert simulated("chat", "--num-conversations", 7)["repeats"] is None
 
