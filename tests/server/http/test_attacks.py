@@ -195,7 +195,7 @@ def test_requests_that_come_and_go_together_take_many_turns(api: Api, path: str,
     assert longest_turn_s(api, ask) < 0.05
 
 
-@pytest.mark.parametrize("seed", sorted({*range(16)} - {3, 4, 10, 11}))  # which are like others
+@pytest.mark.parametrize("seed", sorted({*range(16)} - {3, 10, 11}))  # whose bodies are those of others
 def test_a_large_body_holds_the_event_loop_for_less_than_a_tenth_of_a_second(
     api: Api, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
