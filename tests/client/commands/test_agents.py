@@ -95,9 +95,8 @@ def test_the_name_of_a_preset_is_as_many_distinct_agents(distinct: dict[str, Any
     drawn = simulated("agent-chain", "--agents", AGENTS)
     assert drawn["repeats"] is None
     assert drawn["ttft_ms"]["mean"] == pytest.approx(distinct["ttft_ms"]["mean"], rel=0.15)
-    told = simulated("batch", "--agents", 210, "--format-option", "output=20", "--format-option", "first_input=40")[
-        "repeats"
-    ]
+    short = ["--format-option", "output=20", "--format-option", "first_input=40"]
+    told = simulated("batch", "--agents", 210, *short)["repeats"]
     assert (told["conversations"], told["distinct"], told["varied"]) == (210, 200, True)
     assert simulated("chat", "--num-conversations", 7)["repeats"] is None
 
