@@ -39,7 +39,7 @@ HEADER_BYTES = 64 * 1024
 # From the first byte of a request, or from the connection, to the end of the headers; of a body, beside what its rate gives.
 HEADER_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a body that comes more slowly is not waited for
-_READ_BYTES = 32 << 10  # a larger read takes up to some milliseconds
+_TURN_BYTES = 32 << 10  # that are parsed in one turn of the loop if they may be small chunks: some milliseconds
 IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
 _HEAD_END = b"\r\n\r\n"  # of headers; a chunked body ends so, too
@@ -159,7 +159,7 @@ class BoundedProtocol(StampingProtocol):
         self._begun_s = 0.0  # when the wait for the headers, or for the body, began
         self._body_bytes = 0
         self._as_if: list[tuple[bytes, bytes]] | None = None  # the headers of a request to upgrade that is answered without
-        self._rest = b""  # what came after the request in progress, from _rest_at
+        self._rest = b""  # what came after the request in progress, or waits for a turn of the loop, from _rest_at
         self._rest_at = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._reader: asyncio.TimerHandle | None = None  # the next look whether the client reads, while bytes wait for it
@@ -196,17 +196,28 @@ class BoundedProtocol(StampingProtocol):
             return
         if self._answering:
             self._put_by(data, 0)
+        elif self._rest:  # TLS may have some more
+            self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
         else:
             self._parse(data, 0)
-        if len(data) > _READ_BYTES and isinstance(self.flow, _HeldFlow) and not self.transport.is_closing():
+            if len(data) > _TURN_BYTES:
+                self._take_turns()
+
+    def _take_turns(self) -> None:
+        if isinstance(self.flow, _HeldFlow) and not self.flow.taking_turns and not self.transport.is_closing():
             self.flow.taking_turns = True
             self.flow.update()
             self._turn = self.loop.create_task(self._read_on(self.flow))
 
     async def _read_on(self, flow: _HeldFlow) -> None:
-        """Read more in a later turn: uvloop would read some dozens of times in one, and small chunks take long to parse."""
+        """Parse and read more in later turns: uvloop would read some dozens of times in one."""
         await asyncio.sleep(0)
         await turn()
+        while self._rest and not flow.waiting and not self.transport.is_closing():
+            rest, self._rest = self._rest, b""
+            self._parse(rest, self._rest_at)
+            await asyncio.sleep(0)
+            await turn()
         flow.taking_turns = False
         if not self.transport.is_closing():
             flow.update()
@@ -215,6 +226,10 @@ class BoundedProtocol(StampingProtocol):
         begun = start
         self._grew = False
         while start < len(data):
+            if start - begun >= _TURN_BYTES:
+                self._rest, self._rest_at = data, start
+                self._take_turns()
+                break
             end = self._next_stop(data, start)
             if self._phase != "body" and self._dry_bytes + end - start > self._limits.header_bytes:
                 self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
@@ -249,12 +264,13 @@ class BoundedProtocol(StampingProtocol):
             if self._body_left >= 0:
                 return min(len(data), start + self._body_left)
         last, self._last = self._last, b""
+        stop = min(len(data), start + _TURN_BYTES)
         if last and (found := (last + data[start : start + 3]).find(_HEAD_END)) >= 0:
             return start + found + len(_HEAD_END) - len(last)
-        if (found := data.find(_HEAD_END, start)) >= 0:
+        if (found := data.find(_HEAD_END, start, stop)) >= 0:
             return found + len(_HEAD_END)
-        self._last = (last + data[max(start, len(data) - 3) :])[-3:]
-        return len(data)
+        self._last = (last + data[max(start, stop - 3) : stop])[-3:]
+        return stop
 
     def _count(self, size: int) -> None:
         """Wait for the rest of a request that has come in part, unless it holds too much."""
@@ -283,13 +299,13 @@ class BoundedProtocol(StampingProtocol):
 
     def _go_on(self) -> None:
         """Parse the bytes that waited for this response to be complete."""
+        assert isinstance(self.flow, _HeldFlow)
+        self.flow.waiting = False
         rest, self._rest = self._rest, b""
         if rest and not self.transport.is_closing():
             self._parse(rest, self._rest_at)
-        if not self._rest and isinstance(self.flow, _HeldFlow):
-            self.flow.waiting = False
-            if not self.transport.is_closing():
-                self.flow.resume_reading()
+        if not self.transport.is_closing():
+            self.flow.update()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

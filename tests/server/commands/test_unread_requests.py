@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from listening import Listening
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 from llmirage_server.http.byte_budget import ByteBudget, Held
@@ -191,7 +192,8 @@ def test_a_body_may_take_longer_if_it_comes_fast_enough() -> None:
 
 def test_a_connection_is_read_once_in_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
-    receive = BoundedProtocol.data_received
+    parsed: list[int] = []
+    receive, parse = BoundedProtocol.data_received, HttpToolsProtocol.data_received
 
     def counted(protocol: BoundedProtocol, data: bytes) -> None:
         receive(protocol, data)
@@ -199,12 +201,18 @@ def test_a_connection_is_read_once_in_a_turn_of_the_loop(monkeypatch: pytest.Mon
             assert protocol.flow.read_paused
             turns.append(len(data))
 
+    def parse_counted(protocol: HttpToolsProtocol, data: bytes) -> None:
+        parsed.append(len(data))
+        parse(protocol, data)
+
     monkeypatch.setattr(BoundedProtocol, "data_received", counted)
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", parse_counted)
     with Listening(ConnectionLimits(most=9)) as listening, listening.connect() as connection:
         connection.sendall(chunked(BODY + b" " * 200_000, 1))
         connection.sendall(posted(more=b"connection: close\r\n"))
         assert [reply.status for reply in replies(connection)] == [200, 200]
         assert sum(turns) > 1_000_000
+        assert max(parsed) <= 1 << 15
 
 
 def test_headers_that_drip_are_refused_in_time() -> None:
