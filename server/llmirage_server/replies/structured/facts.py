@@ -77,7 +77,7 @@ class Facts:
     def __init__(self, other: Facts | None = None) -> None:
         self.facts: list[Fact] = []
         self.known: dict[tuple[int, Scope], int] = {}
-        self.applied: dict[int, list[int]] = {}
+        self.applied: dict[int, tuple[int, ...]] = {}
         self.choices: list[_OpenChoice] = []
         self.keywords: set[Any] = set()
         self.types = EVERY_TYPE  # that are allowed
@@ -85,7 +85,7 @@ class Facts:
         if other is not None:
             self.facts += other.facts
             self.known.update(other.known)
-            self.applied.update({by: list(numbers) for by, numbers in other.applied.items()})
+            self.applied.update(other.applied)
             self.choices += other.choices
             self.keywords |= other.keywords
             self.types = other.types
@@ -156,7 +156,7 @@ class Ways:
         problem: NoValueError | None = None
         found = False
         for option in self._options(choice, facts, deep):
-            spend()
+            spend(2 + len(facts.facts) // 16)  # for the copy
             try:
                 for each in self._alternatives(Facts(facts), option, deep):
                     found = True
@@ -178,7 +178,7 @@ class Ways:
                 scope = self._resolver.entered(schema, scope)
             number = facts.known.setdefault((id(schema), scope), len(facts.facts))
             if by >= 0:
-                facts.applied.setdefault(by, []).append(number)
+                facts.applied[by] = (*facts.applied.get(by, ()), number)
             if number < len(facts.facts):
                 continue
             facts.add(schema, scope)

@@ -114,7 +114,7 @@ class _ValueWriter:
 
     def value(self, demands: Sequence[Placed], name: str = "", depth: int = 0, besides: _Keys = frozenset()) -> Any:
         """Return a value that obeys all demands, other than those of `besides`. Raises NoValueError."""
-        spend()
+        spend(4)  # some 20 microseconds, whatever it is
         if depth > self._most_levels:
             raise NoValueError("it is nested too deeply")
         problem: NoValueError | None = None
