@@ -198,10 +198,12 @@ class BoundedProtocol(StampingProtocol):
             self._put_by(data, 0)
         elif self._rest:  # TLS may have some more
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
-        else:
+        elif len(data) <= _TURN_BYTES or self._body_left is None or self._body_left >= 0:
             self._parse(data, 0)
-            if len(data) > _TURN_BYTES:
-                self._take_turns()
+        else:  # maybe small chunks
+            self._rest, self._rest_at = data, 0
+        if len(data) > _TURN_BYTES:
+            self._take_turns()
 
     def _take_turns(self) -> None:
         if isinstance(self.flow, _HeldFlow) and not self.flow.taking_turns and not self.transport.is_closing():
