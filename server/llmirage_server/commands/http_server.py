@@ -37,6 +37,7 @@ from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.config.ineffective import effect_notes
+from llmirage_server.http.byte_budget import ByteBudget
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
 from llmirage_shared.settings import at_call, instance_of, settings_of
@@ -291,7 +292,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         gc.set_threshold(20_000, 20, 50)
         # The loop lets others have the interpreter at each write, and gets it back from a thread that plans after as long.
         sys.setswitchinterval(0.0005)
-        keep_heap_small()
+        has_glibc = keep_heap_small()
         cost = machine_cost()
 
         def engines_there() -> list[bool]:
@@ -300,6 +301,8 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
         def started() -> None:
             app.loop_watch.start()
+            if has_glibc:
+                trim_heap(app.unread)
             app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
             if events is not None:
                 events.start()
@@ -333,6 +336,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
 _LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
+_TRIM_BYTES, _TRIM_EVERY_S = 16 << 20, 10.0
 
 
 def keep_heap_small() -> bool:
@@ -349,3 +353,14 @@ def keep_heap_small() -> bool:
         return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)) and bool(mallopt(_M_ARENA_MAX, 1))
     except (AttributeError, OSError):  # another C library
         return False
+
+
+def trim_heap(unread: ByteBudget, trimmed: int = 0) -> None:
+    """Return free pages of the heap to the system where requests have given back much; look again in some seconds.
+
+    It takes a millisecond, and one more for each 10 MB that are returned. trimmed: what was given back the last time.
+    """
+    if unread.given_back - trimmed >= _TRIM_BYTES:
+        trimmed = unread.given_back
+        ctypes.CDLL(None).malloc_trim(0)
+    asyncio.get_running_loop().call_later(_TRIM_EVERY_S, trim_heap, unread, trimmed)

@@ -45,6 +45,24 @@ for _ in range(6):
     done.wait()
 print(resident_kib() - before - 24 * 1024)
 """
+# Requests give every other block back.
+HOLES = """
+import asyncio
+from llmirage_server.commands.http_server import trim_heap
+from llmirage_server.http.byte_budget import ByteBudget, Held
+
+async def trim(budget):
+    trim_heap(budget)
+
+kept, held = [bytes(100_000) for _ in range(600)], Held(budget := ByteBudget())
+before = resident_kib()
+del kept[::2]
+held.take(30_000_000)
+held.release()
+if "apart" in sys.argv:
+    asyncio.run(trim(budget))
+print(resident_kib() - before + 24 * 1024)
+"""
 
 
 def growth_kib(program: str, *how: str) -> int:
@@ -53,6 +71,6 @@ def growth_kib(program: str, *how: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
-@pytest.mark.parametrize("program", [CHURN, THREADS], ids=["tables", "threads"])
+@pytest.mark.parametrize("program", [CHURN, THREADS, HOLES], ids=["tables", "threads", "holes"])
 def test_blocks_that_come_and_go_leave_no_holes_in_the_heap(program: str) -> None:
     assert growth_kib(program, "apart") < 512 < growth_kib(program)
