@@ -336,7 +336,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
 _LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
-_TRIM_BYTES, _TRIM_EVERY_S = 16 << 20, 10.0
+_TRIM_BYTES, _TRIM_EVERY_S = 16 << 20, 1.0
 
 
 def keep_heap_small() -> bool:
@@ -356,7 +356,7 @@ def keep_heap_small() -> bool:
 
 
 def trim_heap(unread: ByteBudget, trimmed: int = 0) -> None:
-    """Return free pages of the heap to the system where requests have given back much; look again in some seconds.
+    """Return free pages of the heap to the system where requests have given back much; look again in a second.
 
     It takes a millisecond, and one more for each 10 MB that are returned. trimmed: what was given back the last time.
     """
