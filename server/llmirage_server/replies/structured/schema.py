@@ -171,7 +171,7 @@ class Resolver:
         key = id(schema)
         if (known := self._heights.get(key)) is not None:
             return known
-        spend()
+        spend(2)
         self._heights[key] = math.inf  # what contains itself is not finite that way
         try:
             height = self._height(schema, self.entered(schema, scope) if "$id" in schema else scope)
@@ -236,7 +236,7 @@ def types_of(schema: Schema) -> list[str]:
     if isinstance(written, list):
         return [name for name in written if isinstance(name, str)]
     for name, keywords in _SUGGEST.items():
-        if any(keyword in schema for keyword in keywords):
+        if not schema.keys().isdisjoint(keywords):
             return [name]
     return []
 
