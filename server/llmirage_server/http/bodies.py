@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import json.scanner
 import math
@@ -38,20 +39,20 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int, held: Held | Non
     if encoding not in (b"gzip", b"deflate"):
         raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
-    plain = bytearray()
+    plain = io.BytesIO()  # is not copied at the end
     try:
         while body and not decompressor.eof:
             piece = decompressor.decompress(body, _SLICE_BYTES)
             body = decompressor.unconsumed_tail
             if held is not None:
                 held.take(len(piece))
-            plain += piece
-            if len(plain) > most_bytes:
+            plain.write(piece)
+            if plain.tell() > most_bytes:
                 raise errors.body_too_large(most_bytes)
-        plain += decompressor.flush()
+        plain.write(decompressor.flush())
     except zlib.error:
         raise errors.bad_json("the body is not what its content-encoding says") from None
-    return bytes(plain)
+    return plain.getvalue()
 
 
 async def digest(body: bytes) -> int:
