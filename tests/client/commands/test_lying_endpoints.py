@@ -12,6 +12,7 @@ from served import serving
 
 from llmirage_client.cli import main
 from llmirage_client.commands.run import run
+from llmirage_shared.plural import rounded
 
 
 def endpoint(prompt_tokens: int, tokens: int, **more: Any) -> JsonEndpoint:
@@ -98,7 +99,7 @@ def test_the_first_screen_has_the_figure_and_so_has_the_summary(url: str, tmp_pa
     assert ttft["simulated"]["p50"] == pytest.approx(1, rel=0.01)
     assert ttft["measured"]["p50"] > 1.1
     assert ttft["sent"]["p50"] > 1.1
-    assert f"TTFT p50 {ttft['measured']['p50']:.3g} ms instead of" in note
+    assert f"TTFT p50 {rounded(ttft['measured']['p50'], 3)} ms instead of" in note
 
 
 def test_a_run_that_takes_the_server_for_slower_is_told(url: str, tmp_path: Path) -> None:

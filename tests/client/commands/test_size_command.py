@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_client.cli import main
+from llmirage_shared.plural import rounded
 
 LOAD = ["--model", "llama-3.1-8b", "--weights", "bf16", "--isl", "500", "--osl", "40", "--requests", "60"]
 SLO = ["--slo", "ttft_p99<300ms, tpot_avg<15ms"]
@@ -34,7 +35,7 @@ def test_the_answer_for_people_and_for_programs_is_the_same(tmp_path: Path) -> N
         assert objective["verdict"] in ("safe", "marginal", "not proven")
         low, high = objective["band_90"]
         assert low < objective["band_50"][0] < objective["value"] < objective["band_50"][1] < high
-        band = f"{low:,.4g} to {high:,.4g}"
+        band = f"{rounded(low)} to {rounded(high)}"
         assert band in shown.stdout
         assert f"90 % band {band}" in page.read_text()
     assert "90 % band" in shown.stdout
