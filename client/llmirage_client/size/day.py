@@ -40,7 +40,7 @@ class CarriedLoads:
 
     def carried(self, instances: int) -> float:
         """Return the requests/s that so many carry: as many each as in a smaller number that was judged."""
-        return max((instances * rate / count for count, rate in self._judged if count <= instances), default=0.0)
+        return max((instances / count * rate for count, rate in self._judged if count <= instances), default=0.0)
 
     def answered(self, instances: int) -> float:
         """Estimate the requests/s that so many answer while a backlog waits."""
@@ -262,7 +262,8 @@ def size_day(
         plans.append(plan(peak.shape, counts))
     by_cost = sizing.goal == "cost"
     plans.sort(key=lambda one: (one.usd if by_cost and one.usd is not None else one.gpu_hours, one.gpu_hours))
-    best = _simulated(day, plans[0], loads_of[plans[0].shape], base, trials, progress, plan)
+    enough = {one.capacity.shape: one.capacity.instances for one in (sizing.answer, *sizing.runners_up)}
+    best = _simulated(day, plans[0], enough[plans[0].shape], base, trials, progress, plan)
     static = plan(most.shape, [most.instances] * len(rates))
     return DaySizing(day, sizing, static, best, tuple(plans[1:]), trials.effort)
 
@@ -270,15 +271,14 @@ def size_day(
 def _simulated(
     day: Day,
     plan: DayPlan,
-    loads: CarriedLoads,
+    most: int,
     base: ClusterConfig,
     trials: Trials,
     progress: Callable[[str], None],
     again: Callable[[Shape, Sequence[int]], DayPlan],
 ) -> DayPlan:
-    """Simulate each hour of the plan, with more instances where it misses the objectives."""
+    """Simulate each hour of the plan, with up to `most` instances where it misses the objectives."""
     known: dict[tuple[float, int], tuple[int, Trial | None]] = {}
-    most = loads.needed(max(hour.rate for hour in plan.hours))
     for hour in plan.hours:
         key = hour.rate, hour.instances
         if not hour.rate or key in known:

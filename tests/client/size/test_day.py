@@ -281,3 +281,9 @@ def test_days_that_make_no_sense_are_refused(more: tuple[str, ...], problem: str
 def test_loads_beyond_the_judged_ones_need_as_many_more() -> None:
     assert LOADS.needed(400) == 40
     assert math.isclose(LOADS.carried(40), 400)
+
+
+@given(st.integers(1, 500), st.floats(0.01, 5000))
+def test_a_judged_number_of_instances_carries_its_rate_exactly(count: int, rate: float) -> None:
+    loads = CarriedLoads([(count, rate)])
+    assert (loads.carried(count), loads.needed(rate)) == (rate, count)
