@@ -54,7 +54,7 @@ from llmirage_server.http.byte_budget import ByteBudget, Held
 async def trim(budget):
     trim_heap(budget)
 
-kept, held = [bytes(100_000) for _ in range(600)], Held(budget := ByteBudget())
+kept, held = [b"x" * 100_000 for _ in range(600)], Held(budget := ByteBudget())
 before = resident_kib()
 del kept[::2]
 held.take(30_000_000)
