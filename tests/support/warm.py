@@ -102,6 +102,7 @@ def _become(told: bytes, streams: list[int]) -> None:
         if number in numbers:
             os.dup2(streams[numbers.index(number)], number)
             errors = "backslashreplace" if number == 2 else None
+            # It stays open, as the stream that it replaces does.
             stream = open(number, "w" if number else "r", errors=errors, closefd=False)  # noqa: SIM115
             stream.reconfigure(line_buffering=number == 2 or stream.isatty())
         else:
@@ -122,7 +123,7 @@ if __name__ == "__main__":
     import gc
     import threading
 
-    import llmirage_server.commands.serve  # noqa: F401
+    import llmirage_server.commands.serve  # noqa: F401  (loaded once for all forks)
     from llmirage_client.cli import main
 
     with open(os.devnull, "w") as sys.stdout, suppress(SystemExit):
@@ -133,7 +134,7 @@ if __name__ == "__main__":
     try:
         main(prog_name="llmirage")
     except SystemExit as end:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads as the end of an interpreter does
         atexit._run_exitfuncs()
         for written in filter(None, (sys.stdout, sys.stderr)):
             written.flush()

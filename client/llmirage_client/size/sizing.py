@@ -133,8 +133,8 @@ class CapacitySearch:
         """Simulate the answer for longer: cached tokens of conversations are lost slowly."""
         trial = self._judged[instances] = self._trials.run_long(*self._sample(instances, self._traffic.amount))
         if not trial.met:
-            self._low, self._enough, self._confirms = _GRID.index(instances), None, True
-            self._skip()
+            self._enough, self._confirms = None, True
+            self._miss(_GRID.index(instances), trial)
 
     def _try(self, place: int) -> None:
         """Simulate one instance more, unless a user alone misses the objectives."""
@@ -142,14 +142,19 @@ class CapacitySearch:
         trial = self._judged[instances] = self.decide(instances)
         if trial.met:
             self._enough = place
+            self._skip()
         else:
-            self._low = place
-            self._failures += 1
-            if self._failures == _PATIENCE and self._never():
-                return
-            if self._next >= len(_GRID):
-                self._give_up(f"more than {instances:,} instances needed", trial.tightest)
-                return
+            self._miss(place, trial)
+
+    def _miss(self, place: int, trial: Trial) -> None:
+        """Search above a number that misses the objectives, or give up."""
+        self._low = place
+        self._failures += 1
+        if self._failures == _PATIENCE and self._never():
+            return
+        if self._next >= len(_GRID):
+            self._give_up(f"more than {_GRID[place]:,} instances needed", trial.tightest)
+            return
         self._skip()
 
     def _skip(self) -> None:

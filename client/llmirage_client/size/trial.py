@@ -225,8 +225,9 @@ class Trials:
         whole: tuple[Any, ...] = config, traffic.kind, traffic.amount, to_the_end, long
         key = (*whole, brief) if brief and whole not in self._known else whole
         if key not in self._known:
-            plan = self._plan(config, traffic, long=long)
-            if long and traffic.source.single_turns:
+            single_turns = traffic.source.single_turns
+            plan = self._plan(config, traffic, long and not single_turns)
+            if long and single_turns:
                 plan = replace(plan, looks=plan.looks[:_LOOKS_OF_LONG], met_ends=False)
             trial = self._run(config, traffic, to_the_end, replace(plan, met_ends=True) if brief else plan)
             self._known[key] = trial
@@ -285,8 +286,8 @@ class Trials:
         figures = simulation.summary | rates_json(rates) | about
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
-    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False, long: bool = False) -> TrialPlan:
-        """Return the plan of a trial. longer: for a cluster that may have been still filling up. long: see run_long."""
+    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
+        """Return the plan of a trial. longer: of a cluster that may still fill up, or lose what was cached."""
         source = traffic.source
         if traffic.scenario is not None:
             return TrialPlan(0, (0,), 0, 0, 0.0, int(traffic.amount), False, False)
@@ -299,8 +300,8 @@ class Trials:
             batch, most = waiting, _MOST_SESSIONS * self._wanted
             count = max(count, min(_LIFETIMES * waiting, most))
             most = max(count, min(_MOST_LIFETIMES * waiting, most))
-            if long:
-                count, most = count * _LONGER, most * _LONGER
+            if longer:
+                most *= _LONGER
         if longer:
             first, count = first * _LONGER, min(count * _LONGER, most)
         looks = [count]

@@ -99,7 +99,7 @@ class PoolLoad:
 
 
 class Decision(NamedTuple):
-    """How many instances there should be. observed: by target, as it is compared with."""
+    """The wanted number of instances. observed: by target, as it is compared with."""
 
     observed: dict[str, float | None]
     desired: int

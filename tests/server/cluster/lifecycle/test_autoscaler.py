@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cluster_requests import request
@@ -50,8 +51,8 @@ def late(ttft_ms: float | None, ready: int) -> PoolLoad:
         ({"itl_ms": 20.0}, IDLE, 5, 1),
     ],
 )
-def test_what_a_rule_wants(targets: dict[str, float], load: PoolLoad, current: int, wanted: int) -> None:
-    rule = ScalingRule(6, down_after_s=0, **targets)  # type: ignore[arg-type]
+def test_what_a_rule_wants(targets: dict[str, Any], load: PoolLoad, current: int, wanted: int) -> None:
+    rule = ScalingRule(6, down_after_s=0, **targets)
     assert Autoscaler(rule).decide(0.0, load, current).desired == wanted
 
 
@@ -106,7 +107,8 @@ def test_limits_and_calm(loads: list[tuple[int, int]], least: int, more: int, do
     name=st.sampled_from(["ttft_ms", "itl_ms", "kv", "rate"]),
 )
 def test_a_larger_load_never_wants_fewer(loads: list[float], current: int, ready: int, name: str) -> None:
-    rule = ScalingRule(8, 0, down_after_s=0, **{name: 700.0})  # type: ignore[arg-type]
+    target: dict[str, Any] = {name: 700.0}
+    rule = ScalingRule(8, 0, down_after_s=0, **target)
     made = [PoolLoad(0, 1, **{"kv": 0.0, "rate": 0.0, name: one}, ready=min(ready, current)) for one in loads]
     wanted = [Autoscaler(rule).decide(0.0, load, current).desired for load in made]
     assert wanted == sorted(wanted)
