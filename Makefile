@@ -17,6 +17,7 @@ help:  ## list the targets
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "llmirage needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	@echo "making .venv"
 	@$(PYTHON) -m venv .venv
+	@$(PIP) install --no-compile 'pip>=25' || true  # older ones need twice as long for all that follows
 
 .venv/.core: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing llmirage into .venv (half a minute the first time)"
