@@ -6,8 +6,8 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -65,24 +65,42 @@ MAY_KNOW_THE_SERVER = (
 )
 
 
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+class Statements(NamedTuple):
+    """What the statements of a file say: modules that it imports with lines, whether functions do, its classes."""
+
+    imports: tuple[tuple[str, int], ...]
+    import_when_called: bool
+    classes: tuple[str, ...]
 
 
 @functools.cache
-def imports(path: Path, package: str) -> tuple[tuple[str, int], ...]:
-    """Return (absolute module name, line) for every import anywhere in a file, relative ones resolved."""
+def statements(path: Path, package: str) -> Statements:
+    """Read a file; names of relative imports are absolute. Expressions are not looked into."""
     parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
-    found = []
-    for node in ast.walk(parsed(path)):
+    found: list[tuple[str, int]] = []
+    classes = []
+    when_called = False
+    ahead: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), False)]
+    while ahead:
+        node, called = ahead.pop()
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
+            when_called |= called
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(parts[: len(parts) - node.level]) if node.level else ""
             module = ".".join(x for x in (base, node.module or "") if x)
             found += [(module, node.lineno), *((f"{module}.{alias.name}", node.lineno) for alias in node.names)]
-    return tuple(found)
+            when_called |= called
+        elif isinstance(node, ast.ClassDef):
+            classes.append(node.name)
+        called |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        blocks = [getattr(node, block, ()) for block in ("body", "orelse", "finalbody", "handlers", "cases")]
+        ahead += [(inner, called) for block in blocks if isinstance(block, list) for inner in block]
+    return Statements(tuple(found), when_called, tuple(classes))
+
+
+def imports(path: Path, package: str) -> tuple[tuple[str, int], ...]:
+    return statements(path, package).imports
 
 
 def expand(name: str) -> tuple[str, ...]:
@@ -162,14 +180,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def within_functions(tree: ast.AST) -> Iterator[ast.stmt]:
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from (node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom))
-
-
 def test_only_named_modules_import_within_functions() -> None:
-    found = {name for name, path in modules().items() if any(within_functions(parsed(path)))}
+    found = {name for name, path in modules().items() if statements(path, name.split(".")[0]).import_when_called}
     assert found == IMPORTS_WHEN_CALLED.keys()
 
 
@@ -212,9 +224,8 @@ def test_no_modules_import_each_other() -> None:
 def test_a_class_name_means_one_thing() -> None:
     meant: dict[str, set[str]] = {}
     for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef):
-                meant.setdefault(node.name, set()).add(name)
+        for each in statements(path, name.split(".")[0]).classes:
+            meant.setdefault(each, set()).add(name)
     assert len(meant) > 300
     assert not {name for name, places in meant.items() if len(places) > 1}
 
