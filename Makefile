@@ -104,7 +104,7 @@ docs-site: .venv/.site  ## build the documentation site into build/site, offline
 	@$(BIN)/python tools/llms_txt.py build/site
 	@$(BIN)/python tools/check_site.py build/site
 
-pictures: .venv/.dev  ## the pictures of README.md and docs/ anew (chromium, chromedriver; a minute on a quiet machine); ARGS=demo
+pictures: .venv/.dev  ## the pictures of README.md and docs/ anew (chromium; a minute on a quiet machine); ARGS=demo
 	@PYTHONPATH=tests/support $(BIN)/python tools/pictures.py $(ARGS)
 
 whatif: .venv/.dev  ## run the simulations that docs/ shows and rewrite what they print (half a minute of CPU)

@@ -10,11 +10,15 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from llmirage_shared.compiled import complaint, is_compiled
+
+if TYPE_CHECKING:
+    from browser import Browser
 
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None, max_examples=500)
@@ -54,3 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("interpreted"):
                 item.add_marker(pytest.mark.skip(reason=INTERPRETED))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
+    from browser import Browser
+
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser

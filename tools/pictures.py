@@ -1,4 +1,4 @@
-"""Make the pictures of README.md and docs/ again: `make pictures` (chromium and chromedriver on the path).
+"""Make the pictures of README.md and docs/ again: `make pictures` (chromium on the path).
 
 docs/pictures/demo.svg: what `llmirage demo` prints, without references to other hosts.
 docs/pictures/report.webp, lanes.webp: the report of a simulation. docs/pictures/live-page.webp: a server under load.
@@ -6,7 +6,6 @@ docs/pictures/report.webp, lanes.webp: the report of a simulation. docs/pictures
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import pty
@@ -23,10 +22,10 @@ from fcntl import ioctl
 from io import StringIO
 from pathlib import Path
 
+from browser import Browser, Tab
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
-from webdriver import Tab, find_driver
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs/pictures"
 COLUMNS = 100
@@ -93,7 +92,7 @@ def server(*options: str) -> Iterator[str]:
 
 def webp(tab: Tab) -> bytes:
     """What the tab shows."""
-    return base64.b64decode(tab.command("Page.captureScreenshot", format="webp", quality=_QUALITY)["data"])
+    return tab.picture("webp", quality=_QUALITY)
 
 
 def report(tab: Tab, folder: Path) -> None:
@@ -126,11 +125,9 @@ if __name__ == "__main__":
     wanted = sys.argv[1:] or ["demo", "report", "live-page"]
     if "demo" in wanted:
         (PICTURES / "demo.svg").write_text(terminal_picture(demo(), "llmirage demo"), encoding="utf-8")
-    driver = find_driver()
     with tempfile.TemporaryDirectory() as made:
         if {"report", "live-page"} & set(wanted):
-            assert driver is not None, "pictures of pages need chromium and chromedriver"
-            with Tab(driver, Path(made) / "profile", WIDTH, HEIGHT) as tab:
+            with Browser(Path(made)) as browser, browser.tab(WIDTH, HEIGHT) as tab:
                 if "report" in wanted:
                     report(tab, Path(made))
                 if "live-page" in wanted:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import NAMES, Browser, find_browser
+from browser import Browser, needs_browser
 from made_runs import family, many, run
 from themes import THEMES
 
@@ -27,11 +27,10 @@ from llmirage_client.report.html.page import PageHead, Section, charts, figure
 from llmirage_client.report.html.page import page as page_of
 from llmirage_client.report.html.run_page import run_page
 
-PATH = find_browser()
-pytestmark = pytest.mark.skipif(PATH is None, reason=f"no browser on the path (any of: {', '.join(NAMES)})")
+pytestmark = needs_browser
 
 # Notes every text that is drawn on a canvas, and where, until the canvas is cleared.
-PROBE = """<script>
+PROBE = """
     var texts = new Map(), drawing = CanvasRenderingContext2D.prototype, plain = drawing.fillText, wipe = drawing.clearRect;
     drawing.fillText = function (text, x, y) {
         var wide = this.measureText(text).width, size = parseFloat(/([0-9.]+)px/.exec(this.font)[1]);
@@ -45,7 +44,7 @@ PROBE = """<script>
         plain.apply(this, arguments);
     };
     drawing.clearRect = function () { texts.delete(this.canvas); wipe.apply(this, arguments); };
-</script>"""
+"""
 READABILITY = """
     var touching = [], small = [], blank = [], charts = document.querySelectorAll('.chart');
     charts.forEach(function (chart) {
@@ -71,16 +70,12 @@ READABILITY = """
 
 
 def readable(browser: Browser, page: str, width: int = 1280) -> dict[str, Any]:
-    found = browser.ask(page.replace("<body>", f"<body>{PROBE}"), READABILITY, width)
+    with browser.tab(width) as tab:
+        tab.show(page, before=PROBE)
+        found = tab.run(READABILITY)
     assert isinstance(found, dict)
     assert (found["touching"], found["small"], found["blank"]) == ([], [], [])
     return found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    assert PATH is not None
-    return Browser(PATH, tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +90,9 @@ def themed(page: str, theme: str) -> str:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_its_picture_has_the_colours_of_the_theme(browser: Browser, page: str, theme: str, tmp_path: Path) -> None:
     head_and_lanes = page.replace("</style>", "section:not(:has(#conversations)) { display: none; }</style>")
-    picture = browser.picture(themed(head_and_lanes, theme), 1280, 900)
+    with browser.tab(1280, 900) as tab:
+        tab.show(themed(head_and_lanes, theme))
+        picture = tab.picture()
     (tmp_path / f"{theme}.png").write_bytes(picture)
     assert struct.unpack(">II", picture[16:24]) == (1280, 900)
     seen, colors = browser.colors(picture), THEMES[theme]
@@ -123,7 +120,9 @@ def test_links_scroll_beside_the_theme_button_on_a_phone(browser: Browser, page:
         return {right: button.right, left: button.left, end: links.getBoundingClientRect().right,
                 more: links.scrollWidth > links.clientWidth, whole: nav.scrollWidth <= nav.clientWidth};
     """
-    found = browser.ask(page, question, 390)
+    with browser.tab(390) as tab:
+        tab.show(page)
+        found = tab.run(question)
     assert found["end"] <= found["left"] < found["right"] <= 390
     assert found["more"]
     assert found["whole"]
@@ -158,10 +157,9 @@ def test_every_kind_of_chart_is_readable_with_odd_values(browser: Browser, size:
 @pytest.fixture(scope="module")
 def used(browser: Browser, page: str) -> dict[str, Any]:
     """What becomes of a reader's pointer and clicks, all in one sitting."""
-    caught = page.replace("<head>", "<head><script>var errors = []; onerror = function (m) { errors.push(m); };</script>")
-    answer = browser.ask(
-        caught,
-        """
+    with browser.tab() as tab:
+        tab.show(page, before="var errors = []; onerror = function (m) { errors.push(m); };")
+        answer = tab.run("""
         function at(element, share) {
             var box = element.getBoundingClientRect();
             element.dispatchEvent(new PointerEvent('pointermove',
@@ -187,8 +185,7 @@ def used(browser: Browser, page: str) -> dict[str, Any]:
         answer.hidden = theme.hidden;
         answer.errors = errors;
         return answer;
-        """,
-    )
+        """)
     assert isinstance(answer, dict)
     return answer
 
@@ -214,5 +211,6 @@ def test_its_script_meets_no_error(used: dict[str, Any]) -> None:
 
 
 def test_a_foreign_script_does_not_run(browser: Browser, page: str) -> None:
-    with pytest.raises(AssertionError, match="did not run"):
-        browser.ask(page, "return 1;", keep_policy=True)
+    with browser.tab() as tab:
+        tab.show(page.replace("</body>", "<script>window.foreign = 1;</script></body>"))
+        assert tab.run("return [window.foreign === undefined, document.scripts.length > 1]") == [True, True]

@@ -1,18 +1,15 @@
 """The swim-lane chart in a real browser: what it draws, and what becomes of zoom, filters, keys and pointer."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
+from browser import Browser, Tab, needs_browser
 from made_runs import family, many, record, run
-from webdriver import Tab, find_driver
 
 from llmirage_client.measure.record import Record, RequestError
 from llmirage_client.report.html.run_page import run_page
 
-DRIVER = find_driver()
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="no chromedriver and browser on the path")
+pytestmark = needs_browser
 
 HELPERS = """
     window.lanes = document.querySelector('.lanes'); window.canvas = lanes.querySelector('canvas');
@@ -49,20 +46,13 @@ HELPERS = """
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path_factory.mktemp("browser"), 1280, 900) as tab:
+def tab(browser: Browser) -> Iterator[Tab]:
+    with browser.tab() as tab:
         yield tab
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-def show(tab: Tab, folder: Path, records: list[Record], **settings: Any) -> None:
-    (folder / "page.html").write_text(run_page([("run", run(records, **settings))]), encoding="utf-8")
-    tab.open((folder / "page.html").as_uri())
+def show(tab: Tab, records: list[Record]) -> None:
+    tab.show(run_page([("run", run(records))]))
     tab.run(HELPERS)
     tab.wait_for("runs(37).length + runs(59).length")
 
@@ -77,8 +67,8 @@ def two() -> list[Record]:
     ]
 
 
-def test_a_request_is_one_colour_until_its_first_token_and_another_from_there(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_a_request_is_one_colour_until_its_first_token_and_another_from_there(tab: Tab) -> None:
+    show(tab, two())
     (one, a, b), (two_, c, d), (three, e, f) = tab.run("return runs(37)")
     assert (one, two_, three) == ("c5", "c1", "bad")
     assert abs((b - a) - (d - c)) <= 2
@@ -86,8 +76,8 @@ def test_a_request_is_one_colour_until_its_first_token_and_another_from_there(ta
     assert e - a == pytest.approx(9 * (b - a + 1), abs=6)
 
 
-def test_the_cached_share_is_a_colour_too_and_the_legend_follows(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_the_cached_share_is_a_colour_too_and_the_legend_follows(tab: Tab) -> None:
+    show(tab, two())
     shown = (
         "return Array.from(document.querySelectorAll('.legend li')).filter(i => !i.hidden).map(i => i.textContent.trim())"
     )
@@ -100,8 +90,8 @@ def test_the_cached_share_is_a_colour_too_and_the_legend_follows(tab: Tab, folde
     assert "0 to 100 % of the prompt cached" in tab.run(shown)
 
 
-def test_the_pointer_gets_the_figures_of_a_request_and_of_a_lane(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_the_pointer_gets_the_figures_of_a_request_and_of_a_lane(tab: Tab) -> None:
+    show(tab, two())
     told = tab.run("var r = runs(37)[1]; point('pointermove', r[1] + 3, 37); return tip()")
     assert told.split("\n")[0] == "left, turn 0"
     assert told.split("\n")[2:] == [
@@ -116,8 +106,8 @@ def test_the_pointer_gets_the_figures_of_a_request_and_of_a_lane(tab: Tab, folde
     assert tab.run("point('pointermove', runs(37)[1][2] + 60, 37); return tip()") == ""
 
 
-def test_dragging_over_a_span_zooms_into_it_and_all_shows_the_whole_again(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_dragging_over_a_span_zooms_into_it_and_all_shows_the_whole_again(tab: Tab) -> None:
+    show(tab, two())
     before = tab.run("return runs(37)")
     tab.run(
         "var r = runs(37)[0]; point('pointerdown', r[1], 37, {button: 0}); point('pointermove', r[1] + 60, 37);"
@@ -132,8 +122,8 @@ def test_dragging_over_a_span_zooms_into_it_and_all_shows_the_whole_again(tab: T
     assert tab.run("return runs(37)") == before
 
 
-def test_buttons_wheel_and_keys_zoom(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_buttons_wheel_and_keys_zoom(tab: Tab) -> None:
+    show(tab, two())
     wide = "lanes.querySelector('.room').offsetWidth"
     first = tab.run(f"return {wide}")
     tab.run("document.getElementById('lanes-in').click()")
@@ -151,8 +141,8 @@ def test_buttons_wheel_and_keys_zoom(tab: Tab, folder: Path) -> None:
     assert tab.run(f"return {wide}") == first
 
 
-def test_the_place_under_the_pointer_stays_while_zooming(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_the_place_under_the_pointer_stays_while_zooming(tab: Tab) -> None:
+    show(tab, two())
     edge = tab.run("return runs(59)[1][1]")
     tab.run(
         f"lanes.dispatchEvent(new WheelEvent('wheel', {{deltaY: -300, ctrlKey: true, cancelable: true,"
@@ -162,8 +152,8 @@ def test_the_place_under_the_pointer_stays_while_zooming(tab: Tab, folder: Path)
     assert tab.run("return runs(59)[1][1]") == pytest.approx(edge, abs=3)
 
 
-def test_search_outcome_and_turn_leave_what_fits(tab: Tab, folder: Path) -> None:
-    show(tab, folder, [*two(), *family()])
+def test_search_outcome_and_turn_leave_what_fits(tab: Tab) -> None:
+    show(tab, [*two(), *family()])
     said = "return document.getElementById('lanes-said').textContent"
     tab.run("set('search', 'RIGHT')")
     assert tab.run(said) == "1 of 10 requests, 1 of 6 conversations"
@@ -181,16 +171,16 @@ def test_search_outcome_and_turn_leave_what_fits(tab: Tab, folder: Path) -> None
     assert tab.run(said) == ""
 
 
-def test_lanes_come_in_the_order_asked_for(tab: Tab, folder: Path) -> None:
-    show(tab, folder, [record("quick"), record("slow", 0, 1.0, ttft_s=3.0), record("mild", 0, 2.0, ttft_s=1.0)])
+def test_lanes_come_in_the_order_asked_for(tab: Tab) -> None:
+    show(tab, [record("quick"), record("slow", 0, 1.0, ttft_s=3.0), record("mild", 0, 2.0, ttft_s=1.0)])
     top = "point('pointermove', 12, {}); return tip().split('\\n')[0]"
     assert [tab.run(top.format(y)) for y in (37, 59, 81)] == ["quick", "slow", "mild"]
     tab.run("set('order', 'first')")
     assert [tab.run(top.format(y)) for y in (37, 59, 81)] == ["slow", "mild", "quick"]
 
 
-def test_time_is_that_of_the_run_of_the_day_or_of_each_conversation(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_time_is_that_of_the_run_of_the_day_or_of_each_conversation(tab: Tab) -> None:
+    show(tab, two())
     apart = tab.run("return runs(59)[0][1] - runs(37)[0][1]")
     assert apart > 100
     tab.run("set('time', 'tree')")
@@ -201,8 +191,8 @@ def test_time_is_that_of_the_run_of_the_day_or_of_each_conversation(tab: Tab, fo
     assert day in tab.run("point('pointermove', runs(37)[0][1] + 2, 37); return tip()")
 
 
-def test_keys_go_from_request_to_request(tab: Tab, folder: Path) -> None:
-    show(tab, folder, two())
+def test_keys_go_from_request_to_request(tab: Tab) -> None:
+    show(tab, two())
     said = "return document.getElementById('lanes-said').textContent"
     tab.run("press('ArrowDown')")
     assert tab.run(said).startswith("left, turn 0; ")
@@ -217,16 +207,16 @@ def test_keys_go_from_request_to_request(tab: Tab, folder: Path) -> None:
     tab.wait_for("tip() === ''")
 
 
-def test_a_key_scrolls_to_what_is_out_of_sight(tab: Tab, folder: Path) -> None:
-    show(tab, folder, [record(f"talk-{n:03}", 0, n * 0.1) for n in range(200)])
+def test_a_key_scrolls_to_what_is_out_of_sight(tab: Tab) -> None:
+    show(tab, [record(f"talk-{n:03}", 0, n * 0.1) for n in range(200)])
     for _ in range(60):
         tab.run("press('ArrowDown')")
     assert tab.run("return lanes.scrollTop") > 300
     tab.wait_for("tip().indexOf('talk-059') === 0")
 
 
-def test_it_scrolls_smoothly_through_ten_thousand_requests(tab: Tab, folder: Path) -> None:
-    show(tab, folder, many(2500, 4))
+def test_it_scrolls_smoothly_through_ten_thousand_requests(tab: Tab) -> None:
+    show(tab, many(2500, 4))
     tab.run("""
         var times = [], last = 0;
         window.median = 0;
@@ -243,10 +233,9 @@ def test_it_scrolls_smoothly_through_ten_thousand_requests(tab: Tab, folder: Pat
     assert tab.run("return lanes.scrollTop") > 1000
 
 
-def test_every_control_is_reached_by_keyboard_on_a_phone_and_the_page_does_not_widen(tmp_path: Path) -> None:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path / "profile", 390, 844) as phone:
-        show(phone, tmp_path, [*two(), *family()])
+def test_every_control_is_reached_by_keyboard_on_a_phone_and_the_page_does_not_widen(browser: Browser) -> None:
+    with browser.tab(390, 844) as phone:
+        show(phone, [*two(), *family()])
         assert phone.run("return document.documentElement.scrollWidth") == 390
         small = phone.run("""
             return Array.from(document.querySelectorAll('#swimlane input, #swimlane select, #swimlane button, .lanes'))

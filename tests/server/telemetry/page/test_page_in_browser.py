@@ -1,19 +1,17 @@
-"""The live page in a real browser, while requests come. Skipped where there is no browser and driver."""
+"""The live page in a real browser, while requests come. Skipped where there is no browser."""
 
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
+from browser import Browser, Tab, needs_browser
 from served import serving
-from webdriver import Tab, find_driver
 
 from llmirage_server.faults.rule import FAULTS
 
-DRIVER = find_driver()
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="no chromedriver and browser on the path")
+pytestmark = needs_browser
 
 EVIL = "<img src=x onerror='document.title=\"owned\"'>"
 CARDS = "Array.from(document.querySelectorAll('.card .value')).map(card => card.textContent)"
@@ -49,10 +47,9 @@ def load(url: str) -> Iterator[None]:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_shows_what_happens_on_a_desk_and_on_a_phone(
-    url: str, load: None, tmp_path: Path, width: int, dark: bool
+    url: str, load: None, browser: Browser, width: int, dark: bool
 ) -> None:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path, width, 900, dark) as tab:
+    with browser.tab(width, 900, dark) as tab:
         tab.open(f"{url}/")
         tab.wait_for("!document.getElementById('login').hidden")
         tab.run("document.getElementById('key').value = 'sk-page';document.querySelector('#login button').click()")
@@ -70,9 +67,8 @@ def test_it_shows_what_happens_on_a_desk_and_on_a_phone(
         assert ground == ("rgb(14, 19, 26)" if dark else "rgb(245, 247, 250)")
 
 
-def test_what_a_reader_opened_stays_open_and_controls_act(url: str, load: None, tmp_path: Path) -> None:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path, 1280, 900) as tab:
+def test_what_a_reader_opened_stays_open_and_controls_act(url: str, load: None, browser: Browser) -> None:
+    with browser.tab(1280, 900) as tab:
         signed_in(tab, url)
         ended = "Array.from(document.querySelectorAll('#requests tr')).find(row => row.children[3].textContent === '200')"
         number = tab.wait_for(f"({ended} || {{dataset: {{}}}}).dataset.number")
@@ -105,9 +101,8 @@ def ask(url: str, text: str) -> int:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_fault_is_ordered_seen_and_removed(url: str, tmp_path: Path, width: int) -> None:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path, width, 900) as tab:
+def test_a_fault_is_ordered_seen_and_removed(url: str, browser: Browser, width: int) -> None:
+    with browser.tab(width, 900) as tab:
         signed_in(tab, url)
         offered = tab.run("return Array.from(document.getElementById('fault').options).map(option => option.value)")
         assert offered == list(FAULTS)
@@ -134,9 +129,8 @@ def test_a_fault_is_ordered_seen_and_removed(url: str, tmp_path: Path, width: in
         assert httpx.get(f"{url}/llmirage/faults", headers={"authorization": "Bearer sk-page"}).json()["faults"] == []
 
 
-def test_a_fault_that_is_none_is_told_in_the_server_s_words(url: str, tmp_path: Path) -> None:
-    assert DRIVER is not None
-    with Tab(DRIVER, tmp_path, 1280, 900) as tab:
+def test_a_fault_that_is_none_is_told_in_the_server_s_words(url: str, browser: Browser) -> None:
+    with browser.tab(1280, 900) as tab:
         signed_in(tab, url)
         order(tab, '{"kind": "stattus"}')
         message = "faults[0].kind: there is no fault 'stattus' (did you mean 'status'?); see `llmirage faults`"
