@@ -199,7 +199,11 @@ def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: P
 def test_objectives_of_classes_reach_the_router_both_ways(tmp_path: Path) -> None:
     """All instances that meet the objective are as good, so that the one with the least headroom is chosen."""
     llm_d = ["--router", "llm-d:predicted-latency", "--instances", "3", "--overwrite", "--set", "max_num_seqs=2"]
-    plain = TRAFFIC.replace("output: 9", "output: 100").replace("rates: [1]", "rates: [20]")
+    plain = (
+        TRAFFIC.replace("output: 9", "output: 100")
+        .replace("rates: [1]", "rates: [20]")
+        .replace("duration_s: 60", "duration_s: 6")
+    )
     engine, api, without = [
         simulated(tmp_path, via, plain, *llm_d, goodput=goodput)["by_class"]["batch"]["ttft_ms"]["mean"]
         for via, goodput in (("engine", "batch/ttft:9e4"), ("api", "batch/ttft:9e4"), ("engine", "ttft:9e4"))
