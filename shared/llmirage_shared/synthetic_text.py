@@ -369,7 +369,8 @@ class SyntheticText:
         return book_for(self.tokenizer)
 
 
-def _places(ids: TokenIds | Sequence[int], begin: int, follow: int) -> tuple[int, npt.NDArray[np.int64]]:
+def _places(ids: TokenIds | Sequence[int], begin: int, follow: int) -> tuple[int, npt.NDArray[np.uint32]]:
     """Return the index of the first id's word among `begin`, and of each other id's word among `follow`."""
-    spread = (np.asarray(ids, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
-    return int(spread[0]) % begin, (spread[1:] % np.uint64(follow)).astype(np.int64)
+    spread = ((np.asarray(ids, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)).astype(np.uint32)
+    others = spread[1:]
+    return int(spread[0]) % begin, others - others // np.uint32(follow) * np.uint32(follow)  # faster than the remainder

@@ -23,6 +23,7 @@ _MARKS = ("<<0>>", "<<1>>", "<<2>>")  # stand for contents in a rendered prompt
 _TRIED_TOKENS = 64
 _ID_BYTES = np.dtype(np.int32).itemsize
 _RECENT_CONTENTS = 128  # of sessions whose next prompt probably begins as their last one
+_Pieces = tuple[bytes | memoryview, ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,8 +56,8 @@ class BlockPrompts:
         self._variation = variation
         self._replies = TokenStreams(shares=False)
         # By unfinished conversation: all before the next message's content, with the last reply and without it.
-        self._histories: dict[int, tuple[bytes, bytes]] = {}
-        self._contents: dict[str, tuple[npt.NDArray[np.int64], bytes]] = {}  # the last of sessions, with its blocks
+        self._histories: dict[int, tuple[_Pieces, _Pieces]] = {}
+        self._contents: dict[str, tuple[npt.NDArray[np.int64], memoryview]] = {}  # the last of sessions, with its blocks
 
     def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
         session, frame = conversation.session, self._frame
@@ -66,20 +67,25 @@ class BlockPrompts:
         assert output_tokens is not None
         if conversation.reply_tokens is not None:
             output_tokens = conversation.reply_tokens
-        before, _ = self._histories.pop(conversation.number, (b"", b""))
-        content = self._content(session.id, message)
+        blocks, content = self._content(session.id, message)
+        before, _ = self._histories.pop(conversation.number, ((), ()))
+        cut = 0
         if not before:
             marker = self._encode(conversation.marker).tobytes() if conversation.marker else b""
-            before = frame.head + marker
+            before = frame.head, marker
             if cut := message.system_tokens * _ID_BYTES:
-                before = frame.system[0] + content[:cut] + frame.system[1] + marker
-                content = content[cut:]
-        said = before + content
-        prompt = said + frame.tail
-        key = prompt + self._replies.fresh(output_tokens)
+                whole = memoryview(b"".join(content))
+                before, content = (frame.system[0], whole[:cut], frame.system[1], marker), (whole[cut:],)
+        pieces = (*before, *content)
+        end = sum(map(len, pieces))
+        key = b"".join((*pieces, frame.tail, self._replies.fresh(output_tokens)))  # long prompts are copied once
+        said = memoryview(key)[:end]
+        self._contents[session.id] = blocks, whole if cut else said[end - message.tokens * _ID_BYTES :]
+        if len(self._contents) > _RECENT_CONTENTS:
+            del self._contents[next(iter(self._contents))]
         if turn_index + 1 < len(session.turns) and session.mode == "accumulate":
-            self._histories[conversation.number] = key + frame.after_reply, said + frame.after_message
-        return key, len(prompt) // _ID_BYTES
+            self._histories[conversation.number] = (key, frame.after_reply), (said, frame.after_message)
+        return key, (end + len(frame.tail)) // _ID_BYTES
 
     def failed(self, conversation: Conversation) -> None:
         """Note that the last call had no reply."""
@@ -87,21 +93,17 @@ class BlockPrompts:
             _, without = known
             self._histories[conversation.number] = without, without
 
-    def _content(self, session: str, message: SyntheticUser) -> bytes:
-        """Return the ids of a message; of the blocks with which the session's last one began, they are those."""
+    def _content(self, session: str, message: SyntheticUser) -> tuple[npt.NDArray[np.int64], _Pieces]:
+        """Return the blocks of a message, and their ids: what begins as the session's last one, and the rest."""
         blocks, block_tokens = message.block_ids, message.block_tokens
         assert blocks is not None
-        before, known = self._contents.pop(session, (blocks, b""))
+        before, known = self._contents.pop(session, (blocks, memoryview(b"")))
         kept = 0
         if block_tokens:
             kept = min(shared_blocks(before, blocks), min(message.tokens, len(known) // _ID_BYTES) // block_tokens)
         start = kept * block_tokens
         ids = block_content(blocks[kept:], block_tokens, message.tokens - start, message.key)
-        content = known[: start * _ID_BYTES] + self._text.word_ids(ids, begins=not kept).tobytes()
-        self._contents[session] = blocks, content
-        if len(self._contents) > _RECENT_CONTENTS:
-            del self._contents[next(iter(self._contents))]
-        return content
+        return blocks, (known[: start * _ID_BYTES], self._text.word_ids(ids, begins=not kept).tobytes())
 
 
 def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | None:

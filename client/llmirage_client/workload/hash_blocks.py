@@ -16,6 +16,7 @@ from llmirage_client.workload.session import SyntheticUser, Turn
 
 _SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio: neighbouring numbers end up far apart
 _BLOCK, _TAIL = np.uint64(0x626C_6F63), np.uint64(0x7461_696C)  # keep the numbers of blocks and of tails apart
+_HALF, _FIRST, _SECOND = np.uint64(33), np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53)
 
 
 def block_content(block_ids: npt.NDArray[np.int64], block_tokens: int, tokens: int, tail_key: int) -> npt.NDArray[np.int32]:
@@ -25,22 +26,23 @@ def block_content(block_ids: npt.NDArray[np.int64], block_tokens: int, tokens: i
     prompt that ends within its last block has the beginning of that block; tokens after the blocks depend on tail_key.
     """
     covered = min(len(block_ids) * block_tokens, tokens)
-    starts = _mixed(block_ids.astype(np.uint64) ^ _BLOCK)
-    within = np.arange(max(block_tokens, 1), dtype=np.uint64)
-    blocks = (starts[:, None] + within[None, :block_tokens]).reshape(-1)[:covered]
-    tail_start = _mixed(np.array([tail_key & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64) ^ _TAIL)
-    tail = tail_start + np.arange(tokens - covered, dtype=np.uint64)
-    return (_mixed(np.concatenate([blocks, tail])) >> np.uint64(33)).astype(np.int32)
+    tail = np.array([tail_key & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64)
+    starts = _mixed(np.concatenate([block_ids.astype(np.uint64) ^ _BLOCK, tail ^ _TAIL]))
+    within = np.arange(max(block_tokens, tokens - covered), dtype=np.uint64)
+    blocks = (starts[:-1, None] + within[:block_tokens]).reshape(-1)[:covered]
+    content = _mixed(np.concatenate([blocks, starts[-1] + within[: tokens - covered]]))
+    content >>= _HALF
+    return content.astype(np.int32)
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return numbers that have nothing to do with their neighbours (the finisher of MurmurHash3)."""
     x = numbers * _SPREAD
-    x ^= x >> np.uint64(33)
-    x *= np.uint64(0xFF51_AFD7_ED55_8CCD)
-    x ^= x >> np.uint64(33)
-    x *= np.uint64(0xC4CE_B9FE_1A85_EC53)
-    x ^= x >> np.uint64(33)
+    x ^= x >> _HALF
+    x *= _FIRST
+    x ^= x >> _HALF
+    x *= _SECOND
+    x ^= x >> _HALF
     return x
 
 
