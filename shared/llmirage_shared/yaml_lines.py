@@ -50,8 +50,7 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
 def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
     """Return the `key: value` lines of a text, as read_mapping does. path: its name in errors."""
     try:
-        check_aliases(text)
-        root = yaml.compose(text, yaml.SafeLoader)
+        root = compose(text, yaml.SafeLoader)
         if root is None:
             return ()
         if not isinstance(root, yaml.MappingNode):
@@ -62,17 +61,48 @@ def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
         raise ConfigError([f"{path}:{line}: not valid YAML: {error.problem}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not valid YAML: {error}"]) from None
-    except RecursionError:
-        raise ConfigError([f"{path}: nested more than {_DEEPEST} deep"]) from None
     assert entries is not None
     return entries
 
 
-def check_aliases(text: str) -> None:
-    """Raise YAMLError for a text whose aliases contain themselves, or stand for far more than is written."""
-    if "&" not in text or "*" not in text:
-        return
-    root = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_plain(text: str) -> Any:
+    """Return the data of a YAML text. Raises YAMLError, and the ValueError of a date that no calendar has."""
+    root = compose(text)
+    return None if root is None else yaml.SafeLoader("").construct_document(root)
+
+
+def compose(text: str, loader: Any = _FAST) -> Any:
+    """Return the nodes of a YAML text, None if it is empty.
+
+    Raises YAMLError, also for a key that stands twice in a mapping (PyYAML keeps the last one), and for aliases that
+    contain themselves, or stand for far more than is written.
+    """
+    if text.count("[") + text.count("{") > _SURELY_FLAT or _INDENTED.search(text):
+        depth = 0
+        event: Any
+        for event in yaml.parse(text, _FAST):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST_READ:  # libyaml's composer has no limit but the stack
+                raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
+    root = yaml.compose(text, loader)
+    if "&" in text and "*" in text:
+        _check_aliases(root)
+    found = [root]
+    seen = {id(root)}
+    for node in found:
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        for each in _inner(node):
+            if not isinstance(each, yaml.ScalarNode) and id(each) not in seen:
+                seen.add(id(each))
+                found.append(each)
+    return root
+
+
+def _check_aliases(root: Any) -> None:
     sizes: dict[int, int] = {}  # by node; 0 while it is looked at
     left = [root] if root is not None else []
     while left:
@@ -92,6 +122,16 @@ def check_aliases(text: str) -> None:
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
+def _check_keys(mapping: Any) -> None:
+    known: dict[str, Any] = {}
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+            continue
+        if (first := known.setdefault(key.value, key)) is not key:
+            problem = f"the key {key.value!r} stands twice in a mapping, first in line {first.start_mark.line + 1}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+
+
 def _inner(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
         return [each for pair in node.value for each in pair]
@@ -99,6 +139,9 @@ def _inner(node: Any) -> list[Any]:
 
 
 _MOST_REPEATED = 100_000
+_DEEPEST_READ = 200  # PyYAML's own composer takes about 300 levels
+_SURELY_FLAT = 50  # brackets, or columns of indentation, of which each may be two levels
+_INDENTED = re.compile(rf"^[ ?-]{{{_SURELY_FLAT}}}", re.MULTILINE)
 _INDENT = re.compile(r"^\t+", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 32

@@ -301,7 +301,7 @@ def test_a_file_has_the_same_names_and_the_command_line_wins(tmp_path: Path) -> 
 
 def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
-    path.write_text("user: 3\nusers: 0\nrate: x\nhost_gib:\nhost_gb: 1\nhost_gib: 2\n")
+    path.write_text("user: 3\nusers: 0\nrate: x\nhost_gib:\nhost_gb: 1\nhost-gib: 2\n")
     result = long("--config", str(path))
     assert result.exit_code == 2
     for said in (
@@ -309,7 +309,7 @@ def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) ->
         ":2: users: must be at least 1, not 0",
         ":3: rate: must be a number, not 'x'",
         ":4: host_gib: must have a value",
-        ":6: host_gib: is given twice",
+        ":6: host-gib: is given twice",
     ):
         assert f"{path}{said}" in result.output
     assert "cannot be read" in long("--config", str(tmp_path / "none.yaml")).output

@@ -1,21 +1,23 @@
-"""YAML whose aliases stand for very much, or for themselves: refused by whatever reads files."""
+"""YAML whose aliases stand for very much or for themselves, or whose keys stand twice: refused by whatever reads files."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.synthesis.profile import read_yaml
+from llmirage_server.commands.record_actions import ForeignFileError
+from llmirage_server.commands.record_actions import _read as cassette_of
 from llmirage_server.config.instance import InstanceSettings
 from llmirage_server.perf.catalogue.model_files import model_from_file
 from llmirage_server.perf.deployment import DeploymentError
 from llmirage_server.replies.recordings.recording import Recording, RecordingError
 from llmirage_shared.settings import ConfigError
-from llmirage_shared.yaml_lines import check_aliases, read_mapping
+from llmirage_shared.yaml_lines import read_mapping, read_plain
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12)
@@ -24,8 +26,20 @@ CYCLE = "a: &a [1, *a]\n"
 MERGED = "base: &base {x: 1, y: [1, 2]}\nother: {z: *base}\nthird: *base\n"
 
 
-@pytest.mark.parametrize(("text", "told"), [(BOMB, "aliases stand for more than"), (CYCLE, "contains itself")])
-def test_aliases_are_refused_by_every_reader(text: str, told: str, tmp_path: Path) -> None:
+TWICE = "a:\n  - {b: 1}\n  - c: 1\n    d: 2\n    c: 3\n"
+DEEP = "a: " + "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "aliases stand for more than"),
+        (CYCLE, "contains itself"),
+        (TWICE, "'c' stands twice in a mapping, first in line 3"),
+        (DEEP, "nested too deep"),
+    ],
+)
+def test_what_yaml_cannot_mean_is_refused_by_every_reader(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
     readers: list[tuple[type[Exception], Any]] = [
@@ -33,13 +47,14 @@ def test_aliases_are_refused_by_every_reader(text: str, told: str, tmp_path: Pat
         (RecordingError, lambda: Recording.read(text, "r")),
         (WorkloadError, lambda: read_yaml(path, "w")),
         (DeploymentError, lambda: model_from_file(str(path))),
-        (yaml.YAMLError, lambda: check_aliases(text)),
+        (ForeignFileError, lambda: cassette_of(path, "auto")),
         (ConfigError, lambda: InstanceSettings(engine_args=f"trtllm-serve m --extra_llm_api_options {path}")),
     ]
     started_s = time.process_time()
     for error, read in readers:
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=told) as raised:
             read()
+        assert text != TWICE or re.search(r"line 5|:5:", f"{raised.value} {raised.value.__dict__}")
     assert time.process_time() - started_s < 1
 
 
@@ -58,4 +73,4 @@ def test_aliases_that_repeat_little_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(MERGED)
     entries = read_mapping(str(tmp_path / "a.yaml"))
     assert [entry.key for entry in entries] == ["base", "other", "third"]
-    check_aliases("a: 'R&D * 2'\n" + "".join(f"k{place}: [1, 2, 3]\n" for place in range(50_000)))
+    read_plain("a: 'R&D * 2'\n" + "".join(f"k{place}: [1, 2, 3]\n" for place in range(50_000)))

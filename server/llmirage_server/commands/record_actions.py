@@ -36,7 +36,7 @@ from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter
 from llmirage_server.telemetry.traces.workload import WorkloadWriter
 from llmirage_shared.wire import errors
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import read_plain
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
@@ -126,9 +126,6 @@ def _tell(recording: Recording) -> None:
     click.echo(f"{recording.status} {recording.path.partition('?')[0]} {at_s:.2f} s{ended}: {recording.name}.yaml")
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def convert(files: Sequence[str], out: str, format: str, json: bool) -> None:
     """Write the script of these files. Raises ConfigError with their problems; then nothing is written."""
     problems: list[str] = []
@@ -172,8 +169,7 @@ def _read(path: Path, format: str) -> tuple[str, Any]:
     if format == "pairs" or (format == "auto" and path.suffix == ".jsonl"):
         return "pairs", list(_lines(path, text))
     try:
-        check_aliases(text)
-        document = yaml.load(text, Loader=_LOADER)
+        document = read_plain(text)
     except yaml.YAMLError as error:
         raise ForeignFileError(f"is not YAML: {' '.join(str(error).split())}") from None
     if isinstance(document, dict) and isinstance(document.get("interactions"), list):

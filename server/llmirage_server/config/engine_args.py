@@ -15,7 +15,7 @@ import yaml
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import About
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import read_plain
 
 # Words that start a server, and whose server it is; a name that follows those in the second line is the model.
 _STARTS = {
@@ -221,8 +221,7 @@ def _file(path: str, found: EngineArgs) -> Iterator[tuple[str, str | None, str]]
     """Yield the keys of a YAML file, those of its sections with the section's name before them."""
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
-        check_aliases(text)
-        tree = yaml.safe_load(text)
+        tree = read_plain(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         found.problems.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
         return

@@ -271,10 +271,7 @@ def read_faults_file(path: str) -> list[FaultRule]:
     entries = read_mapping(path, "a file of faults")
     if not entries:
         report(1, "faults", "is missing: a file of faults begins with `faults:`")
-    for place, entry in enumerate(entries):
-        if entry.key in [before.key for before in entries[:place]]:
-            report(entry.line, entry.key, "given twice")
-            continue
+    for entry in entries:
         if entry.key != "faults":
             report(entry.line, entry.key, f"unknown key{did_you_mean(entry.key, ['faults'])}; known: faults")
             continue

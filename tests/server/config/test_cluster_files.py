@@ -207,7 +207,7 @@ events:
         ("events:\n  - {instance: 0, action: stop, at_s: -1}\n", "2: events[0].at_s: must be at least 0, not -1"),
         ("kv_transfer: {bandwidth_gb_per_s: 0}\n", "1: kv_transfer.bandwidth_gb_per_s: must be above 0"),
         ("host_kv_gib: 1\nkv_offload: {host: {gib: 1}}\n", "2: kv_offload.host.gib: already set as host_kv_gib"),
-        ("kv_offload: {host: {gib: 1, gib: 2}}\n", "1: kv_offload.host.gib: already set in line 1"),
+        ("kv_offload: {host: {gib: 1, GIB: 2}}\n", "1: kv_offload.host.GIB: already set in line 1"),
         ("gpu: h1000\n", "1: gpu: unknown GPU 'h1000'"),
         ("engine: vlm\n", "1: engine: unknown engine 'vlm'"),
     ],

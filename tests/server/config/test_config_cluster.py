@@ -69,7 +69,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
     path = write(
         tmp_path,
         "modle: x\ninstances: two\ngpu: h100_sxm\nrouter: roundrobin\nmax_num_seqs: 0\n"
-        "seed: 1\nseed: 2\nfrobnicate: 1\nitl: .nan\n",
+        "seed: 1\nSeed: 2\nfrobnicate: 1\nitl: .nan\n",
     )
     with pytest.raises(ConfigError) as error:
         read_cluster_file(path)
@@ -81,7 +81,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
     )
     assert problems[2].endswith("(did you mean 'round_robin'?)")
     assert problems[3] == f"{path}:5: max_num_seqs: must be at least 1, not 0"
-    assert problems[4] == f"{path}:7: seed: already set in line 6"
+    assert problems[4] == f"{path}:7: Seed: already set in line 6"
     assert problems[5].startswith(f"{path}:8: frobnicate: unknown key; known: model, gpu, instances")
     assert problems[6].startswith(f"{path}:9: itl: must be at least 0, not nan")
     assert len(problems) == 7

@@ -43,7 +43,7 @@ from llmirage_client.workload.hash_blocks import (
 )
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Tenant, Turn, Workload, WorkloadError
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import read_plain
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -231,8 +231,7 @@ def _recognises_header(line: str) -> bool:
 def _yaml(file: Path) -> Mapping[str, Any] | None:
     try:
         text = file.read_text(encoding="utf-8")
-        check_aliases(text)
-        found = yaml.safe_load(text)
+        found = read_plain(text)
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return found if isinstance(found, dict) and "trace_version" in found else None

@@ -15,7 +15,7 @@ from llmirage_client.workload.files import fault
 from llmirage_client.workload.schedule import ArrivalProcess, Process
 from llmirage_client.workload.session import Problem, Tenant, WorkloadError
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Kind, Reader, Values, defaults, merge, put
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import compose
 
 _COLON_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -43,14 +43,13 @@ def read_yaml(path: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """
     try:
         text = path.read_text("utf-8")
-        check_aliases(text)
-        node = yaml.compose(text, _Loader)
+        node = compose(text, _Loader)
         tree = yaml.load(text, _Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise fault(name, f"cannot be read: {getattr(error, 'strerror', None) or 'is not UTF-8 text'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or str(error).splitlines()[0] if str(error) else "nested too deeply"
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise fault(name, f"invalid YAML: {what}", None if mark is None else mark.line + 1) from None
     if tree is None:
         return {}, {}

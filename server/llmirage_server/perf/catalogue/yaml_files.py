@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import compose
 
 # The C parser is ten times faster; PyYAML is not always built with it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,8 +100,7 @@ def read_own(
     file = Path(path).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
-        check_aliases(text)
-        root = yaml.compose(text, yaml.SafeLoader)
+        root = compose(text, yaml.SafeLoader)
         values = yaml.safe_load(text)
     except OSError as error:
         raise DeploymentError(f"{file}: cannot be read: {error.strerror}") from None
@@ -111,7 +110,7 @@ def read_own(
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
         raise DeploymentError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
-    except (RecursionError, ValueError) as error:  # an alias inside itself; a date that no calendar has
+    except ValueError as error:  # a date that no calendar has
         raise DeploymentError(f"{file}: not valid YAML: {error}") from None
     if not isinstance(root, yaml.MappingNode):
         raise DeploymentError(f"{file}:1: {about}")
@@ -134,15 +133,14 @@ def _check_mapping(
     problems: list[str],
     lines: dict[Line, str],
 ) -> None:
-    seen: dict[str, int] = {}
+    seen: set[str] = set()
     meant: set[str] = set()  # keys that a misspelt one stands for: they are not missing too
     for key_node, value_node in node.value:
         name, line = str(key_node.value), key_node.start_mark.line + 1
         where = f"{file}:{line}: {_dotted((*way, name))}"
         lines[(*way, name)] = f"{file}:{line}"
-        if name in seen:
-            problems.append(f"{where}: already set in line {seen[name]}")
-        elif name not in keys:
+        seen.add(name)
+        if name not in keys:
             near = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
             meant.update(near)
             problems.append(
@@ -150,7 +148,6 @@ def _check_mapping(
             )
         else:
             _check_value(file, where, value_node, value.get(name), keys[name], (*way, name), problems, lines)
-        seen.setdefault(name, line)
     start = f"{file}:{node.start_mark.line + 1}"
     missing = [name for name, key in keys.items() if key.required and name not in seen and name not in meant]
     problems += [f"{start}: {_dotted((*way, name))}: missing" for name in missing]

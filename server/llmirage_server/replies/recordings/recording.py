@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from llmirage_server.replies.readable_yaml import readable_yaml
-from llmirage_shared.yaml_lines import check_aliases
+from llmirage_shared.yaml_lines import read_plain
 
 FORMAT = "llmirage-recording/1"
 HEADER = "# An exchange recorded by llmirage. Keys are not in it; what was one is REDACTED. See docs/recordings.md.\n"
@@ -34,7 +34,6 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _OF_THE_SERVER = ("connection", "content-length", "keep-alive", "trailer", "transfer-encoding", "upgrade")
 _LONGEST_YAML = 500_000  # bytes of JSON that is written as YAML
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RecordingError(ValueError):
@@ -90,20 +89,15 @@ class Recording:
     def read(cls, text: str, name: str) -> Recording:
         """Read the recording of a text. Raises RecordingError."""
         try:
-            check_aliases(text)
-            document = yaml.load(text, Loader=_LOADER)
+            document = read_plain(text)
         except (yaml.YAMLError, ValueError) as error:
             raise RecordingError(f"is not YAML: {' '.join(str(error).split())}") from None
-        except RecursionError:
-            raise RecordingError("is nested too deep") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RecordingError(f"is no recording: it has no line `format: {FORMAT}`")
         try:
             return cls._of(document, name)
         except RecordingError:
             raise
-        except RecursionError:
-            raise RecordingError("is nested too deep") from None
         except (TypeError, ValueError) as error:  # a date, bytes or a set, which YAML has, or half of a character
             raise RecordingError(f"has a value that JSON cannot carry: {error}") from None
 

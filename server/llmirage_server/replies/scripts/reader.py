@@ -455,8 +455,6 @@ class ScriptReader:
             if entry.key not in known:
                 hint = did_you_mean(entry.key, known) or f"; known: {', '.join(known)}"
                 self._report(entry.line, f"{place}{entry.key}", f"unknown key{hint}")
-            elif entry.key in found:
-                self._report(entry.line, f"{place}{entry.key}", "given twice")
             else:
                 found[entry.key] = entry
         return found

@@ -84,7 +84,6 @@ tflops: {bf16: -1, fp16: 800}
 sm: 132.5
 link: nvlnk
 link_gb_per_s: 450
-link_gb_per_s: 450
 price_usd_per_h: [3, 2]
 colour: green
 """
@@ -95,9 +94,8 @@ colour: green
         ":3: tflops.fp16: unknown key; did you mean bf16?",
         ":4: sm: must be a positive integer",
         ":5: link: must be one of nvlink, pcie, infinity-fabric, ici",
-        ":7: link_gb_per_s: already set in line 6",
-        ":8: price_usd_per_h: must be a positive number, or a list of the lowest and the highest",
-        ":9: colour: unknown key; known: base, name, memory_mib, bandwidth_tb_per_s, tflops, sm, link, link_gb_per_s, "
+        ":7: price_usd_per_h: must be a positive number, or a list of the lowest and the highest",
+        ":8: colour: unknown key; known: base, name, memory_mib, bandwidth_tb_per_s, tflops, sm, link, link_gb_per_s, "
         "link_gpus, peer_to_peer, node_link_gb_per_s, node_link_latency_us, host_gb_per_s, arch, tdp_w, "
         "price_usd_per_h, constants_of, source",
         ":1: link_gpus: missing",
