@@ -16,7 +16,7 @@ from llmirage_client.load.points import Point, by_load, shared_out
 from llmirage_client.measure.slo import SloError, parse_slo, verdicts_json
 from llmirage_client.operations.execute_points import Loads, Search, Steps, search_steps, sweep_steps
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
-from llmirage_client.operations.spread import Spread
+from llmirage_client.operations.spread import Spread, most_workers
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
 from llmirage_client.settings.contradictions import SEVERAL, RunSettings
 from llmirage_client.settings.run import run_options, shown_settings, with_distinct_conversations
@@ -99,6 +99,9 @@ def requested_run(file: str | Workload | None, settings: RunSettings) -> Request
         workload = load_of(file, settings, conversations_wanted(settings))
     options = run_options(workload, settings, **scenario.fields)
     workload = for_api(workload, settings)
+    most, why = most_workers(workload, with_distinct_conversations(workload, options))
+    if options.share.of > most:
+        raise ConfigError([f"share {settings.share}: {why} gives only {most:,} of them something to do"])
     spread = None
     if settings.executor is not None:
         spread = Spread(settings.executor, settings.workers, settings.ray_address)

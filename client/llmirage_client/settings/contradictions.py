@@ -69,6 +69,11 @@ def _conflicts(given: LoadSettings) -> Iterator[str]:
         yield "{endpoint_type} raw needs {endpoint_path}: it has no default path"
     if isinstance(given, RunSettings) and given.ray_address is not None and given.executor != "ray":
         yield "{ray_address} needs {executor} ray"
+    if isinstance(given, RunSettings) and given.share is not None:
+        if given.executor is not None:
+            yield "{share} excludes {executor}: it is the part of one process"
+        if given.find_max is not None or _lists(given):
+            yield "{share} is a part of one load, not of several"
     yield from _sweep_conflicts(given)
     if isinstance(given, RunSettings) and given.find_max is not None:
         yield from _search_conflicts(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,12 @@ class PointSettings:
     sleep_interval: float = _points(0.0, "Pause between points.", metavar="S", least=0, carried=True)
 
 
+def not_a_share(text: str) -> str | None:
+    """Say why this is not a part of a load; None: it is one."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    return None if found and int(found[1]) < int(found[2]) else f"must be from 0/N to N-1/N, such as 0/8, not {text!r}"
+
+
 WORKERS, REPORT = "Workers (docs/scaling.md)", "Report"
 _workers, _report = under(WORKERS), under(REPORT)
 
@@ -69,6 +76,14 @@ class WorkerSettings:
         "Address of the Ray cluster, as for ray.init; `local` starts one for this run.",
         metavar="ADDRESS",
         unset="RAY_ADDRESS, else a running local cluster, else local",
+    )
+    share: str | None = _workers(
+        None,
+        "Part of the load that this process sends, of as many started with the same settings: 0/8 to 7/8.",
+        metavar="INDEX/NUMBER",
+        check=not_a_share,
+        unset="all",
+        needs="{} needs {random_seed}: all processes draw the same load",
     )
 
 

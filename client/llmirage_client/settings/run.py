@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from llmirage_client.load.options import RunOptions
+from llmirage_client.load.options import RunOptions, Share
 from llmirage_client.load.plan import scheduled_roots
 from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.settings.contradictions import RunSettings, as_flag, contradictions
@@ -57,6 +57,8 @@ def run_options(
         derived["warmup_num_conversations"] = max(round(share), 1) if warm_up < 1 else int(warm_up)
     if settings.arrival_smoothness is not None:
         derived["arrival_pattern"] = "gamma"
+    if isinstance(settings, RunSettings) and settings.share is not None:
+        derived["share"] = Share(*map(int, settings.share.split("/")))
     if goodput:
         derived["class_objectives"] = _class_objectives(goodput)
     if settings.random_seed is None:

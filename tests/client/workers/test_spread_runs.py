@@ -99,6 +99,22 @@ def test_processes_send_what_one_process_sends(server: Server, tmp_path: Path) -
     same_run(server, tmp_path, "--executor", "process", "--workers", "2")
 
 
+def test_processes_started_by_hand_send_their_shares(server: Server, tmp_path: Path) -> None:
+    load = ("--concurrency", "3", "--set", "preflight=false")
+    assert finished(server, tmp_path / "one", *load)[0] == 0
+    one, server.bodies = Counter(server.bodies), []
+    for index in range(2):
+        status, output = finished(server, tmp_path / str(index), *load, "--set", f"share={index}/2")
+        assert status == 0, output
+    assert Counter(server.bodies) == one
+    joined = b"".join((tmp_path / name / "profile_export.jsonl").read_bytes() for name in "01")
+    (tmp_path / "all.jsonl").write_bytes(joined)
+    alone, whole = (read_run(tmp_path / name).records for name in ("one", "all.jsonl"))
+    assert Counter((r.request_id, r.parent_correlation_id, r.joined) for r in whole) == Counter(
+        (r.request_id, r.parent_correlation_id, r.joined) for r in alone
+    )
+
+
 @RAY_ONLY
 def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Path) -> None:
     summary = same_run(server, tmp_path, "--executor", "ray", "--workers", "2", "--set", "ray_address=local")
@@ -190,6 +206,14 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (status, "needs --executor: process or ray" in output) == (2, True)
     status, output = refused("--executor", "process", "--set", "ray_address=x")
     assert (status, "ray_address needs --executor ray" in output) == (2, True)
+    status, output = refused("--executor", "process", "--set", "share=2/2")
+    assert (status, "must be from 0/N to N-1/N, such as 0/8, not '2/2'" in output) == (2, True)
+    status, output = refused("--executor", "process", "--concurrency", "2,4", "--set", "share=0/2")
+    assert status == 2
+    for problem in ("needs --random-seed", "share excludes --executor", "share is a part of one load, not of several"):
+        assert problem in output
+    status, output = refused("--concurrency", "2", "--random-seed", "1", "--set", "share=2/3")
+    assert (status, "share 2/3: a concurrency of 2 gives only 2 of them something to do" in output) == (2, True)
     monkeypatch.setitem(sys.modules, "ray", None)
     status, output = refused("--executor", "ray", "--artifact-dir", str(tmp_path), "--set", "preflight=false")
     assert (status, output) == (2, "--executor ray needs Ray, which is not installed: pip install 'llmirage[ray]'\n")
