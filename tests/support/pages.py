@@ -22,6 +22,8 @@ ELSEWHERE = {
     "npx ": "node and packages: tests/clients/test_node_helper.py",
     "vllm-router ": "a router: tests/clients/test_outside_routers.py",
     " routed": "a run through a router: tests/client/measure/test_route_score.py",
+    "kind load": "docker and kind",
+    "helm install": "a Kubernetes cluster: tests/deploy renders what it is given",
     "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
 }
 """Parts of commands that no page's test runs, and what they need."""
