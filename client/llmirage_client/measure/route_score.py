@@ -31,8 +31,11 @@ class RouteScore:
     ttft_ms: dict[str, float] | None
 
 
-def route_score(records: Iterable[Record], instances: int) -> RouteScore:
-    """Return the score of a run whose records name their instance. instances: all there are, idle ones too."""
+def route_score(records: Iterable[Record], instances: int, speed: float = 1.0) -> RouteScore:
+    """Return the score of a run whose records name their instance.
+
+    instances: all there are, idle ones too. speed: seconds of the cluster in one of the records.
+    """
     prompts = cached = failed = placed = 0
     ttft_ms: list[float] = []
     computed = np.zeros(instances)
@@ -43,7 +46,7 @@ def route_score(records: Iterable[Record], instances: int) -> RouteScore:
         if not record.ok or not exchange.token_s:
             failed += 1
             continue
-        ttft_ms.append((exchange.token_s[0] - exchange.start_s) * 1000)
+        ttft_ms.append((exchange.token_s[0] - exchange.start_s) * 1000 * speed)
         counts = usage_counts(exchange.usage or {})
         prompt, hit = counts.get("usage_prompt_tokens", 0), counts.get("usage_prompt_cache_read_tokens", 0)
         prompts, cached = prompts + prompt, cached + hit

@@ -87,7 +87,7 @@ def route_scores(run: str, stamps: str, settings: RouteScoreSettings, cluster: C
         ttft_s = bounds.ttft_s(prompt, prompt - hit) if prompt else None
         record.exchange.token_s = [] if ttft_s is None else [record.exchange.start_s + ttft_s]
     return RouteScores(
-        route_score(result.records, instances),
+        route_score(result.records, instances, result.speed),
         replace(route_score(best, instances), balance=1.0),
         {name: route_score(simulated(router=name), instances) for name in _names(settings.routers)},
     )
