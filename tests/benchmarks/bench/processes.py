@@ -40,6 +40,11 @@ class Server:
             spent_ns += int((thread / "schedstat").read_text().split()[0])
         return spent_ns / 1e9
 
+    def resident_mb(self) -> float:
+        """Memory that it occupies."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024 / 1e6
+
 
 class Endpoint:
     """An endpoint that answers from bytes made before (endpoint.py), in a process of its own; gives its /v1 URL."""

@@ -6,9 +6,12 @@ The server is `llmirage serve` in a process of its own. This one asks for replie
 import asyncio
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.measurement import Cost, Work, limits, measures
 from bench.processes import Server
@@ -74,7 +77,7 @@ class Connection(asyncio.Protocol):
             self._send()
 
 
-async def drive(port: int, requests: int, streams: bool, stagger_s: float = 0.0) -> Load:
+async def drive(ports: list[int], requests: int, streams: bool, stagger_s: float = 0.0) -> Load:
     """Send so many requests. stagger_s: connections start over so long: streams that start together are due together."""
     message = {"role": "user", "content": "Tell me a story."}
     body = json.dumps(
@@ -82,10 +85,10 @@ async def drive(port: int, requests: int, streams: bool, stagger_s: float = 0.0)
     ).encode()
     request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     load, loop, transports = Load(requests, asyncio.Event()), asyncio.get_running_loop(), []
-    for _ in range(CONNECTIONS):
+    for port in ports * CONNECTIONS:
         transport, _ = await loop.create_connection(lambda: Connection(request, load, streams), "127.0.0.1", port)
         transports.append(transport)
-        await asyncio.sleep(stagger_s / CONNECTIONS)
+        await asyncio.sleep(stagger_s / len(ports) / CONNECTIONS)
     await asyncio.wait_for(load.done.wait(), 120)
     for transport in transports:
         transport.abort()
@@ -99,7 +102,7 @@ def streamed(server: Server, requests: int, stagger_s: float = 0.0) -> Work:
 
     def work(share: float) -> Cost:
         before_s = server.cpu_s()
-        load = asyncio.run(drive(server.port, max(CONNECTIONS, int(requests * share)), True, stagger_s))
+        load = asyncio.run(drive([server.port], max(CONNECTIONS, int(requests * share)), True, stagger_s))
         return Cost(server.cpu_s() - before_s, load.chunks)
 
     return work
@@ -133,7 +136,7 @@ def whole() -> Iterator[Work]:
 
         def work(share: float) -> Cost:
             before_s = server.cpu_s()
-            load = asyncio.run(drive(server.port, max(CONNECTIONS, int(1500 * share)), False))
+            load = asyncio.run(drive([server.port], max(CONNECTIONS, int(1500 * share)), False))
             return Cost(server.cpu_s() - before_s, load.requests)
 
         yield work
@@ -143,5 +146,45 @@ def whole() -> Iterator[Work]:
 def pacing() -> float:
     """How far the mean time between tokens that a client sees is from --itl 10."""
     with Server("--ttft", "200", "--itl", "10") as server:
-        load = asyncio.run(drive(server.port, 2 * CONNECTIONS, True, stagger_s=1.0))
-    return abs(statistics.fmean(load.itls_s) / 0.010 - 1) * 100
+        return off(asyncio.run(drive([server.port], 2 * CONNECTIONS, True, stagger_s=1.0)), 0.010)
+
+
+@limits("%", 1)
+def pacing_of_a_fleet() -> float:
+    """The same from --itl 50, of 64 streams at each of 16 ports."""
+    with fleet(16, "--ttft", "200", "--itl", "50") as (_, ports):
+        return off(asyncio.run(drive(ports, len(ports) * CONNECTIONS, True, stagger_s=2.0)), 0.050)
+
+
+def off(load: Load, itl_s: float) -> float:
+    return abs(statistics.fmean(load.itls_s) / itl_s - 1) * 100
+
+
+@contextmanager
+def fleet(instances: int, *flags: str) -> Iterator[tuple[Server, list[int]]]:
+    """A server, and the ports of its instances."""
+    with tempfile.NamedTemporaryFile("r") as urls:
+        shape = ("--fleet", "--instances", str(instances), "--set", f"fleet_file={urls.name}")
+        with Server(*shape, *flags) as server:
+            yield server, [int(url.rpartition(":")[2]) for url in Path(urls.name).read_text().split()]
+
+
+IDLE_S = 10.0
+
+
+@limits("MB", 300)
+def memory_of_an_idle_fleet() -> float:
+    """Resident memory of 64 instances with ports of their own."""
+    with fleet(64) as (server, _):
+        time.sleep(IDLE_S)
+        return server.resident_mb()
+
+
+@limits("%", 2)
+def cpu_of_an_idle_fleet() -> float:
+    """What they take of a core."""
+    with fleet(64) as (server, _):
+        time.sleep(IDLE_S)
+        before_s = server.cpu_s()
+        time.sleep(IDLE_S)
+        return (server.cpu_s() - before_s) / IDLE_S * 100
