@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +43,7 @@ from llmirage_shared.command_line import environment_note
 from llmirage_shared.settings import at_call, instance_of, settings_of
 
 if TYPE_CHECKING:
-    from llmirage_server.telemetry.kv_events import KVEvents
+    from llmirage_server.telemetry.kv_events import KVEvents, Registrations
 
 if sys.platform != "win32":
     import resource
@@ -53,6 +53,7 @@ logger = logging.getLogger("llmirage.access")
 GRACE_S = 1.0  # for connections whose client does not read, after the others were ended properly
 _POLL_S = 0.05
 make_kv_events: Callable[..., KVEvents] = at_call("llmirage_server.telemetry.kv_events:KVEvents")  # of an extra
+make_registrations: Callable[..., Registrations] = at_call("llmirage_server.telemetry.kv_events:Registrations")
 _MANY_FILES = 65_536
 _MOST_PORT = 65_535
 _OTHER_FILES = 64  # files that are no connections
@@ -224,6 +225,35 @@ class Listening(ServeSettings):
         except OSError as error:
             raise ConfigError([f"kv_events_port: {error}"]) from None
 
+    def registrations(
+        self, engines: Iterable[tuple[str | None, socket.socket]], there: Callable[[], list[bool]]
+    ) -> Registrations | None:
+        """Return what registers engines, None without. engines: the role and the socket of each. Raises ConfigError."""
+        if self.discovery_address is None:
+            return None
+        found = [(role, self._reached_at(bound)) for role, bound in engines if role in ("prefill", "decode")]
+        if not found:
+            raise ConfigError(
+                ["discovery_address needs --fleet with pools of role prefill and decode, or kv_transfer.mode of one engine"]
+            )
+        try:
+            return make_registrations(self.discovery_address, found, there)
+        except ImportError as error:
+            raise ConfigError([f"discovery_address needs ZeroMQ: pip install 'llmirage[zmq]' ({error})"]) from None
+
+    def _reached_at(self, bound: socket.socket) -> str:
+        """Return the HOST:PORT at which the router reaches a socket: if it listens at all of them, by the route there."""
+        host, port = bound.getsockname()[:2]
+        router, _, router_port = (self.discovery_address or "").rpartition(":")
+        if host in ("0.0.0.0", "::"):
+            try:
+                with socket.socket(bound.family, socket.SOCK_DGRAM) as route:
+                    route.connect((router.strip("[]"), int(router_port)))  # nothing is sent
+                    host = route.getsockname()[0]
+            except OSError as error:
+                raise ConfigError([f"discovery_address {self.discovery_address}: {error.strerror}"]) from None
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     def tls(self) -> tuple[str, str] | None:
         """Return the files of the certificate and its key, None without. Raises ConfigError for unusable files."""
         if self.tls_cert is None and self.tls_key is None:
@@ -265,13 +295,13 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         opened.callback(app.close_files)  # Ctrl-C ends the server without the end of its life cycle
         try:
             by_rank = listening.fleet_ranks
-            engines = [(one.index, one.rank) for one in app.driver.rank_snapshots() if by_rank or not one.rank]
+            engines = [one for one in app.driver.rank_snapshots() if by_rank or not one.rank]
             fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(engines))]
         except PortInUseError as error:
             click.echo(f"llmirage serve: {error}", err=True)
             return 1
-        for each, (index, rank) in zip(fleet, engines, strict=bool(fleet)):
-            app.ports[each.getsockname()[1]] = index, rank if by_rank else -1
+        for each, one in zip(fleet, engines, strict=bool(fleet)):
+            app.ports[each.getsockname()[1]] = one.index, one.rank if by_rank else -1
         scheme = "http" if tls is None else "https"
         url, urls = base_url(bound, scheme), [base_url(each, scheme) for each in fleet]
         if listening.fleet_file is not None:
@@ -283,6 +313,16 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         if events is not None:
             opened.callback(events.close)
             app.held["kv_events"] = events.bytes_kept
+
+        def engines_there() -> list[bool]:
+            there = app.instances_there()
+            return [there[one.index] for one in engines]
+
+        mode = config.kv_transfer.mode if config.kv_transfer is not None else None
+        ports = zip([one.role for one in engines], fleet, strict=True) if fleet else [(mode, bound)]
+        registrations = listening.registrations(ports, engines_there)
+        if registrations is not None:
+            opened.callback(registrations.close)
         if config.tokenizer is not None:
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if listening.access_log:
@@ -295,10 +335,6 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         has_glibc = keep_heap_small()
         cost = machine_cost()
 
-        def engines_there() -> list[bool]:
-            there = app.instances_there()
-            return [there[index] for index, _ in engines]
-
         def started() -> None:
             app.loop_watch.start()
             if has_glibc:
@@ -306,6 +342,8 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
             if events is not None:
                 events.start()
+            if registrations is not None:
+                registrations.start()
             if fleet:
                 app.driver.start()  # engines that run before their first request
             click.echo(json.dumps(served(app, url, urls)) if listening.json else banner(app, url, cost, urls))

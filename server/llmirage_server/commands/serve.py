@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from llmirage_server.cluster.kv.recorded_tree import VLLM_SEED, EventFormat, HashAlgorithm
@@ -15,6 +16,11 @@ from llmirage_shared.settings import setting, switch
 
 _SERVER = "Server"
 ENVIRONMENT = "LLMIRAGE"  # the prefix of the variables that stand for options
+
+
+def not_an_address(text: str) -> str | None:
+    """Say why this is no HOST:PORT; None: it is one."""
+    return None if re.fullmatch(r"(\[[\da-fA-F:]+\]|[^:/\s]+):\d{1,5}", text) else f"must be HOST:PORT, not {text!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,14 @@ class ServeSettings:
     )
     fleet_file: str | None = setting(
         None, _SERVER, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"
+    )
+    discovery_address: str | None = setting(
+        None,
+        _SERVER,
+        "Router to register prefill and decode engines with: vllm-router's --vllm-discovery-address.",
+        metavar="HOST:PORT",
+        check=not_an_address,
+        unset="none",
     )
     kv_events_port: int | None = setting(
         None, _SERVER, "Port at which the first instance tells of its KV cache over ZeroMQ as vLLM does; the others follow.",

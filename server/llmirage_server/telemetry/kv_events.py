@@ -2,14 +2,17 @@
 
 A message has three frames: the topic, a sequence number of 8 bytes (big-endian), and a batch as msgpack. A subscriber that
 misses some sends the first number that it wants to the replay socket, gets all from there on that are kept, and then -1.
+
+Beside them the registrations by which a router learns of prefill and decode engines.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +28,7 @@ MOST_BATCHES = 10_000  # that are kept for replays, of each engine
 MOST_BYTES = 8 << 20  # the same
 _MOST_QUEUED = 1_000  # batches for a subscriber that does not read; it misses the next ones
 _MOST_REQUEST_BYTES = 64
+_REGISTER_EVERY_S = 3.0
 _END = (-1).to_bytes(8, "big", signed=True)
 _MASK = (1 << 64) - 1
 
@@ -153,6 +157,35 @@ class KVEvents:
             for number, batch in [kept for kept in engine.kept if kept[0] >= first]:
                 await engine.replays.send_multipart((client, b"", number.to_bytes(8, "big"), batch))
             await engine.replays.send_multipart((client, b"", _END, b""))
+
+
+class Registrations:
+    """Tells a router every few seconds which engines there are, as vLLM's P2pNcclConnector tells its proxy."""
+
+    def __init__(self, router: str, engines: Sequence[tuple[str, str]], there: Callable[[], Sequence[bool]]) -> None:
+        """router: its HOST:PORT. engines: the role and the HOST:PORT of each. there: tells which of them are up."""
+        self._context = zmq.Context()
+        self._there = there
+        self._sent: list[tuple[zmq.Socket[bytes], bytes]] = []
+        for role, address in engines:
+            sender = self._context.socket(zmq.DEALER)
+            sender.setsockopt(zmq.IDENTITY, address.encode())
+            sender.setsockopt(zmq.SNDHWM, 1)  # for a router that is not there
+            sender.connect(f"tcp://{router}")
+            said = {"type": role[0].upper(), "http_address": address, "zmq_address": address}
+            self._sent.append((sender, msgpack.packb(said)))
+
+    def start(self) -> None:
+        """Register on the running loop from now on."""
+        for (sender, message), there in zip(self._sent, self._there(), strict=False):
+            if there and not sender.closed:
+                with contextlib.suppress(zmq.Again):
+                    sender.send(message, zmq.DONTWAIT)
+        asyncio.get_running_loop().call_later(_REGISTER_EVERY_S, self.start)
+
+    def close(self) -> None:
+        """End the registrations."""
+        self._context.destroy(linger=0)
 
 
 def event_of(change: KVChange, block_tokens: int, form: EventFormat) -> Any:

@@ -120,6 +120,10 @@ def test_a_fleet_listens_on_a_port_for_each_engine(tmp_path: Path, flags: tuple[
     [
         (("--port", "65535", "--fleet"), "--fleet: 2 ports after 65535 go beyond 65535"),
         (("--set", "fleet_ranks=true"), "fleet_ranks needs --fleet"),
+        (
+            ("--set", "discovery_address=h:1"),
+            "discovery_address needs --fleet with pools of role prefill and decode, or kv_transfer.mode of one engine",
+        ),
         (("--set", "fleet_file=/no/such/folder/urls"), "fleet_file: /no/such/folder/urls: No such file or directory"),
     ],
 )

@@ -36,7 +36,7 @@ TRACES = tempfile.mkdtemp()
 LISTENING = {
     "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
     "json", "fleet", "fleet_file", "fleet_ranks", "kv_events_port", "kv_events_replay_port", "kv_events_topic",
-    "kv_events_format", "kv_events_hash", "kv_events_seed",
+    "kv_events_format", "kv_events_hash", "kv_events_seed", "discovery_address",
 }  # fmt: skip
 
 

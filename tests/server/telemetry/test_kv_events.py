@@ -211,3 +211,33 @@ def test_events_have_the_forms_of_vllm_before_and_since_0_24() -> None:
     assert kv_events.event_of(removed, 2, "array") == ["BlockRemoved", [number], "GPU"]
     assert kv_events.event_of(BlocksRemoved(None), 2, "array") == ["AllBlocksCleared"]
     assert kv_events.event_of(BlocksRemoved(None), 2, "map") == {"type": "AllBlocksCleared"}
+
+
+def test_a_router_is_told_which_engines_there_are(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_events, "_REGISTER_EVERY_S", 0.01)
+
+    async def heard() -> list[tuple[str, dict[str, str]]]:
+        context, there = zmq.asyncio.Context(), [True, True]
+        router = context.socket(zmq.ROUTER)
+        address = f"127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        registrations = kv_events.Registrations(address, [("prefill", "h:1"), ("decode", "h:2")], lambda: there)
+        try:
+            registrations.start()
+            found = [await router.recv_multipart() for _ in range(2)]
+            there[0] = False
+            await asyncio.sleep(0.1)
+            while await router.poll(0):
+                await router.recv_multipart()  # from when both were there
+            found += [await router.recv_multipart() for _ in range(2)]
+            return [(name.decode(), msgpack.unpackb(message)) for name, message in found]
+        finally:
+            registrations.close()
+            context.destroy(linger=0)
+
+    both = [
+        (address, {"type": role, "http_address": address, "zmq_address": address})
+        for role, address in (("P", "h:1"), ("D", "h:2"))
+    ]
+    found = runner.run(asyncio.wait_for(heard(), 10))
+    assert sorted(found[:2]) == sorted(both)
+    assert found[2:] == [both[1]] * 2
