@@ -65,6 +65,7 @@ class Watched:
     answers: list[tuple[float, str]] = field(default_factory=list)
     attack: str = ""  # the last one that was sent
     widest: dict[str, float] = field(default_factory=dict)  # seconds, by the attack
+    largest: dict[str, int] = field(default_factory=dict)  # bytes of the server at most, by the mixture
     statuses: Counter[int] = field(default_factory=Counter)
 
 
@@ -142,7 +143,8 @@ async def mix(url: str, process: subprocess.Popen[str], count: int, seed: int, w
     reading = asyncio.ensure_future(sender.stdout.readline())
     while True:
         done, _ = await asyncio.wait([reading], timeout=0.05)
-        most = max(most, rss_bytes(process))
+        most = max(most, now := rss_bytes(process))
+        watched.largest[watched.attack] = max(watched.largest.get(watched.attack, 0), now)
         if done:
             if not (line := reading.result()):
                 break
@@ -206,6 +208,8 @@ def report(watched: Watched, ended_s: float, is_mutated: bool) -> bool:
     if watched.rss:
         before, most, after = [count / 1e6 for count in watched.rss]
         print(f"memory of the server: {before:.0f} MB, {most:.0f} MB at most in mixtures, {after:.0f} MB {REST_S:g} s later")
+        for attack, most_bytes in sorted(watched.largest.items(), key=lambda each: -each[1])[:5]:
+            print(f"  {most_bytes / 1e6:.0f} MB {attack}")
     print(f"SIGTERM to the end of the server: {ended_s:.2f} s")
     if is_mutated:
         return max(watched.statuses) < 500 and p99s["attacked"] <= p99s["quiet"] + MOST_P99_S and ended_s <= MOST_END_S
