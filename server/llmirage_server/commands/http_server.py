@@ -37,7 +37,6 @@ from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.config.ineffective import effect_notes
-from llmirage_server.http.byte_budget import ByteBudget
 from llmirage_server.telemetry.journal import access_line
 from llmirage_shared.command_line import environment_note
 from llmirage_shared.settings import at_call, instance_of, settings_of
@@ -338,7 +337,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         def started() -> None:
             app.loop_watch.start()
             if has_glibc:
-                trim_heap(app.unread)
+                trim_heap()
             app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
             if events is not None:
                 events.start()
@@ -374,7 +373,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
 _LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
-_TRIM_BYTES, _TRIM_EVERY_S = 16 << 20, 1.0
+_TRIM_AFTER_S, _TRIM_EVERY_S = 0.1, 1.0
 
 
 def keep_heap_small() -> bool:
@@ -393,12 +392,12 @@ def keep_heap_small() -> bool:
         return False
 
 
-def trim_heap(unread: ByteBudget, trimmed: int = 0) -> None:
-    """Return free pages of the heap to the system where requests have given back much; look again in a second.
+def trim_heap(trimmed_s: float = 0.0) -> None:
+    """Return free pages of the heap to the system where much was computed, and so given back; look again in a second.
 
-    It takes a millisecond, and one more for each 10 MB that are returned. trimmed: what was given back the last time.
+    It takes a millisecond, and one more for each 10 MB that are returned. trimmed_s: the CPU time at the last trim.
     """
-    if unread.given_back - trimmed >= _TRIM_BYTES:
-        trimmed = unread.given_back
+    if (now_s := time.process_time()) - trimmed_s >= _TRIM_AFTER_S:
+        trimmed_s = now_s
         ctypes.CDLL(None).malloc_trim(0)
-    asyncio.get_running_loop().call_later(_TRIM_EVERY_S, trim_heap, unread, trimmed)
+    asyncio.get_running_loop().call_later(_TRIM_EVERY_S, trim_heap, trimmed_s)

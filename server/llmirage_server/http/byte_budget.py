@@ -15,11 +15,11 @@ KEPT_BYTES = 1 << 20  # a larger request counts until it is answered: what it br
 
 
 class ByteBudget:
-    """Bytes of unread requests: bodies, and what these are decompressed to. taken: now. given_back: ever."""
+    """Bytes of unread requests: bodies, and what these are decompressed to. taken: now."""
 
     def __init__(self, most: int = MOST_UNREAD_BYTES) -> None:
         self.most = most
-        self.taken = self.given_back = 0
+        self.taken = 0
         self._lock = threading.Lock()  # bodies are decompressed in a thread
 
     def change(self, by: int, most: int) -> bool:
@@ -28,7 +28,6 @@ class ByteBudget:
             if by > 0 and self.taken + by > most:
                 return False
             self.taken += by
-            self.given_back -= min(by, 0)
             return True
 
 
