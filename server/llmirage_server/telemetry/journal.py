@@ -40,7 +40,7 @@ REDACTED = "[redacted]"
 _FALLBACK = "fallback:"
 _OF_CONNECTION = re.compile(r"accept.*|connection|content-(length|encoding)|host|transfer-encoding|user-agent|cookie")
 _TOKEN_BYTES = 80  # of a token's id and text
-MOST_HELD_BYTES = 32 * 2**20  # bodies and replies of ended requests; the oldest are dropped
+MOST_HELD_BYTES = 32 * 2**20  # bodies and replies; the oldest are dropped
 _SECRET = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature")
 _OF_CALLER = (b"authorization", b"x-api-key", b"api-key", b"user-agent")
 _NO_SECRET = frozenset(("idempotency-key",))  # what tells a retry from a new request
@@ -66,7 +66,7 @@ class JournalEntry:
     """
 
     __slots__ = (
-        "_headers", "_headers_bytes", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client",
+        "_headers", "_headers_bytes", "_journal", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client",
         "connection", "continues", "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method",
         "model", "number", "outcome", "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "said",
         "served", "status", "stream", "system", "ttft_ms", "user",
@@ -74,6 +74,7 @@ class JournalEntry:
 
     def __init__(self, method: str, path: str, client: tuple[str, int] | None, headers: RawHeaders) -> None:
         self.number = 0
+        self._journal: Journal | None = None
         self.at_s = time.time()
         self.method = method
         self.path = cut(path)
@@ -117,9 +118,15 @@ class JournalEntry:
         return (self.client[0] if self.client else "", *[given.get(name, b"") for name in _OF_CALLER])
 
     def kept(self, body: bytes) -> bytes:
-        """Keep the body, and return it."""
+        """Keep the body, if the journal has room for it, and return it."""
         self.body = body
+        if self._journal is not None:
+            self._journal.hold(self)
         return body
+
+    def enter(self, number: int, journal: Journal) -> None:
+        """Become the entry of that number."""
+        self.number, self._journal = number, journal
 
     @property
     def held_bytes(self) -> int:
@@ -266,7 +273,8 @@ class Journal:
         self.last = self.cleared = 0
 
     def begin(self, entry: JournalEntry) -> None:
-        self.last = entry.number = next(self._numbers)
+        self.last = next(self._numbers)
+        entry.enter(self.last, self)
         self.entries.append(entry)
         if len(self.entries) > self._most:
             self._drop_oldest()
@@ -282,12 +290,12 @@ class Journal:
             self._bytes += size
             while self._bytes > self._most_bytes and self.entries[0] is not entry:
                 self._drop_oldest()
-            self._hold(entry)
+            self.hold(entry)
         for observer in self.observers:
             observer(entry)
 
-    def _hold(self, entry: JournalEntry) -> None:
-        """Keep the body and the reply of an entry that has ended, and drop those of the oldest where there is no room."""
+    def hold(self, entry: JournalEntry) -> None:
+        """Keep the body and the reply of an entry, and drop those of the oldest where there is no room."""
         if self.keeps_bodies:
             return
         self._held_bytes -= self._held.pop(entry.number, (entry, 0))[1]

@@ -5,7 +5,15 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.telemetry.journal import MOST_CHARACTERS, MOST_HEADERS, REDACTED, Journal, JournalEntry, RawHeaders
+from llmirage_server.telemetry.journal import (
+    MOST_CHARACTERS,
+    MOST_HEADERS,
+    MOST_HELD_BYTES,
+    REDACTED,
+    Journal,
+    JournalEntry,
+    RawHeaders,
+)
 
 SECRET_HEADERS = ["authorization", "Authorization", "x-api-key", "api-key", "cookie", "proxy-authorization", "x-auth-token",
                   "x-goog-api-key", "x-amz-security-token", "x-client-secret"]  # fmt: skip
@@ -50,6 +58,16 @@ def test_an_entry_that_is_larger_than_all_may_be_is_kept_alone() -> None:
         journal.begin(one := entry())
         journal.end(one, 200, "complete", 0.5)
     assert [one.number for one in journal.entries] == [3]
+
+
+def test_bodies_of_running_requests_count_too() -> None:
+    journal, entries = Journal(), []
+    for size in (MOST_HELD_BYTES // 5, MOST_HELD_BYTES // 5, 30 << 20, *[MOST_HELD_BYTES // 5] * 4):
+        journal.begin(entry := JournalEntry("POST", "/", None, []))
+        entry.kept(bytes(size))
+        entries.append(entry)
+    assert [entry.body is None for entry in entries] == [True, False, True, *[False] * 4]
+    assert journal.bytes_kept() <= MOST_HELD_BYTES
 
 
 def test_an_entry_is_small_whatever_was_sent() -> None:
