@@ -72,7 +72,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     if is_blank(body):
         raise errors.bad_json("the body is empty")
     try:
-        value = long_texts.decoded(body, _decoder)
+        value = long_texts.decoded(body, _decoder, long_texts.MOST_TEXT_BYTES)
         if _has(body, b"\\ud") or _has(body, b"\\uD"):
             value = long_texts.changed(value, _without_lone_surrogates)
     except (ValueError, RecursionError) as error:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-PIECE_BYTES = 1 << 17
+from llmirage_shared.wire import errors
+
+PIECE_BYTES = 1 << 15
+MOST_TEXT_BYTES = 40 << 20  # of memory for the texts of a body: OpenAI's longest text with an emoji takes as many
+_NOT_PLAIN = bytes([*range(32), ord("\\")])  # control characters, which are errors, and what begins an escape
+_CONTINUING, _FOUR_BYTES = bytes(range(0x80, 0xC0)), bytes(range(0xF0, 0xF8))  # in UTF-8
 _MOST_DIGITS = 4300  # Python's limit of an integer
 
 Decode = Callable[[str], Any]
 
 
-def decoded(body: bytes, decoder: Callable[[bytes], Decode]) -> Any:
+def decoded(body: bytes, decoder: Callable[[bytes], Decode], most_bytes: float = math.inf) -> Any:
     """Return the value that a JSON text stands for.
 
     Texts that lie in several pieces of it are decoded apart from the rest, pieces of space are left out.
 
-    decoder: what decodes the rest, which it is shown before. Raises ValueError and RecursionError as a decoder does.
+    decoder: what decodes the rest, which it is shown before. most_bytes: of memory for the texts.
+    Raises ValueError and RecursionError as a decoder does, and ApiError (413) for more memory.
     """
     places = list(_long_stretches(body)) if len(body) > PIECE_BYTES else []
+    if 4 * len(body) > most_bytes:
+        gaps = zip([0, *[end for _, end, _ in places]], [*[start for start, _, _ in places], len(body)], strict=True)
+        taken = _memory(body, gaps) + sum([_memory(body, [(start, end)]) for start, end, _ in places])
+        if taken > max(most_bytes, len(body)):
+            raise errors.texts_too_large(most_bytes, taken)
     if not places:
         return decoder(body)(body.decode("utf-8-sig"))
     sign = os.urandom(8).hex()  # no text of a request begins so
@@ -84,6 +96,25 @@ def _has_structure(piece: bytes) -> bool:
     return len(piece.translate(None, b",:[]{}")) < len(piece)
 
 
+def _memory(body: bytes, places: Iterable[tuple[int, int]]) -> int:
+    """Return the bytes that one text of these places takes at most: all its characters as many as the widest."""
+    characters, width = 0, 1
+    for begin, end in places:
+        for start in range(begin, end, PIECE_BYTES):
+            piece = body[start : min(start + PIECE_BYTES, end)]
+            characters += len(piece.translate(None, _CONTINUING))
+            if b"\\ud" in piece or b"\\uD" in piece or len(piece.translate(None, _FOUR_BYTES)) < len(piece):
+                width = 4
+            elif not piece.isascii() or b"\\u" in piece:
+                width = max(width, 2)
+    return characters * width
+
+
+def _is_plain(piece: bytes) -> bool:
+    """Tell whether the piece of a text stands for itself, a byte for a character."""
+    return piece.isascii() and len(piece.translate(None, _NOT_PLAIN)) == len(piece)
+
+
 def _without_escaped(piece: bytes) -> bytes:
     """Replace escaped backslashes and quotes; the length stays."""
     return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in piece else piece
@@ -91,6 +122,8 @@ def _without_escaped(piece: bytes) -> bytes:
 
 def _text(body: bytes, start: int, end: int) -> str:
     """Return the text between two quotes. Raises ValueError."""
+    if all(_is_plain(body[place : min(place + PIECE_BYTES, end)]) for place in range(start, end, PIECE_BYTES)):
+        return str(memoryview(body)[start:end], "ascii")  # parts and what they are joined to would take twice as much
     utf8 = codecs.getincrementaldecoder("utf-8")()
     parts: list[str] = []
     while start < end:

@@ -449,6 +449,15 @@ def too_many_values(limit: int, found: int, entry: int) -> ApiError:
     )
 
 
+def texts_too_large(limit_bytes: float, found_bytes: int) -> ApiError:
+    return ApiError(
+        f"The texts of the request body would take {found_bytes} bytes of memory, at most {limit_bytes:.0f}: one character "
+        "beyond U+FFFF, such as an emoji, makes all characters of its text take four bytes each.",
+        status=413,
+        code="request_too_large",
+    )
+
+
 def too_many_objects(limit: int) -> ApiError:
     return ApiError(
         f"The request body has too many objects: at most {limit} are read.", status=413, code="request_too_large"

@@ -70,6 +70,17 @@ def test_what_is_wrong_with_a_large_body_is_said(body: str, said: str) -> None:
     assert said in raised.value.message
 
 
+@pytest.mark.parametrize("wide", ["\U0001f600", "\\ud83d\\ude00"])
+@pytest.mark.parametrize("parts", [1, 2_000])
+def test_a_character_that_makes_others_four_times_as_large_is_refused(wide: str, parts: int) -> None:
+    text = "some words " * (12_000_000 // 11 // parts)
+    texts = f'"{text}",' * (parts - 1) + f'"{text}{wide}"'
+    body = f'{{"image":"{"A" * 12_000_000}","a":[{texts}]}}'
+    with pytest.raises(ApiError, match="would take"):
+        bodies.json_object(body.encode())
+    assert bodies.json_object(body.replace(text, "").encode())["image"]
+
+
 @given(st.lists(st.integers(0, 3 * PIECE), min_size=5, max_size=5))
 def test_space_between_values_is_left_out(counts: list[int]) -> None:
     parts = [b"", b'{"a b":', b"[1, true,", b'"  \\" ",{}', b"]}"]
