@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache, partial
 from random import Random
 from typing import Any, Literal
 
-from llmirage_client.load.conversation import Family, Identifiers
+from llmirage_client.load.conversation import Conversation, Family, Identifiers
 from llmirage_client.load.lanes import Lanes
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Interpreter, Phase
 from llmirage_client.load.plan import Sampler
+from llmirage_client.load.plays import known_prefixes, streams_of
 from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.record import Record, RunResult
+from llmirage_client.measure.submission import ReplayCounts
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import plural
 
 PhaseName = Literal["warmup", "profiling"]
+
+
+_RECENT_TREES = 256
 
 
 class WarmUpError(Exception):
@@ -35,6 +41,10 @@ class AnyRunner:
         self._identifiers = Identifiers(options.seed)
         self._family = Family(workload, self._identifiers, options.share)
         self._lanes = None if options.lanes is None else Lanes(workload, options, self._sampler)
+        self._replay = ReplayCounts() if self._lanes is None else self._lanes.replay
+        first = next((turn for session in workload.sample for turn in session.turns), None)
+        recorded = first is not None and first.recorded_s is not None and first.synthetic is not None
+        self._known = lru_cache(_RECENT_TREES)(partial(_known_prefixes, workload)) if recorded else None
         self._phase: Phase | None = None
         self._cancel_reason: str | None = None
 
@@ -62,10 +72,23 @@ class AnyRunner:
 
     def _begin(self, name: PhaseName, options: RunOptions, rng: Random, interpreter: Interpreter) -> Phase:
         """Return the phase that runs now; in a run that was cancelled before, it sends nothing."""
-        self._phase = Phase(name, self._workload, options, self._sampler, self._family, interpreter, rng, self._lanes)
+        succeeded = None if self._known is None else partial(self._count_prefix, name)
+        self._phase = Phase(
+            name, self._workload, options, self._sampler, self._family, interpreter, rng, self._lanes, succeeded
+        )
         if self._cancel_reason is not None:
             self._phase.cancel()
         return self._phase
+
+    def _count_prefix(self, phase: PhaseName, conversation: Conversation) -> None:
+        """Count how much of the prompt of a request that has succeeded was in the recording before."""
+        assert self._known is not None
+        assert conversation.turn_index is not None
+        root = conversation
+        while root.parent is not None:
+            root = root.parent
+        counts = self._known(root.session.id).get((conversation.session.id, conversation.turn_index), (0, 0))
+        self._replay.add_prefix(phase, *counts)
 
     def _result(
         self,
@@ -97,7 +120,7 @@ class AnyRunner:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=inputs,
-            replay=None if self._lanes is None else self._lanes.replay,
+            replay=None if self._lanes is None and self._known is None else self._replay,
             window=phase.window,
             notes=[
                 *self._workload.notes,
@@ -133,3 +156,7 @@ class AnyRunner:
                 "The endpoint refused tool results that answer no call of its model: a file cannot know the ids of live "
                 "calls. --set tool_results=matched (or fitted) gives them these ids."
             )
+
+
+def _known_prefixes(workload: Workload, root: str) -> dict[tuple[str, int], tuple[int, int]]:
+    return known_prefixes(streams_of(workload, workload.sessions[root]))

@@ -19,7 +19,7 @@ from llmirage_client.load.arrivals import Arrivals, Slots, Steps, Stop
 from llmirage_client.load.conversation import Conversation, Family, Group, RequestTree, Resumption, Timer, Until
 from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.plan import Sampler
-from llmirage_client.load.plays import Play, Stream, known_prefixes, sampled_instant_s, streams_of
+from llmirage_client.load.plays import Play, Stream, sampled_instant_s, streams_of
 from llmirage_client.measure.submission import ReplayCounts
 from llmirage_client.workload.session import Session, Workload
 from llmirage_shared.plural import plural
@@ -56,7 +56,6 @@ class Lanes:
         self._plays: Counter[str] = Counter()  # by trace
         self._known: dict[str, tuple[Stream, ...]] = {}
         self._seed = options.seed
-        self._prefixes: dict[tuple[str, int], tuple[int, int]] = {}
         self.plays = list(self._first_plays(options.concurrency or 1))
         self.replay.lanes = [play.about() for play in self.plays]
 
@@ -86,12 +85,7 @@ class Lanes:
     def _streams(self, root: Session) -> tuple[Stream, ...]:
         if root.id not in self._known:
             self._known[root.id] = streams_of(self._workload, root)
-            self._prefixes |= known_prefixes(self._known[root.id])
         return self._known[root.id]
-
-    def count(self, phase: str, session: str, turn: int) -> None:
-        """Count a request that has succeeded."""
-        self.replay.add_prefix(phase, *self._prefixes.get((session, turn), (0, 0)))
 
     def _marker(self, play: Play) -> str:
         """Return a text that no other play of any run has before its first user message; none where there are no markers."""
@@ -288,9 +282,6 @@ class LaneArrivals(Arrivals):
         if overflow and self.stage != "primers" and conversation.turn_index is not None:
             tree.play.turns[conversation.session.id] = conversation.turn_index
             tree.play.ended.add(conversation.session.id)
-        if not failed and not overflow and conversation.turn_index is not None:
-            phase = "profiling" if self.stage == "profile" else "warmup"
-            self._lanes.count(phase, conversation.session.id, conversation.turn_index)
         if self.stage != "profile":
             if (failed or overflow) and not conversation.depth:
                 self._fail_warm_up(conversation)

@@ -89,6 +89,7 @@ class Phase:
         interpreter: Interpreter,
         rng: Random,
         lanes: Lanes | None = None,
+        succeeded: Callable[[Conversation], None] | None = None,
     ) -> None:
         self.name = name
         self.left_unfinished = 0
@@ -114,7 +115,9 @@ class Phase:
         self._arrivals_wait = False
         self._places = places(sampler, options)
         self._send, self._end_request = interpreter.send, interpreter.end
-        self._rules = Rules(options, with_children, self._stop, self._arrivals, family, self._start_child, self.cancel)
+        self._rules = Rules(
+            options, with_children, self._stop, self._arrivals, family, self._start_child, self.cancel, succeeded
+        )
         self._roots, self._unawaited = Group(), Group()
         self._timers: list[Timer] = []
         self._when_over: Callable[[], object] = _nothing

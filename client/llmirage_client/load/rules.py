@@ -40,7 +40,7 @@ class Rules:
     """The rules of one phase.
 
     start: begins a child of a conversation, or a child started before its first turn.
-    failed_fast: the session whose failed request aborted the run; abort: does that.
+    failed_fast: the session whose failed request aborted the run; abort: does that. succeeded: called after each success.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Rules:
         family: Family,
         start: Callable[[Conversation], None],
         abort: Callable[[], None],
+        succeeded: Callable[[Conversation], None] | None = None,
     ) -> None:
         self.stats = BranchStats()
         self.failed_fast: str | None = None
@@ -63,6 +64,7 @@ class Rules:
         self._family = family
         self._start = start
         self._abort = abort
+        self._succeeded = succeeded
         self._speed = options.speed
         self._scheduled = options.fixed_schedule
         self._delays_as_given = (
@@ -145,6 +147,8 @@ class Rules:
                 yield REPLY
                 if known is not None:
                     known.note(session.id, index, "reply", conversation.over_s)
+                if self._succeeded is not None and conversation.error is None:
+                    self._succeeded(conversation)
                 if lanes is not None and lanes.replied(conversation):
                     whole = True
                     break
@@ -214,6 +218,8 @@ class Rules:
                 return
             conversation.turn_index, conversation.due_s = index, due_s
             yield REPLY
+            if self._succeeded is not None and conversation.error is None:
+                self._succeeded(conversation)
             lanes.replied(conversation)
         except Cancelled:
             pass

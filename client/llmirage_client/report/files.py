@@ -50,10 +50,11 @@ def _metrics_json(metrics: Metrics) -> dict[str, Any]:
 def _replay_json(result: RunResult, phase: str) -> dict[str, Any]:
     """Return the metrics of a phase that only runs over recorded trees have."""
     content: dict[str, Any] = {}
-    assert result.replay is not None
+    if result.replay is None:
+        return content
     if (hits := result.replay.theoretical_prefix_cache_hit(phase)) is not None:
         content["theoretical_prefix_cache_hit"] = hits
-    if phase == "profiling":
+    if phase == "profiling" and result.replay.lanes:
         content["context_overflow_count"] = {"unit": "requests", "avg": float(result.replay.context_overflows)}
     return content
 
@@ -61,7 +62,7 @@ def _replay_json(result: RunResult, phase: str) -> dict[str, Any]:
 def _warm_up(result: RunResult, columns: Columns) -> dict[str, Any] | None:
     """Return the metrics of the warm-up of a scenario."""
     rows = columns.rows(~columns.measured)
-    if result.replay is None or not len(rows):
+    if result.replay is None or not result.replay.lanes or not len(rows):
         return None
     rows = replace(rows, measured=~rows.measured)
     found = all_request_columns(rows, result.speed, result.options)
@@ -89,8 +90,8 @@ def summary_json(
         "start_time": head["start_time"],
         "end_time": datetime.fromtimestamp(result.start_unix_s + duration_s, UTC).isoformat(timespec="microseconds"),
     }
-    if result.replay is not None:
-        content |= _replay_json(result, "profiling")
+    content |= _replay_json(result, "profiling")
+    if result.replay is not None and result.replay.lanes:
         content["warmup_metrics"] = {**warm_up, **_replay_json(result, "warmup")} if warm_up else {}
     if result.submission is not None:
         content["metadata"] = result.submission.metadata()

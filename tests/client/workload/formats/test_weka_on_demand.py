@@ -109,3 +109,19 @@ def test_what_is_wrong_with_a_trace_is_told_when_it_begins(folder: Path) -> None
     done = simulated(folder)
     assert done.exit_code == 2
     assert "on_demand=false" in done.output
+
+
+def test_the_prefix_hits_that_the_recording_allows_are_told(folder: Path, tmp_path: Path) -> None:
+    hits = blocks = 0
+    for file in folder.iterdir():
+        entries = json.loads(file.read_text())["requests"]
+        seen: set[int] = set()
+        for request in sorted([*entries, *entries[1]["requests"]], key=lambda entry: entry["t"]):
+            if ids := request.get("hash_ids"):
+                hits += next((place for place, block in enumerate(ids) if block not in seen), len(ids))
+                blocks += len(ids)
+                seen |= set(ids)
+    assert simulated(folder, "--artifact-dir", str(tmp_path / "out")).exit_code == 0
+    found = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
+    assert found["theoretical_prefix_cache_hit"] == {"unit": "%", "avg": 100 * hits / blocks, "count": blocks, "sum": hits}
+    assert "context_overflow_count" not in found
