@@ -237,7 +237,7 @@ class Format:
     files of no JSON, from their first line; recognises_magic: for those of no text, from their first bytes.
     recognises_directory: whether a directory is of this format. generates: there is
     no file, the name of the format stands for one and the options say what it holds. fetch: the published file in this
-    format, and where it is.
+    format, and where it is. named: the option that the rest of a longer name gives, as in `speed_bench_math`.
     """
 
     name: str
@@ -254,3 +254,4 @@ class Format:
     recognises_magic: Callable[[bytes], bool] = never
     generates: bool = False
     fetch: str = ""
+    named: str = ""

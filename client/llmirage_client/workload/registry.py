@@ -51,6 +51,10 @@ def load(
     if not path:  # pathlib would take it for the current folder
         raise fault("''", "no such file")
     name = _named(path) if format is None else ALIASES.get(format, format)
+    for known in FORMATS.values():
+        if name is not None and known.named and name.startswith(f"{known.name}_"):
+            options = {known.named: name.removeprefix(f"{known.name}_"), **(options or {})}
+            name = known.name
     file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
     chosen = find_format(path, detect(file) if name is None else name)
     name, declared = chosen.name, chosen.options

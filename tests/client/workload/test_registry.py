@@ -102,7 +102,6 @@ def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> No
 def test_the_format_may_be_forced_by_name_or_alias(tmp_path: Path) -> None:
     path = write_whole(tmp_path, FLAT)
     assert registry.load(path, "llmservingsim").format == registry.load(path, "flat_jsonl").format == "agentic_jsonl"
-    assert registry.ALIASES["speed_bench_qualitative"] == "speed_bench"
     assert problems_of(path, "dag_jsonl")[0] == "line 1: input_toks: Extra inputs are not permitted"
     (problem,) = problems_of(path, "sharegpt")
     names = ", ".join([*registry.FORMATS, *registry.ALIASES])
@@ -143,3 +142,13 @@ def test_any_mutant_of_an_example_has_a_format_or_none(
 ) -> None:
     rows = [mutate(data.draw(st.sampled_from(LINES)), data) for _ in range(data.draw(st.integers(1, 3)))]
     loads_or_is_refused(write_rows(tmp_path_factory.mktemp("mutant"), *rows), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("speed_bench", 2), ("speed_bench_qualitative", 2), ("speed_bench_math", 1), ("speed_bench_throughput_8k_math", 1)],
+)
+def test_the_rest_of_a_name_gives_an_option(tmp_path: Path, name: str, left: int) -> None:
+    rows = [{"question_id": f"{place:032}", "category": kind, "messages": [{"role": "user", "content": "x"}]}
+            for place, kind in enumerate(("math", "qa"))]  # fmt: skip
+    assert len(registry.load(write_whole(tmp_path, "\n".join(map(json.dumps, rows))), name).roots) == left

@@ -5,6 +5,7 @@ Every message of a question is a turn, with the live replies between them; one o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,12 +17,14 @@ from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
 _ID_CHARACTERS = 32
+_SPLIT = re.compile(r"(qualitative|throughput_\d+k)(_|$)")  # a file of the benchmark, as AIPerf names it with its category
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 
 
 def load(path: str, *, category: str | None = None) -> Workload:
     """Load every question of the file. category: only those of one. Raises WorkloadError with all problems."""
     problems: list[Problem] = []
+    category = category and _SPLIT.sub("", category)
     left_out = LeftOut()
     sessions: list[Session] = []
     names: set[str] = set()
@@ -31,7 +34,7 @@ def load(path: str, *, category: str | None = None) -> Workload:
             check.fail("question_id", f"String should have {_ID_CHARACTERS} characters, not {len(name)}")
         kind = check.text(check.required(row, "category"), "category", may_be_empty=False)
         turns = _turns(row, check)
-        if category is not None and kind != category:
+        if category and kind != category:
             left_out.add(f"questions of another category than {category}")
         elif name is not None and turns:
             sessions.append(Session(free_name(name, names), turns, line=check.line))
@@ -64,7 +67,7 @@ def recognises(keys: Collection[str]) -> bool:
 
 FORMAT = Format(
     name="speed_bench",
-    aliases=("speed_bench_qualitative",),
+    named="category",
     summary="SPEED-Bench: questions of one or several messages, by category",
     needs="'question_id', 'category' and 'messages' on every line",
     recognises=recognises,
