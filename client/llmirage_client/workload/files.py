@@ -203,11 +203,12 @@ def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[di
 
 
 def files_below(path: str, endings: Sequence[str]) -> list[Path]:
-    """Return the file, or those below a folder whose names end so, in the order of their names."""
+    """Return the file, or those below a folder whose names end so, in the order of their names, without hidden ones."""
     folder = Path(path)
     if not folder.is_dir():
         return [folder]
-    files = sorted(file for file in folder.rglob("*") if file.name.endswith(tuple(endings)) and file.is_file())
+    named = (file for file in folder.rglob("*") if file.name.endswith(tuple(endings)) and file.is_file())
+    files = sorted(file for file in named if not any(part.startswith(".") for part in file.relative_to(folder).parts))
     if not files:
         raise fault(path, f"is a directory without files {' or '.join(f'*{ending}' for ending in endings)}")
     return files
@@ -371,12 +372,17 @@ class Places:
         return self._decode(self._text, position)
 
 
-def header_of(line: str) -> frozenset[str]:
-    """Return the names of columns in a first line; none where it is no CSV."""
+def cells_of(line: str) -> list[str]:
+    """Return the cells of a line of CSV; where it is none, all of it as one."""
     try:
-        return frozenset(cell.strip() for cell in next(csv.reader([line]), []))
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
     except csv.Error:
-        return frozenset()
+        return [line]
+
+
+def header_of(line: str) -> frozenset[str]:
+    """Return the names of columns in a first line."""
+    return frozenset(cells_of(line))
 
 
 def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> Iterator[tuple[Mapping[str, str], Checker]]:

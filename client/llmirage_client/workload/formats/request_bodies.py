@@ -70,7 +70,7 @@ def _payloads(data: bytes, problems: list[Problem]) -> list[tuple[int, dict[str,
 
 def body_files(path: Path) -> list[Path]:
     """Return the JSON Lines files of a folder by name."""
-    return sorted(file for file in path.glob("*.jsonl") if file.is_file())
+    return sorted(file for file in path.glob("[!.]*.jsonl") if file.is_file())
 
 
 def recognises(keys: Collection[str]) -> bool:

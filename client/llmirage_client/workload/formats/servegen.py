@@ -8,7 +8,6 @@ window, and one number per request is put through the distributions of all lengt
 from __future__ import annotations
 
 import ast
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_lines
+from llmirage_client.workload.files import JsonFault, Places, cells_of, fault, parse, read_bytes, read_lines
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, recorded_turn, unknown_prompt
 from llmirage_client.workload.schedule import scheduled
@@ -81,7 +80,7 @@ def _pairs(path: str) -> list[tuple[str, Path, Path]]:
     """Name, trace and data set of each client."""
     place = Path(path)
     if place.is_dir():
-        traces = sorted(place.rglob(f"*{_TRACE}"))
+        traces = sorted(place.rglob(f"[!.]*{_TRACE}"))
         if not traces:
             raise fault(path, f"is a directory without files *{_TRACE}")
     elif place.name.endswith(_DATASET):
@@ -110,7 +109,7 @@ def _client(name: str, trace: Path, dataset: Path, problems: list[Problem]) -> _
 def _windows(file: Path, problems: list[Problem]) -> list[_Window]:
     windows = []
     for number, line in enumerate(read_lines(str(file)), start=1):
-        cells = [cell.strip() for cell in next(csv.reader([line.decode("utf-8", "replace")]), [])]
+        cells = cells_of(line.decode("utf-8", "replace"))
         if not any(cells):
             continue
         check = Checker(number, file.name)
@@ -235,7 +234,7 @@ def _gaps(window: _Window, count: int, draw: np.random.Generator) -> np.ndarray[
 
 def recognises_header(line: str) -> bool:
     """Return whether a first line is this format's header."""
-    cells = [cell.strip() for cell in next(csv.reader([line]), [])]
+    cells = cells_of(line)
     return len(cells) == 6 and cells[0].isdigit() and cells[3] in ("", "Gamma", "Weibull")
 
 
@@ -253,6 +252,6 @@ FORMAT = Format(
         Option("seed", "integer", "of the draws", 0, minimum=-(2**63), maximum=2**63),
     ),
     recognises_header=recognises_header,
-    recognises_directory=lambda path: any(path.rglob(f"*{_TRACE}")),
+    recognises_directory=lambda path: any(path.rglob(f"[!.]*{_TRACE}")),
     fetch="a folder of github.com/alibaba/ServeGen (data/...)",
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from workload_files import loads_or_is_refused, mutate, problems_of, write, write_whole
 
 from llmirage_client.workload.registry import FORMATS, detect, load
-from llmirage_client.workload.session import Turn, Workload
+from llmirage_client.workload.session import Turn, Workload, WorkloadError
 
 TRACES = Path(__file__).parents[3] / "data" / "traces"
 
@@ -478,3 +478,22 @@ def test_noise_is_refused(noise: bytes, name: str) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         loads_or_is_refused(write_whole(Path(folder), noise), name)
+
+
+@pytest.mark.parametrize("name", ["weka_trace_0504.json", "tracelab_sanitized_codex_first_rounds.jsonl", "servegen"])
+def test_hidden_files_of_a_folder_are_none_of_its_traces(tmp_path: Path, name: str) -> None:
+    """As macOS writes them beside each file of an archive."""
+    source = TRACES / name
+    for file in [source] if source.is_file() else source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / f"._{file.name}").write_bytes(b"\0\5\x16\7")
+    (tmp_path / ".old").mkdir()
+    (tmp_path / ".old/x.json").write_text("{")
+    assert load(str(tmp_path), None, {"start": 22_200} if name == "servegen" else None).roots
+
+
+def test_a_table_with_the_line_ends_of_no_system_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes((TRACES / "azure2023_conv.csv").read_bytes().replace(b"\n", b"\r"))
+    with pytest.raises(WorkloadError, match="no known CSV: its header has the columns 'TIMESTAMP'"):
+        load(str(path))
