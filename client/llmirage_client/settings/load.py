@@ -260,7 +260,7 @@ class MeasuredSettings(RequestSettings):
     num_conversations: tuple[int, ...] | None = _stop(
         None,
         "Run N root conversations with all their children; the file is repeated if it has fewer.",
-        aliases=("num_sessions", "number"),
+        aliases=("num_sessions", "conversation_num", "number"),
         least=1,
         several=True,
         study=True,

@@ -137,7 +137,7 @@ class LengthSettings:
     turns: float | str = _length(
         "1",
         "Requests per session; each continues the previous one with --isl new tokens.",
-        aliases=("session_turns_mean",),
+        aliases=("session_turns_mean", "conversation_turn_mean"),
         metavar="N|DIST",
         study=True,
         flag=True,
