@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from starlette.responses import Response
@@ -14,16 +13,16 @@ from starlette.responses import Response
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.embedding import (
     EmbeddingModel,
+    Vector,
     check_dimensions,
+    computed,
     embedding_model,
-    maybe_in_thread,
     read_inputs,
     texts_and_ids,
     vectors_of,
     written,
 )
 from llmirage_server.service.service import ServiceHandler
-from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
@@ -50,40 +49,34 @@ class PoolingHandler(ServiceHandler):
         if by_token:
             pooled = [tokenizer.decode(each[place : place + 1]) for each in ids for place in range(len(each))]
 
-        def work() -> list[bytes]:
+        def work() -> Iterator[bytes]:
             vectors = written(vectors_of(request.model, model, pooled, request.dimensions))
             found = (_list(islice(vectors, len(each))) for each in ids) if by_token else ([each] for each in vectors)
             return _answer(request.model, "pool-", ids, ([b'"object":"pooling","data":', *each] for each in found))
 
-        _, body = await asyncio.gather(
-            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, exchange, pooled, work)
-        )
+        body = await computed(self._service, exchange, request.model, ids, pooled, work)
         return exchange.pieces(body, b"application/json")
 
     async def classify(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.embeddings.ClassifyRequest.check)
         model, texts, ids = await self._read(exchange, request)
 
-        def work() -> list[float]:
-            return [float(vector[0]) for vector in vectors_of(request.model, model, texts)]
-
-        _, firsts = await asyncio.gather(
-            prefill(self._service, request.model, ids, exchange), maybe_in_thread(self._service, exchange, texts, work)
+        classes = await computed(
+            self._service, exchange, request.model, ids, texts, lambda: map(_class, vectors_of(request.model, model, texts))
         )
-        body = _answer(request.model, "classify-", ids, [[_class(first)] for first in firsts])
+        body = list(_answer(request.model, "classify-", ids, ([each] for each in classes)))
         return exchange.pieces(body, b"application/json")
 
     async def _read(
         self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
     ) -> tuple[EmbeddingModel, list[str], list[TokenIds]]:
         inputs = await read_inputs(self._service, exchange, request)
-        model, tokenizer = embedding_model(self._service, request.model), await self._service.tokenizer()
-        texts, ids = await maybe_in_thread(self._service, exchange, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
-        return model, texts, ids
+        model = embedding_model(self._service, request.model)
+        return model, *await texts_and_ids(self._service, exchange, inputs, model)
 
 
-def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[bytes]]) -> list[bytes]:
-    """Return the answer. data: for each input the fields of its object, as JSON in pieces."""
+def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[bytes]]) -> Iterator[bytes]:
+    """Yield the answer. data: for each input the fields of its object, as JSON in pieces."""
     tokens = sum(map(len, ids))
     head = {
         "id": new_id(prefix),
@@ -94,10 +87,12 @@ def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[by
             "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None
         },
     }  # fmt: skip
-    pieces = [json.dumps(head)[:-1].encode() + b',"data":[']
+    yield json.dumps(head)[:-1].encode() + b',"data":['
     for index, entry in enumerate(data):
-        pieces += [b'%s{"index":%d,' % (b"," if index else b"", index), *entry, b"}"]
-    return [*pieces, b"]}"]
+        yield b'%s{"index":%d,' % (b"," if index else b"", index)
+        yield from entry
+        yield b"}"
+    yield b"]}"
 
 
 def _list(entries: Iterable[bytes]) -> list[bytes]:
@@ -106,8 +101,8 @@ def _list(entries: Iterable[bytes]) -> list[bytes]:
     return [b"[", *pieces[1:], b"]"]
 
 
-def _class(first: float) -> bytes:
-    positive = round(1.0 / (1.0 + math.exp(-_STEEPNESS * first)), 6)
+def _class(vector: Vector) -> bytes:
+    positive = round(1.0 / (1.0 + math.exp(-_STEEPNESS * float(vector[0]))), 6)
     probabilities = [round(1.0 - positive, 6), positive]
     found = {"label": f"LABEL_{int(positive > 0.5)}", "probs": probabilities, "num_classes": 2}
     return json.dumps(found, separators=(",", ":"))[1:-1].encode()

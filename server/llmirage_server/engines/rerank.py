@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.service.embedding import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
+from llmirage_server.service.embedding import computed, embedding_model, in_turns, texts_and_ids, vectors_of
 from llmirage_server.service.service import ServiceHandler
-from llmirage_server.service.unstreamed import prefill
-from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.output import new_id
 
+_MOST_TOKEN_CHARACTERS = 128
+_KEPT_VECTORS = 1024  # while scores are made: those of one query, and of most other requests
 _HALF_AT, _STEEPNESS = 0.3, 12.0  # of the logistic curve from the cosine of two embeddings to their score
 
 
@@ -117,26 +117,24 @@ class RerankHandler(ServiceHandler):
         The cluster reads every pair as one prompt, as a cross-encoder does. Raises ApiError.
         """
         service, model = self._service, embedding_model(self._service, name)
-        tokenizer = await service.tokenizer()
+        read = list(seconds)
+        if most_tokens:
+            tokenizer, most = await service.tokenizer(), most_tokens
 
-        def tokenized() -> tuple[dict[str, TokenIds], list[str]]:
-            read = list(seconds)
-            if most_tokens:
-                cut = [tokenizer.encode(text)[:most_tokens] for text in seconds]
-                read = [tokenizer.decode(ids) for ids in cut]
-            texts, ids = texts_and_ids(list(dict.fromkeys([*firsts, *read])), model, tokenizer)
-            return dict(zip(texts, ids, strict=True)), read
+            def beginning(text: str) -> str:
+                return tokenizer.decode(tokenizer.encode(text[: _MOST_TOKEN_CHARACTERS * most])[:most])
 
-        ids, read = await maybe_in_thread(service, exchange, [*firsts, *seconds], tokenized)
-
-        def work() -> list[float]:
-            vectors = dict(zip(ids, vectors_of(name, model, list(ids)), strict=True))
-            return [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, read, strict=True)]
-
+            read = await in_turns(service, exchange, read, lambda: map(beginning, seconds))
+        texts, ids_of_texts = await texts_and_ids(service, exchange, list(dict.fromkeys([*firsts, *read])), model)
+        ids = dict(zip(texts, ids_of_texts, strict=True))
         pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
-        _, scores = await asyncio.gather(
-            prefill(service, name, pairs, exchange), maybe_in_thread(service, exchange, list(ids), work)
-        )
+
+        def work() -> Iterator[float]:
+            vector = lru_cache(_KEPT_VECTORS)(lambda text: next(vectors_of(name, model, [text])))
+            for a, b in zip(firsts, read, strict=True):
+                yield _score(float(vector(a) @ vector(b)))
+
+        scores = await computed(service, exchange, name, pairs, texts, work)
         return scores, sum(map(len, pairs))
 
 

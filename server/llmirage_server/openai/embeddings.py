@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from starlette.responses import Response
 
@@ -13,15 +12,14 @@ from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.embedding import (
     EmbeddingModel,
     check_dimensions,
+    computed,
     embedding_model,
-    maybe_in_thread,
     read_inputs,
     texts_and_ids,
     vectors_of,
     written,
 )
 from llmirage_server.service.service import ServiceHandler
-from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.completions import Prompt
 
@@ -36,15 +34,14 @@ class EmbeddingsHandler(ServiceHandler):
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
         exchange.admit(request.model, _estimated_tokens(inputs))
-        tokenizer = await service.tokenizer()
-        texts, ids = await maybe_in_thread(service, exchange, inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        texts, ids = await texts_and_ids(service, exchange, inputs, model)
         scripts = service.scripts
         found = {} if scripts is None else {text: given for text in texts if (given := scripts.vector(text)) is not None}
         exchange.entry.asked("", texts[0], "", (), (), False)
         exchange.entry.rule = next((given.place for given in found.values()), "")
-        _, body = await asyncio.gather(
-            prefill(service, request.model, ids, exchange),
-            maybe_in_thread(service, exchange, inputs, lambda: _answer(request, model, texts, sum(map(len, ids)), found)),
+        tokens = sum(map(len, ids))
+        body = await computed(
+            service, exchange, request.model, ids, inputs, lambda: _answer(request, model, texts, tokens, found)
         )
         return exchange.pieces(body, b"application/json")
 
@@ -60,11 +57,13 @@ def _answer(
     texts: Sequence[str],
     tokens: int,
     scripted: Mapping[str, ScriptedVector],
-) -> list[bytes]:
+) -> Iterator[bytes]:
     vectors = vectors_of(request.model, model, texts, request.dimensions, scripted)
-    pieces = [b'{"object":"list","data":']
+    yield b'{"object":"list","data":'
     for index, vector in enumerate(written(vectors, request.encoding_format)):
         begin = b"," if index else b"["
-        pieces += [b'%s{"object":"embedding","index":%d,"embedding":' % (begin, index), vector, b"}"]
+        yield b'%s{"object":"embedding","index":%d,"embedding":' % (begin, index)
+        yield vector
+        yield b"}"
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
-    return [*pieces, b'],"model":%s,"usage":%s}' % (json.dumps(request.model).encode(), usage)]
+    yield b'],"model":%s,"usage":%s}' % (json.dumps(request.model).encode(), usage)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from itertools import starmap
 from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
-from llmirage_server.service.embedding import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
+from llmirage_server.service.embedding import MOST_TOKENS_TOGETHER, EmbeddingModel, computed, texts_and_ids
 from llmirage_server.service.service import ServiceHandler
-from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.output import new_id
 
@@ -49,12 +48,8 @@ class ModerationsHandler(ServiceHandler):
                 judged = [("\n".join(texts_of_parts), bool(texts_of_parts), len(texts_of_parts) < len(parts))]
 
         texts = [text for text, _, _ in judged]
-        tokenizer = await service.tokenizer()
-        _, ids = await maybe_in_thread(service, exchange, texts, lambda: texts_and_ids(texts, _READS, tokenizer))
-        _, results = await asyncio.gather(
-            prefill(service, model, ids, exchange),
-            maybe_in_thread(service, exchange, texts, lambda: [_result(*each) for each in judged]),
-        )
+        _, ids = await texts_and_ids(service, exchange, texts, _READS)
+        results = await computed(service, exchange, model, ids, texts, lambda: starmap(_result, judged))
         head = json.dumps({"id": new_id("modr-"), "model": model}, ensure_ascii=False, separators=(",", ":"))
         body = b'%s,"results":[%s]}' % (head[:-1].encode("utf-8", "replace"), b",".join(results))
         return exchange.content(body, b"application/json")

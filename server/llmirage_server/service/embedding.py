@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +21,16 @@ from llmirage_server.replies.embedding import DECIMALS, embed, near, shortened
 from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.models import LONGEST_NAME
 from llmirage_server.service.service import LONG_CHARACTERS, Service
+from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
-_MANY_INPUTS = 16
-_VECTORS = 32  # that are written at once: a million characters
+_MANY_INPUTS, _FEW_INPUTS = 16, 64
+_TURN_S = 0.05  # of the thread, beside one input: then others have their turn
+_VECTORS = 32  # that are made and written at once: up to 20 ms, and a million characters
 MOST_TOKENS_TOGETHER = 300_000
 
 T = TypeVar("T")
@@ -94,32 +98,77 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
         )
 
 
-async def maybe_in_thread(service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
-    """Do the work; in a thread if the number or length of inputs would hold up the streams of others."""
-    if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
-        return await exchange.queued(service.text.vectors_in_thread, work)
-    return work()
+async def computed(
+    service: Service,
+    exchange: HttpExchange,
+    name: str,
+    prompts: Sequence[TokenIds],
+    inputs: Sequence[Prompt],
+    work: Callable[[], Iterable[T]],
+) -> list[T]:
+    """Let the cluster read the prompts, and return what the work yields for the inputs.
+
+    Of many inputs that may be a hundred megabytes. So it is made when the cluster has read them, for one request at a time.
+    """
+    if len(inputs) <= _FEW_INPUTS:
+        _, found = await asyncio.gather(prefill(service, name, prompts, exchange), in_turns(service, exchange, inputs, work))
+        return found
+    await prefill(service, name, prompts, exchange)
+    async with service.text.many_vectors:
+        return await in_turns(service, exchange, inputs, work)
 
 
-def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
+async def in_turns(
+    service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], Iterable[T]]
+) -> list[T]:
+    """Return what the work yields; from a thread if the number or length of inputs would hold up the streams of others.
+
+    In the thread requests take turns: one with twenty inputs does not wait for the thousands of another.
+    """
+    if len(inputs) <= _MANY_INPUTS and sum(map(len, inputs)) <= LONG_CHARACTERS:
+        return list(work())
+    found: list[T] = []
+    rest = iter(work())
+
+    def turn() -> bool:
+        ends_s = time.perf_counter() + _TURN_S
+        for item in rest:
+            found.append(item)
+            if time.perf_counter() > ends_s:
+                return True
+        return False
+
+    while await exchange.queued(service.text.vectors_in_thread, turn):
+        pass
+    return found
+
+
+async def texts_and_ids(
+    service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], model: EmbeddingModel
+) -> tuple[list[str], list[TokenIds]]:
     """Return the text of each input and its token ids.
 
     Raises ApiError for one input with too many tokens, or all together.
     """
-    texts, ids, together = [], [], 0
+    tokenizer = await service.tokenizer()
+    found = await in_turns(service, exchange, inputs, lambda: _texts_and_ids(inputs, model, tokenizer))
+    return [text for text, _ in found], [ids for _, ids in found]
+
+
+def _texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenIds]]:
+    together = 0
     for place, given in enumerate(inputs, 1):
         if isinstance(given, str) and (found := tokenizer.tokens_beyond(given, model.max_input_tokens)) is not None:
             raise _too_long_input(model, found, "at least ")
-        ids.append(tokenizer.encode(given) if isinstance(given, str) else given)
-        if len(ids[-1]) > model.max_input_tokens:
-            raise _too_long_input(model, len(ids[-1]))
-        together += len(ids[-1])
+        ids = tokenizer.encode(given) if isinstance(given, str) else given
+        if len(ids) > model.max_input_tokens:
+            raise _too_long_input(model, len(ids))
+        together += len(ids)
         if together > MOST_TOKENS_TOGETHER:
             kind, least = "max_tokens_per_request", "" if place == len(inputs) else "at least "
             problem = f"Requested {least}{together} tokens, max {MOST_TOKENS_TOGETHER} tokens per request"
             raise ApiError(problem, type=kind, code=kind)
-        texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
-    return texts, ids
+        yield given if isinstance(given, str) else _text_of_ids(given, tokenizer), ids
 
 
 def _too_long_input(model: EmbeddingModel, count: int, least: str = "") -> ApiError:

@@ -40,6 +40,7 @@ class TextLoader:
         # the event loop by five milliseconds when both want the interpreter.
         self._planning = ThreadPoolExecutor(1, "llmirage-plan")
         self._vectors = ThreadPoolExecutor(1, "llmirage-vectors")  # a request may want thousands: for seconds
+        self.many_vectors = asyncio.Lock()  # of the request that has them made
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
