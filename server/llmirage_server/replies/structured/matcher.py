@@ -98,14 +98,21 @@ def compiled(pattern: str) -> Language:
 def language(parts: tuple[TextDemand, ...]) -> Language:
     """Return the texts that meet all demands. Raises PatternError."""
     kept = _kept.languages
+    if len(kept) >= _KEPT_LANGUAGES or _kept.grown > _KEPT_SIZE:
+        kept.clear()
+        _kept.grown = 0
     found = kept.get(parts)
     if found is None:
         found = Language(parts)
         if sum([len(part.pattern) for part in parts]) <= _KEPT_CHARACTERS:
-            if len(kept) >= _KEPT_LANGUAGES or sum([each.size for each in kept.values()]) > _KEPT_SIZE:
-                kept.clear()
             kept[parts] = found
     return found
+
+
+def _grow(steps: int = 1) -> None:
+    """Count steps that leave something in a language."""
+    _kept.grown += steps
+    spend(steps)
 
 
 class Language:
@@ -148,11 +155,6 @@ class Language:
         self._start = TextState(_and(demands), _START, behind)
         self._numbered(self._start)
 
-    @property
-    def size(self) -> int:
-        """The number of places, states and ways made so far: each takes up to a kilobyte."""
-        return len(self._places) + len(self._states) + len(self._ways) + len(self._edges_of) + len(self._steps)
-
     def has(self, text: str) -> bool:
         """Return True if the text meets the demands."""
         spend_characters(len(text))
@@ -185,7 +187,7 @@ class Language:
         """Return classes of characters (a mask), and the state of the search that they lead to."""
         found = self._ways.get(state)
         if found is None:
-            spend(2)
+            _grow(2)
             written = self._alphabet.written
             found = self._ways[state] = [
                 (classes & written, TextState(all_of, move.before, move.behind))
@@ -291,7 +293,7 @@ class Language:
         key = (formula, context, class_)
         found = self._steps.get(key)
         if found is None:
-            spend(1 + len(formula) // 2)
+            _grow(1 + len(formula) // 2)
             bit = 1 << class_
             alternatives: list[Iterable[Any]] = []
             for one in formula:
@@ -350,7 +352,7 @@ class Language:
         seen: dict[tuple[int, frozenset[Formula]], int] = {}
         begun: dict[tuple[int, int, frozenset[Formula]], int] = {}  # repetitions: the lowest count
         while pending:
-            spend()
+            _grow()
             place, mask, beside = pending.pop()
             mask &= ~seen.get((place, beside), 0)
             if not mask:
@@ -427,7 +429,7 @@ class Language:
 
     def _number(self, tree: RegexNode) -> _Numbered:
         """Add the nodes of a tree. Raises PatternError for a look ahead within a look behind."""
-        spend()
+        _grow()
         if isinstance(tree, CharacterSet):
             return self._add(self._alphabet.node(tree.bounds), False, False, 1)
         if isinstance(tree, Concatenation):
@@ -487,9 +489,10 @@ class _Numbered(NamedTuple):
 
 
 class _KeptLanguages(threading.local):
-    """The last languages of a thread: they make their places while they are used."""
+    """The last languages of a thread: they make their places while they are used. grown: the steps that this took."""
 
     def __init__(self) -> None:
+        self.grown = 0
         self.languages: dict[tuple[TextDemand, ...], Language] = {}
 
 

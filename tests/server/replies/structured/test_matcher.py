@@ -217,6 +217,16 @@ def test_what_was_asked_before_does_not_change_a_text(expression: str) -> None:
     assert fresh == [matching(f"(?:(?:{expression})|(?!))", random.Random(seed)) for seed in range(5)]
 
 
+def test_a_language_that_is_kept_does_not_grow_without_end() -> None:
+    sizes = []
+    for seed in range(12):
+        language, rng = compiled("^(a|b)*a(a|b){14}$"), random.Random(seed)
+        with suppress(BudgetError):
+            limited(lambda language=language, rng=rng: language.has("".join(rng.choices("ab", k=2000))), Budget(30_000))  # type: ignore[misc]
+        sizes.append(len(language._states))
+    assert max(sizes) < 6_000 < sum(sizes)
+
+
 @pytest.mark.parametrize("expression", [r"^(?=.*\d)(a|b\b)*.{3,}$", r"(?<=\ba)x|(?<!b)\b\w+(?!y)", r"^(?:(?!ab)[ab]){2,5}$"])
 def test_steps_that_end_anywhere_leave_an_expression_as_it_was(expression: str) -> None:
     """What is kept is planned with again, first with few steps on the event loop, then with more in a thread."""
