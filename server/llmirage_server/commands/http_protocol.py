@@ -282,7 +282,7 @@ class BoundedProtocol(StampingProtocol):
         elif self._phase == "body" and self.cycle.response_complete:
             self._held.release()  # uvicorn drops what comes
             self._await_rest()
-        elif not self._held.takes(size):
+        elif not self._held.takes(size, is_whole=False):
             self._refuse_with(errors.too_many_unread_bytes(self._limits.unread.most))
         else:
             self._await_rest()

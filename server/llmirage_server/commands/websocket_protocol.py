@@ -104,7 +104,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._heard = True
         if not self._held.bytes:
             self._begun_s = self._loop.time()
-        if not self._over and not self._held.takes(len(data)):
+        if not self._over and not self._held.takes(len(data), is_whole=False):
             self._close(_BUSY, errors.too_many_unread_bytes(self._limits.unread.most).message)
             return
         self._frames.receive_data(data)

@@ -439,7 +439,7 @@ class ClusterConfig(InstanceSettings):
     unread_mib: int = _access(
         256,
         "What requests that are not yet planned, and those over 1 MiB, may hold together; those without room are refused "
-        "(503). Requests of more than 64 KiB have half of it.",
+        "(503). Requests of more than 64 KiB have half of it, three eighths while they come.",
         least=1,
     )
     websocket_limit_s: float = _access(

@@ -10,7 +10,7 @@ from llmirage_shared.wire import errors
 
 HELD = "llmirage.held"  # key in a scope's state: what the HTTP server counts of the connection
 MOST_UNREAD_BYTES = 256 << 20
-SMALL_BYTES = 64 << 10  # requests that hold more may take half of the total together, so that small ones get through
+SMALL_BYTES = 64 << 10  # requests that hold more may take half of the total together, for small ones to get through
 KEPT_BYTES = 1 << 20  # a larger request counts until it is answered: what it brought stays in memory as long
 
 
@@ -47,11 +47,15 @@ class Held:
         self.refused = False  # some bytes found no room
         self.in_use = self.abandoned = False
 
-    def takes(self, count: int) -> bool:
-        """Take more bytes; return False, and take none, if there is no room for them."""
-        most = self._budget.most
-        most = most if self.bytes + count <= SMALL_BYTES else most // 2
-        if self._share and self._budget.taken > self.bytes:
+    def takes(self, count: int, is_whole: bool = True) -> bool:
+        """Take more bytes; return False, and take none, if there is no room for them.
+
+        is_whole: False for a request that has come in part: those together leave room for what whole ones need.
+        """
+        most, is_alone = self._budget.most, self._budget.taken <= self.bytes
+        if self.bytes + count > SMALL_BYTES:
+            most = most // 2 if is_alone or is_whole else most * 3 // 8
+        if self._share and not is_alone:
             most = self._share
         if not self._budget.change(count, most):
             self.refused = True

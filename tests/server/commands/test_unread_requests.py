@@ -96,6 +96,16 @@ def test_half_of_the_total_is_for_small_requests() -> None:
     assert budget.taken == 0
 
 
+def test_requests_that_come_leave_room_for_whole_ones() -> None:
+    budget = ByteBudget(1 << 20)
+    first, second = Held(budget), Held(budget)
+    assert first.takes(500_000, is_whole=False)  # alone
+    first.release()
+    assert first.takes(200_000, is_whole=False)
+    assert not second.takes(200_000, is_whole=False)
+    assert second.takes(200_000)
+
+
 def test_lines_of_batches_give_way_to_requests() -> None:
     budget = ByteBudget(1 << 20)
     line, second, large = Held(budget, 1 << 18), Held(budget, 1 << 18), Held(budget)
