@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmirage_server.replies.reply import Tool
+from llmirage_shared.short_cache import short_cache
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 
@@ -477,7 +477,7 @@ def forced_names(choice: str, tools: Sequence[Tool], request: schema.messages.Co
     return tuple(calls) or tuple(name for name in (choice,) if name in known)
 
 
-@lru_cache(maxsize=256)
+@short_cache(256)
 def betas_of(header: str) -> frozenset[str]:
     """Return the names in an `anthropic-beta` header."""
     return frozenset(name.strip() for name in header.split(",") if name.strip())

@@ -84,11 +84,12 @@ _WORD = re.compile(r"[a-z]{4,}")
 _ENDINGS = re.compile(
     "(?:at(?:ions?|ing|ed|es?|ors?)|it(?:ies|y)|ments?|ness|ings?|[ai]ble|[ae]nces?|ives?|ers?|ous|ful|ed|es?|ly|al|ic|s)$"
 )
+_LONGEST_WORD = 40  # that is stemmed, and kept
 _VOWELS = frozenset("aeiouy")
 
 
 def _stem_of(word: re.Match[str]) -> str:
-    return _stem(word[0])
+    return _stem(word[0]) if len(word[0]) <= _LONGEST_WORD else word[0]
 
 
 @lru_cache(maxsize=65_536)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from llmirage_server.replies.structured.schema import SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator
 from llmirage_server.replies.text_values import QUOTED, TextValues, Value, iso_time
 from llmirage_server.replies.tool_request import HIDDEN, word_set, words_of
+from llmirage_shared.short_cache import short_cache
 
 # Which values of a text fit a string, by its format, else by the words of its property's name.
 _FORMATS = {
@@ -294,23 +294,22 @@ def trimmed(text: str, *, keep_start: bool = False) -> str:
     return _TRAILING.sub("", _SENTENCE_END.split(text, maxsplit=1)[0])
 
 
-@lru_cache(maxsize=4096)
 def _spelled(name: str) -> str:
     """Return a pattern of how a name is written in a text: max_results, "max results", "max-results"."""
     return r"[\s_-]*".join([f"{re.escape(word)}s?" for word in words_of(name)]) or re.escape(name)
 
 
-@lru_cache(maxsize=4096)
+@short_cache(512)
 def _anywhere(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){_spelled(name)}(?!\w)", re.IGNORECASE)
 
 
-@lru_cache(maxsize=4096)
+@short_cache(512)
 def _after_number(name: str) -> re.Pattern[str]:
     return re.compile(rf"\s+{_spelled(name)}(?!\w)", re.IGNORECASE)
 
 
-@lru_cache(maxsize=4096)
+@short_cache(512)
 def _before_value(name: str) -> re.Pattern[str]:
     before = rf"(?<![\w]){_spelled(name)}(?!\w)[\"'`]?(?:\s*(?P<sign>[:=])\s*|\s+(?:is\s+|to\s+|as\s+|of\s+)?)"
     return re.compile(before, re.IGNORECASE)

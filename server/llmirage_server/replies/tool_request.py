@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
 
 from llmirage_server.replies.reply import ReplyRequest, Tool
+from llmirage_shared.short_cache import short_cache
 
 MOST_CHARACTERS = 4000  # of a message that are read: half of them at its beginning, half at its end
 MOST_CALLS = 8  # in one reply
@@ -195,7 +195,7 @@ class _Mention:
     spans: tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=4096)
+@short_cache(4096)
 def words_of(text: str) -> tuple[str, ...]:
     """Return the words of a name or a short text, in lower case and without a final s: getCities, get-cities, get_city."""
     return tuple([_singular(word.lower()) for word in _WORD.findall(_CAMEL.sub(" ", text))])
@@ -366,7 +366,7 @@ def _points(tool: Tool, words: Set[str]) -> int:
     return sum([points[word] for word in points.keys() & words])
 
 
-@lru_cache(maxsize=4096)
+@short_cache(4096)
 def _word_points(name: str, description: str) -> Mapping[str, int]:
     first = _DESCRIPTION_END.split(_SIGNATURE.sub("", description.strip(), count=1).strip(), maxsplit=1)[0]
     points = {word: _DESCRIPTION_POINTS for word in words_of(first) if word not in _NOT_DESCRIBING}

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 
 from llmirage_server.replies.structured.budget import spend
+from llmirage_shared.short_cache import short_cache
 
 _MOST_LEVELS = 90  # of groups within each other
 _LAST = 0x10FFFF
@@ -87,7 +88,7 @@ def _every_character() -> str:
     return np.arange(_LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
-@lru_cache(maxsize=128)
+@short_cache(128)
 def _property(name: str) -> Bounds | None:
     r"""Return the characters of \p{name}, None if there is no such property."""
     import regex  # 8 ms of start-up time

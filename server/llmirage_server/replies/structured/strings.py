@@ -6,10 +6,10 @@ import base64
 import random
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
-from functools import lru_cache
 
 from llmirage_server.replies.structured.budget import spend, spend_characters
 from llmirage_server.replies.structured.matcher import Language, PatternError, TextDemand, TextState, language
+from llmirage_shared.short_cache import short_cache
 
 _MORE = 6  # characters beyond the shortest text, and as many again as it has
 _MOST_MORE = 12
@@ -272,7 +272,7 @@ def by_name(name: str, rng: random.Random) -> str:
     return _maker(name)(rng)
 
 
-@lru_cache(maxsize=1024)
+@short_cache(1024)
 def _maker(name: str) -> Maker:
     words = _name_words(name)
     return next((maker for known, maker in _BY_NAME if known & words), lambda rng: _words(rng, 2))

@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from llmirage_server.replies.structured import strings
@@ -42,6 +41,7 @@ from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import Placed, Schema, SchemaError, Scope, types_of
 from llmirage_server.replies.structured.strings import text_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
+from llmirage_shared.short_cache import short_cache
 
 _DEEP = 5  # levels after which everything optional is left out,
 _FAILURES_A_LEVEL = 6  # and one less each time that so many ways led nowhere
@@ -641,7 +641,7 @@ def _no_number(facts: Facts) -> str:
     return f"no number of its type obeys {', '.join(said) or 'its keywords'}"
 
 
-@lru_cache(maxsize=1024)
+@short_cache(1024)
 def _usual_range(name: str) -> tuple[float, float]:
     """Return what numbers of this name are usually like."""
     lower = name.lower()
