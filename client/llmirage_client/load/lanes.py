@@ -19,7 +19,7 @@ from llmirage_client.load.arrivals import Arrivals, Slots, Steps, Stop
 from llmirage_client.load.conversation import Conversation, Family, Group, RequestTree, Resumption, Timer, Until
 from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.plan import Sampler
-from llmirage_client.load.plays import Play, Stream, sampled_instant_s, streams_of
+from llmirage_client.load.plays import Play, sampled_instant_s, streams_of
 from llmirage_client.measure.submission import ReplayCounts
 from llmirage_client.workload.session import Session, Workload
 from llmirage_shared.plural import plural
@@ -54,7 +54,6 @@ class Lanes:
         self._workload = workload
         self._sampler = sampler
         self._plays: Counter[str] = Counter()  # by trace
-        self._known: dict[str, tuple[Stream, ...]] = {}
         self._seed = options.seed
         self.plays = list(self._first_plays(options.concurrency or 1))
         self.replay.lanes = [play.about() for play in self.plays]
@@ -63,7 +62,10 @@ class Lanes:
         lane, attempts = 0, lanes + 2 * max(len(self._workload.roots), 1)
         while lane < lanes and attempts:
             attempts -= 1
-            streams = self._streams(next(self._sampler))
+            root = next(self._sampler)
+            if not root.turns:
+                continue
+            streams = streams_of(self._workload, root)
             low, high = self.options.start_min, self.options.start_max
             origin_s = sampled_instant_s(streams, low, high, self._seed, lane)
             turns = {stream.session.id: stream.next_turn(origin_s) for stream in streams}
@@ -75,17 +77,11 @@ class Lanes:
 
     def recycled(self, lane: int) -> Play:
         """Give a lane the next trace, from its beginning."""
-        streams = self._streams(next(self._sampler))
-        first_s = streams[0].session.turns[0].recorded_s or 0.0
-        play = Play(streams, lane, self.plays[lane].place + 1, "", first_s)
+        root = next(root for root in self._sampler if root.turns)
+        play = Play(streams_of(self._workload, root), lane, self.plays[lane].place + 1, "", root.turns[0].recorded_s or 0.0)
         play.marker = self._marker(play)
         self.plays[lane] = play
         return play
-
-    def _streams(self, root: Session) -> tuple[Stream, ...]:
-        if root.id not in self._known:
-            self._known[root.id] = streams_of(self._workload, root)
-        return self._known[root.id]
 
     def _marker(self, play: Play) -> str:
         """Return a text that no other play of any run has before its first user message; none where there are no markers."""

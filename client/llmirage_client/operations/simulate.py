@@ -65,7 +65,7 @@ def simulate(
     with readable():
         scenario = resolved_scenario(workload, settings)
         settings = scenario.settings
-        on_demand = settings.via == "engine" and settings.scenario is None and not settings.steady_state
+        on_demand = settings.via == "engine" and not settings.steady_state
         loaded = load_of(workload, settings, first(settings.num_conversations) or settings.agents, on_demand=on_demand)
     options = with_distinct_conversations(loaded, run_options(loaded, settings, **scenario.fields))
     loaded, window = for_api(loaded, settings), None

@@ -109,7 +109,9 @@ class RequestSource:
         rows: list[tuple[int, int, int]] = []
         for session in self.workload(1).sessions.values():
             rows += _rows(session)
-        if not rows or any(row[0] < 1 for row in rows):
+            if any(row[0] < 1 for row in rows[-len(session.turns) :]):
+                return None
+        if not rows:
             return None
         prompt, new, reply = np.array(rows, dtype=np.int64).T
         return RequestSizes(prompt, new, reply)

@@ -321,9 +321,12 @@ class Workload:
 
     @property
     def sample(self) -> Collection[Session]:
-        """All sessions; of a workload that is read on demand those of one tree, which has the form of all."""
+        """All sessions; of one that is read on demand those of the first tree with requests: it has the form of all."""
         sessions = self.sessions
-        return sessions.tree(self.roots[0]) if isinstance(sessions, SessionsOnDemand) else sessions.values()
+        if not isinstance(sessions, SessionsOnDemand):
+            return sessions.values()
+        trees = (sessions.tree(root) for root in self.roots)
+        return next((tree for tree in trees if any(session.turns for session in tree)), ())
 
     @property
     def branching(self) -> bool:

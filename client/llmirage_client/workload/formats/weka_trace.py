@@ -72,7 +72,7 @@ def load(
     """
     reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order, traces)
     files = files_below(path, _ENDINGS)
-    if on_demand and max_context_length is None and traces is None and (roots := _roots_of(files)):
+    if on_demand and max_context_length is None and (roots := _roots_of(files[:traces])):
 
         def sessions_of(root: str, file: Path) -> Sequence[Session]:
             one = _WekaReader(None, think_time_only, global_ids, recorded_order, None)

@@ -97,6 +97,16 @@ def test_a_simulation_is_the_same_and_reads_what_it_runs(
     assert set(read) == {"00.json", "01.json"}
 
 
+def test_a_scenario_begins_with_the_traces_of_its_lanes(folder: Path, read: list[str]) -> None:
+    (folder / "00.json").write_text(json.dumps({"id": "t0", "block_size": BLOCKS, "requests": []}))
+    words = ("--scenario", "agentx", "--unsafe-override", "--benchmark-duration", "5")
+    found = json.loads(simulated(folder, *words).output.splitlines()[-1])
+    assert 3 <= len(set(read)) < 12
+    whole = json.loads(simulated(folder, *words, "--set", "format_option=on_demand=false").output.splitlines()[-1])
+    assert found.pop("notes") != whole.pop("notes")
+    assert found == whole
+
+
 def test_what_is_wrong_with_a_trace_is_told_when_it_begins(folder: Path) -> None:
     bad = folder / "05.json"
     bad.write_text(bad.read_text().replace('"out": 5', '"out": "many"', 1))
