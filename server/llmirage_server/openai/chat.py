@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.http import bodies
@@ -14,6 +16,7 @@ from llmirage_server.http.dialect import Dialect
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
+from llmirage_server.openai.render import rendered
 from llmirage_server.openai.writers import ChatWriter
 from llmirage_server.service.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
@@ -55,15 +58,7 @@ class ChatHandler(ServiceHandler):
         if request.sound is not None and not (served.hears or "audio" in body.model.lower()):
             _refuse_sound(request.sound, served.model, service.dialect)
         constraints = await exchange.planned(lambda: chat_constraints(request), "tools", service.text.plan_in_thread)
-        ids = await service.encode_chat(
-            exchange,
-            request.messages,
-            request.tools,
-            answer_schema=request.answer_schema,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            window=None if sampling.truncate_prompt_tokens else ContextWindow(served.max_model_len, "messages"),
-        )
+        ids = await self._encoded(exchange, request, served.max_model_len)
         prompts = [EncodedPrompt(ids, request.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         tokenizer = await service.tokenizer()
@@ -80,6 +75,25 @@ class ChatHandler(ServiceHandler):
         if sampling.about_prompt:
             completion |= prompt_fields(generation.choices[0], sampling, tokenizer)
         return await exchange.large_json(completion)
+
+    async def render(self, exchange: HttpExchange) -> Response:
+        """Answer with the prompt's tokens, and generate nothing."""
+        request = await exchange.checked(parse_chat, self._service.documented_only, self._service.dialect.strict)
+        window = self._service.models.asked(request.body.model, exchange).max_model_len
+        ids = await self._encoded(exchange, request, window)
+        return await exchange.large_json(rendered(new_id("chatcmpl-"), ids, request.sampling, exchange.body, window))
+
+    async def _encoded(self, exchange: HttpExchange, request: ChatRequest, max_model_len: int) -> npt.NDArray[np.int32]:
+        body = request.body
+        return await self._service.encode_chat(
+            exchange,
+            request.messages,
+            request.tools,
+            answer_schema=request.answer_schema,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            window=None if request.sampling.truncate_prompt_tokens else ContextWindow(max_model_len, "messages"),
+        )
 
 
 def _refuse_sound(index: int, model: str, dialect: Dialect) -> None:

@@ -15,6 +15,7 @@ from llmirage_server.http.dialect import Dialect
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
+from llmirage_server.openai.render import rendered
 from llmirage_server.openai.writers import TextWriter
 from llmirage_server.service.constraints import completion_constraints
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
@@ -64,6 +65,17 @@ class CompletionsHandler(ServiceHandler):
         if exchange.dialect.vendor.content_filters:
             completion = filtered(completion, len(prompts))
         return await exchange.large_json(completion)
+
+    async def render(self, exchange: HttpExchange) -> Response:
+        """Answer with the tokens of each prompt, and generate nothing."""
+        request = await exchange.checked(parse_completion, self._service.documented_only, MOST_CHOICES)
+        length = self._service.models.asked(request.body.model, exchange).max_model_len
+        window = None if request.sampling.truncate_prompt_tokens else ContextWindow(length, "prompt")
+        prompts = await self._prompts(request, await self._service.tokenizer(), window, exchange)
+        exchange.is_large |= sum([len(prompt.ids) for prompt in prompts]) > _MANY_ECHOED
+        return await exchange.large_json(
+            [rendered(new_id("cmpl-"), prompt.ids, request.sampling, exchange.body, length) for prompt in prompts]
+        )
 
     async def _prompts(
         self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None, exchange: HttpExchange

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions: the objects, the usage, the stream."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -231,3 +232,21 @@ def test_choices_are_equal_at_temperature_0_and_differ_above(make_api: Any, path
     assert len(texts(temperature=0.0, seed=5)) == 1
     assert len(texts(temperature=0.5)) == 3
     assert len(texts()) == 3
+
+
+def test_a_router_gets_the_tokens_of_a_prompt_without_an_answer(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="vllm", max_model_len=1000)
+    messages = [{"role": "user", "content": "Hello"}]
+    chat = {"model": MODEL, "messages": messages, "temperature": 0.5, "stop": ["x"], "stream": True}
+    found = api.post("/v1/chat/completions/render", chat).json()
+    ids = api.post("/tokenize", {"model": MODEL, "messages": messages}).json()["tokens"]
+    assert (found["token_ids"], found["model"], found["stream"], found["features"]) == (ids, MODEL, True, None)
+    params = found["sampling_params"]
+    assert (params["temperature"], params["stop"], params["max_tokens"]) == (0.5, ["x"], 1000 - len(ids))
+    texts = ["Hello there", "You"]
+    prompts = api.post("/v1/completions/render", {"model": MODEL, "prompt": texts, "max_tokens": 5}).json()
+    told = [api.post("/tokenize", {"model": MODEL, "prompt": text}).json()["tokens"] for text in texts]
+    assert [prompt["token_ids"] for prompt in prompts] == told
+    assert {prompt["sampling_params"]["max_tokens"] for prompt in prompts} == {5}
+    assert not any(entry.get("output_tokens") for entry in api.request("GET", "/llmirage/journal").json()["entries"])
+    assert api.post("/v1/chat/completions/render", chat | {"messages": []}).status_code == 400

@@ -1,0 +1,44 @@
+"""Answers of vLLM at `.../render`: the tokens of a prompt and how it would generate, for routers that know caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_shared.wire.sampling import Sampling
+
+_PARAMS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+    "logprobs",
+)  # fmt: skip
+
+
+def rendered(
+    request_id: str, ids: npt.NDArray[np.int32], sampling: Sampling, asked: Mapping[str, Any], max_model_len: int
+) -> dict[str, Any]:
+    """Return vLLM's GenerateRequest of a prompt. asked: the body of the request."""
+    left = max(max_model_len - len(ids), 0)
+    params = {name: asked[name] for name in _PARAMS if asked.get(name) is not None}
+    params |= {
+        "n": sampling.n,
+        "max_tokens": left if sampling.max_tokens is None else min(sampling.max_tokens, left),
+        "min_tokens": sampling.min_tokens,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+    }
+    return {
+        "request_id": request_id,
+        "token_ids": ids.tolist(),
+        "features": None,
+        "sampling_params": params,
+        "model": asked.get("model"),
+        "stream": sampling.stream,
+        "stream_options": asked.get("stream_options") if sampling.stream else None,
+        "cache_salt": asked.get("cache_salt"),
+        "priority": sampling.priority,
+        "kv_transfer_params": asked.get("kv_transfer_params"),
+    }
