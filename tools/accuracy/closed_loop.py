@@ -25,15 +25,13 @@ from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rat
 
 Variant = Literal["known settings", "default settings", "silicon", "transferred"]
 
-ROUNDS = 10  # requests of one client in a run that does not say how many it had
+ROUNDS = 10  # requests of one client in a run that does not say how many it had, and most that are served
 # attention_dp_config of InferenceX's scripts for TensorRT-LLM
 _BALANCED = {
     "attention_dp_enable_balance": True,
     "attention_dp_timeout_iters": 60,
     "attention_dp_batching_wait_iters": 0,
 }
-LONG_ANSWER_TOKENS = 1000  # from here on a run is served in part
-ROUNDS_OF_LONG_ANSWERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +148,11 @@ def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
         if run.max_prefill_tokens is not None:
             found["max_prefill_tokens"] = run.max_prefill_tokens
     if run.batch_wait_timeout_iters:
-        # without a share of tokens it waits for, the engine would not wait; first tokens are as late as if it were all
-        found |= {"batch_wait_timeout_iters": run.batch_wait_timeout_iters, "batch_wait_max_tokens_ratio": 1.0}
+        found |= {"batch_wait_timeout_iters": run.batch_wait_timeout_iters, "batch_wait_max_tokens_ratio": 0.9}
     if run.engine == "trtllm" and run.dp > 1 and "InferenceX" in run.settings:
         found |= _BALANCED
-    if not run.enable_chunked_prefill:
+    # TensorRT-LLM cuts prompts where it is told to, which none of these scripts does
+    if not run.enable_chunked_prefill or (run.engine == "trtllm" and "InferenceX" in run.settings):
         found["enable_chunked_prefill"] = False
     return found
 
@@ -184,7 +182,7 @@ def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
 
 
 def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
-    """Serve the run, all clients starting at once; or, where answers are long, a shorter one of which all phases count as
+    """Serve the run, all clients starting at once; or, where it has many rounds, a shorter one of which all phases count as
     they do in the whole run: the burst at the start, the requests between, and those of the end, when the batch shrinks.
 
     Requests that warm up are left out: the clients of these sweeps wait for all of them before they start to measure
@@ -192,8 +190,7 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
     """
     clients = run.concurrency
     total = run.requests or ROUNDS * clients
-    rounds = ROUNDS_OF_LONG_ANSWERS if run.osl >= LONG_ANSWER_TOKENS else ROUNDS
-    served = min(total, rounds * clients)
+    served = min(total, ROUNDS * clients)
     prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
     requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]
     waiting = iter(requests[clients:])

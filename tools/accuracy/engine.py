@@ -32,4 +32,6 @@ def cluster_of(deployment: Deployment, *, prefix_caching: bool, fast_forward: bo
     )
     front_end = front_end_of(engine, limits)
     instance = Instance(0, deployment.step_model(), limits, front_end=front_end, fast_forward=fast_forward)
+    if engine.scheduler == "trtllm":  # nothing is ever computed again: without chunks only a prompt must fit a step
+        instance.max_request_tokens = limits.kv_capacity_tokens + 1
     return Cluster([instance], make_router("round_robin", 0))

@@ -130,7 +130,8 @@ class EngineLimits:
     speculation_seed: seed of the acceptance of drafts, beside the request and its progress.
     first_token: on instances that only prefill or decode: when the first token is reported.
     data_parallel_balance: rank selection for a request: least `load` (4 * waiting + running), in turn (`round_robin`) or
-        longest cached `prefix`; None: the engine's own, load for vllm, else round_robin.
+        longest cached `prefix`; None: the engine's own, round_robin for sglang, else load. TensorRT-LLM counts a waiting
+        request once (_balance_requests_across_ranks of _torch/pyexecutor).
 
     Raises ValueError naming every invalid limit.
     """

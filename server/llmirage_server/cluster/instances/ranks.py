@@ -36,7 +36,8 @@ class Ranks:
             make_scheduler(limits, kv, role, stages=stages, summed=summed, adapters=adapters()) for kv in caches
         ]
         self.gate = None if role == "decode" else make_gate(limits, self.schedulers)
-        self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
+        self._balance = limits.data_parallel_balance or ("round_robin" if limits.scheduler == "sglang" else "load")
+        self._waiting_counts = 1 if limits.scheduler == "trtllm" else 4  # for so many running ones
         self._shows_first = role == "decode" and limits.first_token == "admission" and not summed
         self._turn = 0  # which rank is next when they take turns
 
@@ -58,8 +59,8 @@ class Ranks:
         coming = Counter(map(id, arriving))
 
         def load(rank: Scheduler) -> int:
-            """Return the score of vLLM's data-parallel load balancer."""
-            return 4 * (rank.queue_length + coming[id(rank)]) + rank.size
+            """Return the score of vLLM's data-parallel load balancer; TensorRT-LLM counts a rank's requests."""
+            return self._waiting_counts * (rank.queue_length + coming[id(rank)]) + rank.size
 
         if self._balance == "prefix":
             return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), load(rank)))

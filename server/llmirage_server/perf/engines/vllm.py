@@ -61,6 +61,10 @@ class Vllm(Engine):
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
     _blackwell_excess: ClassVar[float] = 10 / 3  # of the slowdown of long prompts, over NVLink
 
+    def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
+        """Return the format that a checkpoint asks for, which older versions do not read."""
+        return "bf16" if self.is_before(0, 14) else super().kv_dtype_on(gpu, weights)
+
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
         """Return what is left of all memory."""
         return gpu - int(gpu * utilization)

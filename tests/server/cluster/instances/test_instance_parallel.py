@@ -34,15 +34,27 @@ def test_a_request_goes_to_the_rank_with_the_least_load_and_equals_take_turns(la
     assert [(one.rank, one.running, one.waiting) for one in ranks] == [(0, 1, 2), (1, 1, 1), (2, 1, 1)]
 
 
-@pytest.mark.parametrize("scheduler", ["sglang", "trtllm"])
-def test_other_engines_take_turns_whatever_the_load(lab: Any, scheduler: str) -> None:
+@pytest.mark.parametrize(("scheduler", "waiting"), [("sglang", [2, 1]), ("trtllm", [1, 2]), ("vllm", [1, 2])])
+def test_sglang_takes_turns_whatever_the_load(lab: Any, scheduler: str, waiting: list[int]) -> None:
     engine = lab(ranks=2, scheduler=scheduler)
-    engine.submit(10, 1)
     engine.submit(10, 9)
+    engine.submit(10, 1)
     engine.run(3.5)
-    for _ in range(2):
+    for _ in range(3):
         engine.submit(10, 1, now=3.5)
-    assert [len(rank.waiting) for rank in engine.instance.schedulers] == [1, 1]
+    assert [len(rank.waiting) for rank in engine.instance.schedulers] == waiting
+
+
+@pytest.mark.parametrize(("scheduler", "waiting"), [("trtllm", [0, 3]), ("vllm", [1, 2])])
+def test_a_waiting_request_counts_as_one_under_tensorrt_llm(lab: Any, scheduler: str, waiting: list[int]) -> None:
+    engine = lab(ranks=2, scheduler=scheduler)
+    for _ in range(3):
+        engine.submit(10, 9)
+        engine.submit(10, 1)
+    engine.run(3.5)
+    for _ in range(3):
+        engine.submit(10, 1, now=3.5)
+    assert [len(rank.waiting) for rank in engine.instance.schedulers] == waiting
 
 
 def test_the_cached_prefix_may_decide_on_the_rank(lab: Any) -> None:

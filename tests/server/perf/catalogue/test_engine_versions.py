@@ -135,9 +135,12 @@ def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host_of_vllm() ->
         ("trtllm", "bf16", "h100_sxm", "bf16"),
         ("trtllm", "fp8", "a100_sxm", "bf16"),  # which has no fp8 arithmetic
         ("vllm", "fp8", "h100_sxm", "bf16"),
+        ("vllm@0.14", "nvfp4", "b200_sxm", "fp8"),
+        ("vllm@0.13", "nvfp4", "b200_sxm", "bf16"),
+        ("sglang", "nvfp4", "b200_sxm", "fp8"),
     ],
 )
-def test_tensorrt_llm_keeps_kv_of_quantised_checkpoints_in_fp8(engine: str, weights: str, gpu: str, kv: str) -> None:
+def test_kv_of_checkpoints_that_ask_for_it_is_in_fp8(engine: str, weights: str, gpu: str, kv: str) -> None:
     made = Deployment.create("meta-llama/Llama-3.1-8B-Instruct", gpu, engine=engine, weights=weights)
     assert made.kv_dtype == kv
 
