@@ -80,9 +80,10 @@ class Engine:
     def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
         """Return the format of the KV cache that `auto` means: NVIDIA's checkpoints in nvfp4 ask for fp8 (ModelOpt).
 
-        SGLang: configure_kv_cache_dtype; vLLM from 0.14 on (vllm-project/vllm#30785).
+        SGLang: configure_kv_cache_dtype; vLLM from 0.14 on (vllm-project/vllm#30785). Where the GPU has no fp4, it runs those
+        of others (llm-compressor), which ask for nothing.
         """
-        return "fp8" if weights == "nvfp4" and "fp8" in gpu.rates else "bf16"
+        return "fp8" if weights == "nvfp4" and gpu.has_fp4 else "bf16"
 
     def utilization_on(self, gpu: GpuSpec, chunk_tokens: int, max_num_seqs: int, parallel: Parallelism) -> float:
         """Return the default of gpu_memory_utilization, in the engine's own meaning."""

@@ -137,6 +137,7 @@ def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host_of_vllm() ->
         ("vllm", "fp8", "h100_sxm", "bf16"),
         ("vllm@0.14", "nvfp4", "b200_sxm", "fp8"),
         ("vllm@0.13", "nvfp4", "b200_sxm", "bf16"),
+        ("vllm", "nvfp4", "h100_sxm", "bf16"),
         ("sglang", "nvfp4", "b200_sxm", "fp8"),
     ],
 )
