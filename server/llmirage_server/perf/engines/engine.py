@@ -80,8 +80,8 @@ class Engine:
     def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
         """Return the format of the KV cache that `auto` means: NVIDIA's checkpoints in nvfp4 ask for fp8 (ModelOpt).
 
-        SGLang: configure_kv_cache_dtype; vLLM from 0.14 on (vllm-project/vllm#30785). Where the GPU has no fp4, it runs those
-        of others (llm-compressor), which ask for nothing.
+        SGLang: configure_kv_cache_dtype; vLLM from 0.14 on (vllm-project/vllm#30785). Where the GPU has no fp4, it runs
+        those of others (llm-compressor), which ask for nothing.
         """
         return "fp8" if weights == "nvfp4" and gpu.has_fp4 else "bf16"
 
