@@ -275,22 +275,18 @@ class Deployment:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one instance."""
         return self.parallel.gpus
 
     @property
     def tp(self) -> int:
-        """Tensor-parallel ranks."""
         return self.parallel.tp
 
     @property
     def most_running(self) -> int:
-        """Sequences that may run at once, if memory allows."""
         return self.engine.most_running(self.max_num_seqs, self.parallel.pp)
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the architecture's own context length."""
         return self.model.max_model_len
 
     @property
@@ -374,7 +370,6 @@ class Deployment:
 
     @cached_property
     def lora(self) -> LoraCosts:
-        """Sizes and times of LoRA adapters."""
         constants = constants_for(self.gpu, self.engine.base)
         return LoraCosts(self.model, self.gpu, self.engine, constants, self._weights, self.parallel, self.max_lora_rank)
 

@@ -66,7 +66,6 @@ class LoraCosts:
         self._stages = parallel.pp
 
     def slot_bytes(self, rank: int) -> int:
-        """Return the bytes of a slot on one GPU."""
         return _WEIGHT_BYTES * rank * self._weights // self._stages
 
     def step_s(self, adapters: Sequence[tuple[int, int]]) -> float:

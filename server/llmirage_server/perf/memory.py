@@ -40,7 +40,6 @@ class MemoryBudget:
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that the engine may use."""
         return self.gpu_bytes - self.unused_bytes
 
     @property
@@ -50,7 +49,6 @@ class MemoryBudget:
 
     @property
     def fixed_bytes(self) -> int:
-        """Windows and recurrent states of all sequences."""
         return self.bytes_per_sequence * self.sequences
 
     @property
@@ -73,7 +71,6 @@ class MemoryBudget:
         return max(0, self.kv_bytes // max(1, self.kv_bytes_per_token))
 
     def describe(self) -> str:
-        """Return the sum, a line each, in GiB."""
         pool = "KV cache" if self.tokens_override is None else "KV cache as given"
         lines = [
             (self.gpu_bytes, "memory of the GPU"),
@@ -103,32 +100,17 @@ def budget(
     """Share the memory of one of an instance's GPUs as the engine does; see its `unused_bytes`."""
     reserve = engine.reserve_bytes(gpus)
     unused = engine.unused_bytes(gpu_bytes, utilization, weights_bytes, activation_bytes, reserve)
-    pool = gpu_bytes - unused - weights_bytes - activation_bytes - reserve
+    taken = unused, weights_bytes, activation_bytes, reserve
     sequences = max_num_seqs
     if bytes_per_sequence:
         each = bytes_per_sequence + kv_bytes_per_token * _TOKENS_PER_SEQUENCE
-        sequences = max(1, min(max_num_seqs, pool // each))
-    return MemoryBudget(
-        gpu_bytes,
-        unused,
-        weights_bytes,
-        activation_bytes,
-        reserve,
-        kv_bytes_per_token,
-        bytes_per_sequence,
-        sequences,
-        tokens_override,
-        utilization,
-    )
+        sequences = max(1, min(max_num_seqs, (gpu_bytes - sum(taken)) // each))
+    kept = kv_bytes_per_token, bytes_per_sequence
+    return MemoryBudget(gpu_bytes, *taken, *kept, sequences, tokens_override, utilization)
 
 
 def weights_bytes_per_rank(
-    model: ModelSpec,
-    weights: WeightDtype,
-    parallel: Parallelism,
-    *,
-    first: bool = True,
-    last: bool = True,
+    model: ModelSpec, weights: WeightDtype, parallel: Parallelism, *, first: bool = True, last: bool = True
 ) -> int:
     """Bytes of weights on one GPU of a pipeline stage with the layers of `model`, the first or last stage or both.
 
@@ -152,11 +134,7 @@ def vision_bytes_per_rank(model: ModelSpec, engine: Engine, tp: int) -> int:
 
 
 def draft_bytes_per_rank(
-    model: ModelSpec,
-    draft: ModelSpec | None,
-    weights: WeightDtype,
-    parallel: Parallelism,
-    method: SpeculativeMethod,
+    model: ModelSpec, draft: ModelSpec | None, weights: WeightDtype, parallel: Parallelism, method: SpeculativeMethod
 ) -> int:
     """Bytes of a draft model on one GPU, or (None) of the model's own prediction layer: the tables are the model's.
 
@@ -185,9 +163,8 @@ def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Par
         total += group.mlp.weights(hidden) / tp * mlp + 2 * hidden
     elif isinstance(group.mlp, Moe):
         total += group.mlp.shared_weights(hidden) / tp * mlp + 2 * (group.mlp.router_weights(hidden) + hidden)
-        slots = (
-            -(-group.mlp.experts // parallel.ep) * parallel.ep
-        )  # ranks that do not divide the experts have copies of some
+        # ranks that do not divide the experts have copies of some
+        slots = -(-group.mlp.experts // parallel.ep) * parallel.ep
         width = group.mlp.width // parallel.moe_tp
         rows, columns = formats.experts.expert_shape(hidden, width)
         padded = rows * columns / (hidden * width)

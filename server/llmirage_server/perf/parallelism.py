@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Moe
+from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
 from llmirage_server.perf.catalogue.models import ModelSpec
 
 _SCALE_BLOCK = 128  # weights that share a scale in fp8_block checkpoints, in each direction
 NODE_GPUS = 8  # of the largest nodes
+# Fields of attention that tensor parallelism divides: heads, and what several heads share, with their names.
+_HEADS: Mapping[type[Attention], tuple[str, str, str, str]] = {
+    Gqa: ("heads", "attention", "kv_heads", "KV heads"),
+    Mla: ("heads", "attention", "", ""),
+    GatedDelta: ("value_heads", "value", "key_heads", "key heads"),
+    Mamba2: ("heads", "state-space", "groups", "state groups"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,6 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the instance."""
         return self.tp * self.pp * self.dp
 
     @property
@@ -111,22 +117,13 @@ def _problems(model: ModelSpec, parallel: Parallelism, weights: str) -> Iterator
 
 
 def _attention_problems(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[str]:
-    attention = group.attention
-    if attention is None:
+    if group.attention is None:
         return
-    heads = attention.value_heads if isinstance(attention, GatedDelta) else attention.heads
-    kind = {GatedDelta: "value", Mamba2: "state-space"}.get(type(attention), "attention")
+    of_heads, kind, of_shared, name = _HEADS[type(group.attention)]
+    heads, shared = getattr(group.attention, of_heads), getattr(group.attention, of_shared, 1)
     if heads % tp:
         yield f"tp {tp} does not divide the {heads} {kind} heads of {model.name}"
-        return
-    shared, name = 1, ""
-    if isinstance(attention, Gqa):
-        shared, name = attention.kv_heads, "KV heads"
-    elif isinstance(attention, GatedDelta):
-        shared, name = attention.key_heads, "key heads"
-    elif isinstance(attention, Mamba2):
-        shared, name = attention.groups, "state groups"
-    if shared % tp and tp % shared:
+    elif shared % tp and tp % shared:
         yield f"tp {tp} and the {shared} {name} of {model.name} do not divide each other"
 
 

@@ -49,7 +49,6 @@ class WeightDtype:
 
     @property
     def quantises(self) -> bool:
-        """If activations are quantised before a product."""
         return self.activation_bytes < 2.0
 
     @property

@@ -66,12 +66,10 @@ class GpuSpec:
 
     @property
     def rates(self) -> frozenset[str]:
-        """The compute classes this GPU's tensor cores have."""
         return frozenset(self.flops)
 
     @property
     def has_fp4(self) -> bool:
-        """If its tensor cores multiply in fp4."""
         return "fp4" in self.flops
 
 
@@ -80,35 +78,32 @@ def transferred(whose: str, within_percent: int) -> str:
     return f"transferred: {whose}; about {within_percent} % band"
 
 
+_AS_THEY_ARE = ("name", "link", "link_gpus", "source", "constants_of", "arch", "peer_to_peer", "profiled")
+_UNITS = {  # of other keys: their fields, and how many of these units are one of the entry's
+    "bandwidth_tb_per_s": ("bandwidth_bytes_per_s", 1e12), "link_gb_per_s": ("link_bytes_per_s", 1e9),
+    "node_link_gb_per_s": ("node_link_bytes_per_s", 1e9), "host_gb_per_s": ("host_bytes_per_s", 1e9),
+}  # fmt: skip
+
+
 def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSpec:
     """Build a spec from its entry (units there: MiB, TB/s, TFLOPS, GB/s, us), whose keys data/gpus.yaml explains."""
     price = entry.get("price_usd_per_h")
+    rest: dict[str, Any] = {name: entry[name] for name in _AS_THEY_ARE if name in entry}
+    rest |= {name: entry[key] * unit for key, (name, unit) in _UNITS.items() if key in entry}
+    rest |= {name: tuple(entry[name]) for name in ("aliases", "unverified") if name in entry}
     return GpuSpec(
         key=key,
-        name=entry["name"],
         memory_bytes=int(entry["memory_mib"] * MIB),
-        bandwidth_bytes_per_s=entry["bandwidth_tb_per_s"] * 1e12,
         flops={rate: tflops * 1e12 for rate, tflops in entry["tflops"].items()},
-        link_bytes_per_s=entry["link_gb_per_s"] * 1e9,
-        link=entry["link"],
-        link_gpus=entry["link_gpus"],
         sm_count=entry["sm"],
         tdp_w=entry.get("tdp_w"),
         confidence=confidence,
-        source=entry["source"],
-        aliases=tuple(entry.get("aliases", ())),
-        node_link_bytes_per_s=entry.get("node_link_gb_per_s", NODE_LINK_GB_PER_S) * 1e9,
         node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
-        host_bytes_per_s=entry.get("host_gb_per_s", HOST_GB_PER_S) * 1e9,
         price_usd_per_h=(price[0], price[1]) if price else None,
-        constants_of=entry.get("constants_of"),
         within=entry.get("within_percent", 0) / 100,
         reached=Reached(**entry["reached"]) if "reached" in entry else None,
         vendor={"infinity-fabric": "amd", "ici": "google"}.get(entry["link"], "nvidia"),
-        arch=entry.get("arch", ""),
-        peer_to_peer=entry.get("peer_to_peer", True),
-        profiled=entry.get("profiled", False),
-        unverified=tuple(entry.get("unverified", ())),
+        **rest,
     )
 
 

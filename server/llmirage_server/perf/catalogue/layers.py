@@ -28,7 +28,7 @@ class _Block:
         return 0
 
     def state_bytes(self, tp: int = 1) -> int:
-        """Return the bytes of one sequence, whatever its length, in one layer on one rank."""
+        """Return the bytes of one sequence, whatever its length, in a layer on a rank: states of heads and convolution."""
         return 0
 
 
@@ -83,12 +83,10 @@ class Gqa(_Block):
         return hidden * (self.qkv_width(tp) + self.heads // tp * self.v_dim) + indexer
 
     def small_weights(self, hidden: int) -> int:
-        """Norms and biases, copied on every rank."""
         biases = self.heads * self.head_dim + self.kv_heads * (self.head_dim + self.v_dim) + hidden if self.biases else 0
         return self.qk_norm + biases + (self.index.small_weights(hidden) if self.index else 0)
 
     def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
-        """KV cache bytes of one token in one layer on one rank."""
         cached = heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim) * dtype_bytes
         return cached + (self.index.cache_bytes if self.index else 0)
 
@@ -151,7 +149,6 @@ class GatedDelta(_Block):
         return self.conv_width(tp) + self.value_heads // tp * (self.value_dim + 2)
 
     def weights(self, hidden: int, tp: int = 1) -> int:
-        """Matrix weights on one rank: input and output projections."""
         return hidden * (self.in_width(tp) + self.value_heads // tp * self.value_dim)
 
     def small_weights(self, hidden: int) -> int:
@@ -159,7 +156,6 @@ class GatedDelta(_Block):
         return self.conv_width(1) * self.conv_kernel + 2 * self.value_heads + self.value_dim
 
     def state_bytes(self, tp: int = 1) -> int:
-        """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""
         state = self.value_heads // tp * self.key_dim * self.value_dim * _STATE_BYTES
         return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
 
@@ -183,7 +179,6 @@ class Mamba2(_Block):
         return self.conv_width(tp) + self.heads // tp * (self.head_dim + 1)
 
     def weights(self, hidden: int, tp: int = 1) -> int:
-        """Matrix weights on one rank: input and output projections."""
         return hidden * (self.in_width(tp) + self.heads // tp * self.head_dim)
 
     def small_weights(self, hidden: int) -> int:
@@ -191,7 +186,6 @@ class Mamba2(_Block):
         return self.conv_width(1) * (self.conv_kernel + 1) + 3 * self.heads + self.heads * self.head_dim
 
     def state_bytes(self, tp: int = 1) -> int:
-        """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""
         state = self.heads // tp * self.head_dim * self.state * _STATE_BYTES
         return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
 
@@ -204,7 +198,6 @@ class Dense:
     gated: bool = True
 
     def weights(self, hidden: int) -> int:
-        """Matrix weights."""
         return (3 if self.gated else 2) * hidden * self.width
 
 
@@ -221,7 +214,6 @@ class Moe:
     latent: int = 0  # routed experts work in a space of this width, between two projections (Nemotron-3 Super); 0: hidden
 
     def expert_weights(self, hidden: int) -> int:
-        """Matrix weights of one routed expert."""
         return Dense(self.width, self.gated).weights(self.latent or hidden)
 
     def shared_weights(self, hidden: int) -> int:

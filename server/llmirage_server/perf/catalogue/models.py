@@ -30,7 +30,6 @@ class ModelSpec:
 
     @property
     def layers(self) -> int:
-        """All layers."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -50,7 +49,6 @@ class ModelSpec:
 
     @property
     def has_mla(self) -> bool:
-        """If any layer has multi-head latent attention."""
         return any(isinstance(group.attention, Mla) for group in self.groups)
 
     @property
@@ -62,7 +60,6 @@ class ModelSpec:
 
     @property
     def heads(self) -> int:
-        """Query heads of the main attention."""
         main = self.main_attention
         return 0 if main is None else main.value_heads if isinstance(main, GatedDelta) else main.heads
 

@@ -35,16 +35,13 @@ class DataFile:
 
     @property
     def names(self) -> list[str]:
-        """Names of all entries, in the file's order."""
         return list(self._bodies)
 
     def head(self) -> dict[str, Any]:
-        """Return the content before the entries."""
         head: dict[str, Any] = yaml.load(self._head, Loader=_Loader) or {}
         return head
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Parse one entry. Raises KeyError."""
         entry: dict[str, Any] = yaml.load(self._bodies[name], Loader=_Loader)
         return entry
 

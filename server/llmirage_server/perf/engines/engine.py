@@ -103,7 +103,6 @@ class Engine:
         return weights
 
     def is_before(self, *version: int) -> bool:
-        """Return if this version of the engine is older than the given one."""
         return version_numbers(self.version) < version
 
     # --- memory ---
@@ -151,7 +150,6 @@ class Engine:
         return 1.0 if gpu.profiled else self.prefill_in_place
 
     def on(self, gpu: GpuSpec) -> Engine:
-        """Return the engine on machines with such GPUs."""
         return self
 
     @property

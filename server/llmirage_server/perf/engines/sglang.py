@@ -98,11 +98,9 @@ class Sglang(Engine):
         return weights
 
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
-        """Return the most tokens that FlashInfer's kernel takes, where it is asked for."""
         return _FUSED_TOKENS if self.fuses_norms and gpu.arch in ("hopper", "blackwell") else 0.0
 
     def launch_us_on(self, gpu: GpuSpec) -> float:
-        """Return the time of a launch, which is longer on Blackwell."""
         return self.launch_us * (self._blackwell_launch if gpu.arch == "blackwell" else 1.0)
 
     def on(self, gpu: GpuSpec) -> Engine:

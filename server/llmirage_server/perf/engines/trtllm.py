@@ -66,7 +66,6 @@ class Trtllm(Engine):
         return "fp8" if weights in ("fp8", "nvfp4") and "fp8" in gpu.rates else "bf16"
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
-        """Return what the share leaves of memory that is free after weights and activations."""
         free = max(0, gpu - reserve - weights - activations)
         return free - int(free * utilization)
 
@@ -75,7 +74,6 @@ class Trtllm(Engine):
         return max_num_seqs * stages
 
     def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
-        """Return the format with CUTLASS's kernels, unless the engine's own are asked for."""
         return weights if backend == "trtllm" else replace(weights, expert_kernels="cutlass")
 
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:

@@ -66,7 +66,6 @@ class Vllm(Engine):
         return "bf16" if self.is_before(0, 14) else super().kv_dtype_on(gpu, weights)
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
-        """Return what is left of all memory."""
         return gpu - int(gpu * utilization)
 
     def block_tokens(self, model: ModelSpec, kv_dtype_bytes: int, tp: int) -> int:
@@ -82,15 +81,12 @@ class Vllm(Engine):
         return max(self.block_size, -(-state // (16 * token)) * 16)
 
     def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
-        """Return the format with Marlin's kernels where they are asked for."""
         return replace(weights, expert_kernels="marlin") if backend == "marlin" else weights
 
     def captured_tokens(self, max_num_seqs: int) -> int:
-        """Return two tokens a sequence, up to 512."""
         return min(self._captured_tokens, 2 * max_num_seqs)
 
     def prefill_in_place_on(self, gpu: GpuSpec) -> float:
-        """Return the slowdown of long prompts, which is larger on Blackwell."""
         excess = self._blackwell_excess if gpu.arch == "blackwell" and gpu.link == "nvlink" else 1.0
         return 1.0 + excess * (super().prefill_in_place_on(gpu) - 1.0)
 
@@ -100,11 +96,9 @@ class Vllm(Engine):
         return (exposed_s, hidden_s) if self.async_scheduling else (exposed_s + hidden_s, 0.0)
 
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
-        """Return the tokens of the largest all-reduce that FlashInfer fuses with the norm."""
         return fused_bytes(_FUSED_MIB.get(gpu.arch, {}), ranks) / (2.0 * hidden) if self.fuses_norms else 0.0
 
     def tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
-        """Return the default of a limit on a GPU."""
         if gpu.key.startswith("a100") and len(tiers) > 1:
             return tiers[0]  # the A100 has the limits of a small GPU, whatever its memory
         return super().tier(tiers, gpu)

@@ -129,13 +129,7 @@ dispatch, combine = partial(_messages, "dispatch"), partial(_messages, "combine"
 
 
 def between_domains(
-    gpu: GpuSpec,
-    constants: Constants,
-    op: str,
-    ranks: int,
-    hidden: int,
-    per_token: int,
-    value_bytes: float,
+    gpu: GpuSpec, constants: Constants, op: str, ranks: int, hidden: int, per_token: int, value_bytes: float
 ) -> TokenKernel:
     """Return dispatch or combine for ranks of several link domains.
 

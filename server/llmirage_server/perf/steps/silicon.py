@@ -69,7 +69,6 @@ class SiliconStep:
         )
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        """Return the seconds of one step; see StepModel."""
         sequences = len(decode_contexts)
         new = sum([chunk[0] for chunk in prefill])
         if not new and not sequences:

@@ -147,25 +147,15 @@ class Stage:
     """
 
     def __init__(
-        self,
-        ops: Iterable[Op],
-        windows: Sequence[int] = (),
-        queries: int = 1,
-        prefill_in_place: float = 1.0,
+        self, ops: Iterable[Op], windows: Sequence[int] = (), queries: int = 1, prefill_in_place: float = 1.0
     ) -> None:
         self.ops = tuple(ops)
         self._windows = windows
         self._queries = queries
         self._slower = prefill_in_place - 1.0
-        (
-            self._tokens_s,
-            self._shared_s,
-            self._new_s,
-            self._expanded_s,
-            self._decode_tokens_s,
-            self._sequences_s,
-            self._rows_s,
-        ) = (Memo(self._token_kernels(count), _PROMPTS) for count in COUNTS)
+        by_count = [Memo(self._token_kernels(count), _PROMPTS) for count in COUNTS]
+        self._tokens_s, self._shared_s, self._new_s, self._expanded_s = by_count[:4]
+        self._decode_tokens_s, self._sequences_s, self._rows_s = by_count[4:]
         self._slowed_shared_s = Memo(self._token_kernels("group", slowed_alone=True), _PROMPTS)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
         decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
@@ -355,7 +345,6 @@ class EngineOverhead:
         self._host_parts_s = Memo(pipelined.host_parts_s, BATCHES)
 
     def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:
-        """Correction of GPU times, by the tokens of either kind."""
         if not self.scaled:
             return 1.0
         engine = self._engine
@@ -372,5 +361,4 @@ class EngineOverhead:
         return max(gpu_s, hidden_s) + (exposed_s + self._sync_s)
 
     def host_s(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
-        """Return the seconds that the host adds to such a step."""
         return self.with_host(gpu_s, sequences, new_tokens, tokens) - gpu_s

@@ -58,7 +58,10 @@ class StepSums(Protocol):
         ...
 
     def run(self, batches: Sequence[DecodeSums], ahead: int, start_s: float, steps: int, /) -> list[float]:
-        """Return the ends of `steps` decoding steps from `start_s` on, the first one `ahead` steps behind the next."""
+        """Return the ends of `steps` decoding steps from `start_s` on, the first one `ahead` steps behind the next.
+
+        batches: of the ranks that have sequences, one at least; as many steps.
+        """
         ...
 
 
@@ -79,14 +82,12 @@ class SummedSteps:
         self._ranks: dict[DecodeLoad, float] = Memo(stage.decoding_s, BATCHES)  # what they take on one of several ranks
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decoding: DecodeLoad) -> float:
-        """StepModel.step_s of these chunks and decoding sequences."""
         if not prefill:
             return self._steps[decoding] if decoding else 0.0
         load = self._loads[tuple(prefill), decoding[0] if decoding else 0]
         return self._whole_s(self._stage.rank_s(load, decoding), load.new, load.decodes, load.sequences)
 
     def ranks_s(self, ranks: Sequence[tuple[Chunks, DecodeLoad]]) -> float:
-        """Return the seconds of a step of these ranks, one of which has work: the slowest sets the pace."""
         loads = [self._loads[chunks, decoding[0] if decoding else 0] for chunks, decoding in ranks]
         slowest_s = max([self._stage.rank_s(load, decoding) for load, (_, decoding) in zip(loads, ranks, strict=True)])
         new, tokens = sum([load.new for load in loads]), sum([load.tokens for load in loads])
@@ -103,7 +104,6 @@ class SummedSteps:
         return self._with_host(gpu_s, sequences, new, new + decodes)
 
     def load(self, batch: DecodeSums) -> DecodeLoad:
-        """Return the load of a batch in its next step."""
         if self._widest and batch.shortest() < self._widest:
             [load] = self._clipped_loads(batch, 0, 1)
             return load
@@ -111,10 +111,6 @@ class SummedSteps:
         return decodes, batch.context_sum // decodes // MEAN_TOKENS, batch.longest() // LONGEST_TOKENS
 
     def run(self, batches: Sequence[DecodeSums], ahead: int, start_s: float, steps: int) -> list[float]:
-        """Return the ends of `steps` decoding steps, one at least, that follow each other from `start_s`.
-
-        batches: of the ranks that have sequences, one at least. ahead: the first step is so many behind their next one.
-        """
         if len(batches) == 1:
             durations = self._durations(batches[0], ahead, steps, self._steps)
         else:

@@ -23,14 +23,7 @@ from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.moe import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import SpeculativeMethod
-from llmirage_server.perf.steps.model_ops import (
-    eagle3_ops,
-    embedding_ops,
-    hand_over_ops,
-    layer_ops,
-    mtp_ops,
-    output_ops,
-)
+from llmirage_server.perf.steps.model_ops import eagle3_ops, embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
 from llmirage_server.perf.steps.stage import (
     DecodeLoad,
@@ -117,12 +110,10 @@ class RooflineStep:
 
     @property
     def ranks(self) -> int:
-        """Attention data-parallel ranks."""
         return self._parallel.dp
 
     @property
     def stages(self) -> int:
-        """Pipeline stages."""
         return self._parallel.pp
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:

@@ -15,12 +15,10 @@ class Fields:
     """The keys of one config. Every accessor returns something usable; `problems` says what was not in the file."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Take the config's top level, or that of its text model."""
         self._values = values
         self.problems: list[str] = []
 
     def get(self, name: str) -> Any:
-        """Return the raw value, None where there is none."""
         return self._values.get(name)
 
     def problem(self, text: str) -> None:
@@ -80,7 +78,6 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
         layers = self.positive("num_hidden_layers")
         if layers > MOST_LAYERS:
             self.problem(f"num_hidden_layers must be at most {MOST_LAYERS:,}")
@@ -89,7 +86,6 @@ class Fields:
 
     @property
     def hidden(self) -> int:
-        """Width of the residual stream."""
         return self.positive("hidden_size")
 
 
