@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import json.decoder
 import json.scanner
 import math
 import re
@@ -18,11 +20,13 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 MOST_OBJECTS = 12_000  # of a body: to check as many takes some 40 ms, in which nothing else runs
-MOST_VALUES = 600_000  # of a body: as many take some 40 ms to read, in which nothing else runs
+MOST_VALUES = 600_000  # of a body: as many take some 0.1 s to read, and 40 MB
 _ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
 _SLICE_BYTES = 1 << 18
 _PIECE_CHARACTERS = 1 << 16
-_MOST_ESCAPES = 200_000  # of a body that C decodes: as many take some 20 ms, in which nothing else runs
+_AT_ONCE = 1 << 14  # characters that C decodes: up to some milliseconds, in which nothing else runs
+# Items of a list with their commas: numbers, literals, and texts without escapes.
+_FLAT = re.compile(r'(?:(?:[^"\[\]{},\\]++|"[^"\\]*+")*+,)*+')
 _LONG_DIGITS = 300
 _AS_DIGITS = bytes([48 if 48 <= byte < 58 else 32 for byte in range(256)])  # to search for one digit is ten times as fast
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -156,13 +160,49 @@ def _decoder(body: bytes) -> long_texts.Decode:
         hooks["object_hook"] = _counting()
     if len(body) > _SLICE_BYTES and _has_long_number(body):
         hooks["parse_int"] = lambda digits: int(digits)  # others run between two of them, as between two calls of a hook
-    escapes = _count(body, b"\\") > _MOST_ESCAPES
-    if not hooks and not escapes:
+    if len(body) <= _SLICE_BYTES and not hooks:
         return DECODER.decode
     decoder = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite, **hooks)
-    if escapes:  # slower, but others run between two texts
-        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    if len(body) > _SLICE_BYTES:
+        _decode_in_pieces(decoder)
     return decoder.decode
+
+
+def _decode_in_pieces(decoder: Any) -> None:
+    """Let a decoder read short values and stretches of lists in C, and others run between two of these."""
+    in_c = decoder.scan_once
+    counts = decoder.object_hook is not None  # which may be called once for an object
+
+    def short(text: str, start: int) -> tuple[Any, int] | None:
+        with contextlib.suppress(ValueError, StopIteration, RecursionError):  # cut, or wrong: then it is read in Python
+            value, end = in_c(text[start : start + _AT_ONCE + 1], 0)
+            return value, start + end
+        return None
+
+    def parse_array(place: tuple[str, int], scan: Any) -> tuple[list[Any], int]:
+        text, end = place
+        if not counts and (found := short(text, end - 1)) is not None:
+            return found
+        values: list[Any] = []
+        while (flat := _FLAT.match(text, end, end + _AT_ONCE)) and flat.end() > end + _AT_ONCE // 2:
+            some, _ = short(f"[{text[end : flat.end() - 1]}]", 0) or ([], 0)
+            if not some:  # what is wrong is said below
+                break
+            values += some
+            end = flat.end()
+        rest, last = json.decoder.JSONArray((text, end), scan)  # type: ignore[attr-defined]
+        if values and not rest:
+            raise json.JSONDecodeError("Expecting value", text, last - 1)
+        values += rest
+        return values, last
+
+    def parse_object(place: tuple[str, int], *more: Any) -> tuple[Any, int]:
+        text, end = place
+        found = None if counts else short(text, end - 1)
+        return found or json.decoder.JSONObject(place, *more)  # type: ignore[attr-defined, no-any-return]
+
+    decoder.parse_array, decoder.parse_object = parse_array, parse_object
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
 
 
 def _has_long_number(body: bytes) -> bool:

@@ -70,6 +70,34 @@ def test_what_is_wrong_with_a_large_body_is_said(body: str, said: str) -> None:
     assert said in raised.value.message
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text('ab,:{}[]"\\\né😀', max_size=9),
+    lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text("a[,", max_size=2), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(VALUES, st.booleans(), st.integers(1, 40), st.integers(0, 300), st.sampled_from('"[]{},:x\\ \n'), st.booleans())
+def test_a_large_body_is_decoded_in_pieces_as_at_once(
+    value: Any, is_spaced: bool, at_once: int, place: int, other: str, is_wrong: bool
+) -> None:
+    text = json.dumps({"a": value, "b": [1] * 30}, ensure_ascii=False, separators=None if is_spaced else (",", ":"))
+    if is_wrong:
+        text = text[: place % len(text)] + other + text[place % len(text) + 1 :]
+    with pytest.MonkeyPatch.context() as patch:
+        expected = outcome(text)
+        patch.setattr(bodies, "_SLICE_BYTES", 1)
+        patch.setattr(bodies, "_AT_ONCE", at_once)
+        assert outcome(text) == expected
+
+
+def outcome(text: str) -> Any:
+    try:
+        return bodies._decoder(text.encode())(text)
+    except json.JSONDecodeError as error:
+        return error.pos
+
+
 @pytest.mark.parametrize("wide", ["\U0001f600", "\\ud83d\\ude00"])
 @pytest.mark.parametrize("parts", [1, 2_000])
 def test_a_character_that_makes_others_four_times_as_large_is_refused(wide: str, parts: int) -> None:
