@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ from served import serving
 INSTANCES = 8
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 STARTS_S = 40.0
+POLICIES = {
+    "vllm_router": "random round_robin power_of_two cache_aware consistent_hash sticky_least_loaded",
+    "sglang_router": "random round_robin power_of_two cache_aware manual",
+}
+STICKY = ("cache_aware", "consistent_hash", "sticky_least_loaded", "manual")  # they keep a conversation at its engine
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[list[str]]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """The URLs of a fleet, the routed one first."""
-    listed = tmp_path / "urls"
+    listed = tmp_path_factory.mktemp("fleet") / "urls"
     flags = ("--fleet", "--instances", str(INSTANCES), "--engine", "vllm", "--speed", "50", "--set", f"fleet_file={listed}")
     with serving(*flags) as url:
         urls = [url.removesuffix("/v1"), *listed.read_text().split()]
@@ -62,30 +68,90 @@ def served(url: str) -> int:
     return int(sum(map(float, re.findall(pattern, text, re.MULTILINE))))
 
 
-def ask(url: str, text: str, model: str = MODEL, **fields: Any) -> httpx.Response:
+def ask(url: str, text: str, model: str = MODEL, session: str = "", **fields: Any) -> httpx.Response:
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8} | fields
-    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+    headers = {"X-SMG-Routing-Key": session, "X-Session-ID": session} if session else {}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=30)
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "cache_aware"])
-@pytest.mark.parametrize("module", ["vllm_router", "sglang_router"])
-def test_a_router_serves_a_fleet_and_survives_the_loss_of_an_engine(fleet: list[str], module: str, policy: str) -> None:
+def await_engines(url: str, model: str = MODEL) -> None:
+    """Wait until a router has found engines."""
+    until_s = time.monotonic() + STARTS_S
+    while ask(url, "Hello", model).status_code != 200 and time.monotonic() < until_s:
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize(("module", "policy"), [(name, each) for name in POLICIES for each in POLICIES[name].split()])
+def test_each_policy_of_a_router_serves_a_fleet(fleet: list[str], module: str, policy: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    workers = fleet[1:]
+    before, cached = [served(worker) for worker in workers], []
+    with routed(module, policy, workers) as url, ThreadPoolExecutor(8) as threads:
+
+        def turn(turns: int, number: int) -> int:
+            said = " ".join(f"{policy} {number} {each} " * 100 for each in range(turns))
+            answer = ask(url, said, session=f"{policy} {number}")
+            return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        for turns in (1, 2, 3):
+            cached += list(threads.map(partial(turn, turns), range(16)))
+    by_worker = [served(worker) - done for worker, done in zip(workers, before, strict=True)]
+    assert sum(by_worker) == 48
+    if policy == "round_robin":
+        assert max(by_worker) <= 8  # two threads of a router may take the same turn
+    if policy in STICKY:
+        assert [tokens > 300 for tokens in cached[16:]].count(True) >= 30
+
+
+@pytest.mark.parametrize("module", POLICIES)
+def test_a_router_gives_up_an_engine_that_refuses(fleet: list[str], module: str) -> None:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     own, *workers = fleet
-    with routed(module, policy, workers) as url:
-        assert [ask(url, f"Question {number}").status_code for number in range(16)] == [200] * 16
-        by_worker = [served(worker) for worker in workers]
-        assert sum(by_worker) == 16
-        if policy == "round_robin":
-            assert by_worker == [2] * INSTANCES
-        busiest = by_worker.index(max(by_worker))
-        httpx.post(f"{own}/llmirage/instances", json={"instance": busiest, "action": "crash"})
+    limits = ("--cb-failure-threshold", "2", "--cb-timeout-duration-secs", "60", "--retry-initial-backoff-ms", "10")
+    refusing = {"kind": "status", "status": 503, "instance": 3, "endpoint": "chat"}
+    with routed(module, "round_robin", workers, *limits) as url:
+        httpx.post(f"{own}/llmirage/faults", json=refusing)
+        answers = [ask(url, f"Question {number}").status_code for number in range(40)]
+        [fault] = httpx.get(f"{own}/llmirage/faults").json()["faults"]
+        httpx.delete(f"{own}/llmirage/faults")
+    assert answers == [200] * 40  # retries go elsewhere
+    assert 2 <= fault["happened"] <= 3  # until the circuit breaker opened
+
+
+@pytest.mark.parametrize("module", POLICIES)
+def test_a_router_survives_the_loss_of_an_engine(fleet: list[str], module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    own, *workers = fleet
+    with routed(module, "round_robin", workers) as url:
+        assert [ask(url, f"Question {number}").status_code for number in range(8)] == [200] * 8
+        before = served(workers[0])
+        httpx.post(f"{own}/llmirage/instances", json={"instance": 0, "action": "crash"})
         answers = [ask(url, f"More {number}").status_code for number in range(24)]
         assert answers.count(200) >= 20  # what is not retried fails until the router has noticed
-        httpx.post(f"{own}/llmirage/instances", json={"instance": busiest, "action": "start"})
+        httpx.post(f"{own}/llmirage/instances", json={"instance": 0, "action": "start"})
         time.sleep(1)  # until its port is open again
-        assert served(workers[busiest]) == by_worker[busiest]
+        assert served(workers[0]) == before
+
+
+@pytest.mark.parametrize("module", POLICIES)
+def test_a_router_ends_requests_at_an_engine_that_hangs(fleet: list[str], module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    own, *workers = fleet
+    hanging = {"kind": "ttft", "added_s": 6000, "instance": 3, "endpoint": "chat"}  # of the cluster, at 50 times the speed
+    limits = ("--request-timeout-secs", "2", "--disable-retries")
+    with routed(module, "round_robin", workers, *limits) as url, ThreadPoolExecutor(16) as threads:
+        await_engines(url)
+        httpx.post(f"{own}/llmirage/faults", json=hanging)
+        try:
+            answers = list(threads.map(lambda number: ask(url, f"Question {number}").status_code, range(16)))
+        finally:
+            httpx.delete(f"{own}/llmirage/faults")
+    assert 13 <= answers.count(200) < 16
+    assert set(answers) <= {200, 500, 502, 503, 504}
 
 
 @pytest.mark.parametrize(
@@ -115,9 +181,7 @@ def test_a_router_hands_prompts_from_prefill_to_decode_engines(
         halves += [part for url in workers[2:] for part in ("--decode", url)]
         halves = [] if discovered else halves
         with routed(module, "round_robin", [], mode, *halves, *more) as url, ThreadPoolExecutor(8) as threads:
-            until_s = time.monotonic() + STARTS_S
-            while ask(url, "Hello", "Qwen/Qwen3-8B").status_code != 200 and time.monotonic() < until_s:
-                time.sleep(0.5)  # until it has discovered the engines
+            await_engines(url, "Qwen/Qwen3-8B")
             time.sleep(3 if discovered else 0)
             before = [served(worker) for worker in workers]
 
