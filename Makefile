@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents pydantic_ai scripted_rounds
+FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents outside_routers pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-metrics.md)
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
 .PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean

@@ -31,6 +31,8 @@ PYTHON = {
         "mcp",
         "openai-agents",
         "pydantic-ai-slim[openai]",
+        "sglang-router",
+        "vllm-router",
     ],
     "litellm": ["-e", f"{ROOT}[dev]", "litellm[proxy]"],
     "sglang": ["sglang"],
