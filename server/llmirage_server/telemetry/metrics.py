@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.gateway import Gateway
-from llmirage_server.cluster.lifecycle.scaling import Scaling
+from llmirage_server.cluster.lifecycle.scaling import Scaling, ScalingDecision
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
@@ -261,11 +261,16 @@ def scaling_exposition(scaling: Scaling, accelerators: Mapping[str, str]) -> str
     accelerators: by pool.
     """
     lines = list[str]()
-    for kind in ("desired", "current") if scaling.latest else ():
-        lines += _head(f"wva_{kind}_replicas", "gauge", f"{kind.title()} number of replicas.")
+    gauges: Mapping[str, tuple[str, Callable[[ScalingDecision], float]]] = {
+        "desired_replicas": ("Desired number of replicas.", lambda decided: decided.desired),
+        "current_replicas": ("Current number of replicas.", lambda decided: decided.current),
+        "desired_ratio": ("Desired replicas over current ones.", lambda decided: decided.desired / (decided.current or 1)),
+    }
+    for name, (about, value) in gauges.items() if scaling.latest else ():
+        lines += _head(f"wva_{name}", "gauge", about)
         for pool, decided in scaling.latest.items():
             of_variant = _labels({"variant_name": pool, "namespace": "llmirage", "accelerator_type": accelerators[pool]})
-            lines.append(f"wva_{kind}_replicas{{{of_variant}}} {getattr(decided, kind):.1f}")
+            lines.append(f"wva_{name}{{{of_variant}}} {float(value(decided))}")
     return "".join([line + "\n" for line in lines])
 
 

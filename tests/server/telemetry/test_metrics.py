@@ -190,7 +190,9 @@ def test_the_decisions_of_autoscaling_are_told(make_api: Callable[..., Any]) -> 
     assert (late["targets"], late["current"], late["desired"]) == ({"ttft_ms": 100.0}, 1, 2)
     assert late["reason"] == "ttft_ms above target, 3 is the most, 2 GPUs are the budget"
     variant = '{variant_name="default",namespace="llmirage",accelerator_type="h100_sxm"}'
-    assert f"wva_desired_replicas{variant} {decisions[-1]['desired']}.0" in api.request("GET", "/metrics").text
+    found, last = api.request("GET", "/metrics").text, decisions[-1]
+    assert f"wva_desired_replicas{variant} {last['desired']}.0\n" in found
+    assert f"wva_desired_ratio{variant} {last['desired'] / last['current']}\n" in found
 
 
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
