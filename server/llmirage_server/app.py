@@ -90,6 +90,7 @@ class LlmirageApp(LazyRoutes):
         page: bool = False,
         script: Mapping[str, Any] | None = None,
         driver: Driver | None = None,
+        make_driver: Callable[[Cluster], Driver] | None = None,
         text: TextLoader | None = None,
     ) -> None:
         """Build the parts.
@@ -98,7 +99,8 @@ class LlmirageApp(LazyRoutes):
             config: The configuration of the cluster and the server.
             page: There is a live page at `/`.
             script: Scripted replies, as a script's file has them.
-            driver: The driver of a cluster; None: a driver of wall clock time for a cluster that is built.
+            driver: The driver of a cluster; None: one is made for a cluster that is built.
+            make_driver: Makes it; None: one of wall clock time.
             text: The tokenizer and the source of replies; None: those of the configuration.
 
         Raises:
@@ -107,7 +109,8 @@ class LlmirageApp(LazyRoutes):
         self.config = config
         self.pools = plan(config)
         self.kv_link = kv_link(config, self.pools)
-        self.driver = driver or _driver(config, build(config, self.pools, self.kv_link))
+        make_driver = make_driver or partial(_driver, config)
+        self.driver = driver or make_driver(build(config, self.pools, self.kv_link))
         self.dialect = dialect = _dialect(config, self.pools)
         served = served_models(self.pools, config.class_priorities)
         self.model_names = tuple(served)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -49,7 +50,10 @@ class FleetPorts:
 
     async def _refuse(self, index: int) -> None:
         """Close a port and its connections. A bound socket that does not listen keeps it."""
-        port = self._addresses[index][1][1]
+        port, bound = self._addresses[index][1][1], self._bound[index]
+        if bound is not None and bound.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                bound.shutdown(socket.SHUT_RDWR)  # other processes may have it, too
         self._listening[index].close()
         self._bound[index] = None
         for connection in list(self._server.server_state.connections):

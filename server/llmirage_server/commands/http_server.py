@@ -25,7 +25,7 @@ import click
 import uvicorn
 from starlette.types import ASGIApp
 
-from llmirage_server.app import WEBSOCKETS, create_app
+from llmirage_server.app import WEBSOCKETS, LlmirageApp, create_app
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher
 from llmirage_server.commands.banner import banner, farewell, pacing_json, served
@@ -51,6 +51,7 @@ logger = logging.getLogger("llmirage.access")
 
 GRACE_S = 1.0  # for connections whose client does not read, after the others were ended properly
 _POLL_S = 0.05
+serve_with_workers: Callable[..., int] = at_call("llmirage_server.commands.serve_workers:serve_with_workers")  # few do
 make_kv_events: Callable[..., KVEvents] = at_call("llmirage_server.telemetry.kv_events:KVEvents")  # of an extra
 make_registrations: Callable[..., Registrations] = at_call("llmirage_server.telemetry.kv_events:Registrations")
 _MANY_FILES = 65_536
@@ -62,8 +63,8 @@ class PortInUseError(OSError):
     """The address cannot be bound; the message says why."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket. port 0: any free one. Raises PortInUseError."""
+def bind(host: str, port: int, shared: bool = False) -> socket.socket:
+    """Return a bound socket. port 0: any free one. shared: several may have the port. Raises PortInUseError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -71,6 +72,8 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             bound.bind(address)
         except OSError:
             bound.close()
@@ -209,6 +212,16 @@ class Listening(ServeSettings):
         for number in range(1, engines + 1 if self.fleet else 1):
             yield bind(self.host, self.port and self.port + number)
 
+    def limits(self, app: LlmirageApp) -> ConnectionLimits:
+        """Return the limits of the connections of one process."""
+        config, most = app.config, self.max_connections
+        return connection_limits(
+            None if most is None else -(-most // self.http_workers),
+            websockets=WEBSOCKETS if config.websocket_limit_s and find_spec("wsproto") is not None else (),
+            message_bytes=config.max_body_mib << 20,
+            unread=app.unread,
+        )
+
     def kv_events(self, cluster: Cluster, address: str, adapters: Mapping[int, str]) -> KVEvents | None:
         """Return the publisher of KV events at an address, None without. adapters: names by number. Raises ConfigError."""
         if self.kv_events_port is None:
@@ -224,19 +237,21 @@ class Listening(ServeSettings):
         except OSError as error:
             raise ConfigError([f"kv_events_port: {error}"]) from None
 
-    def registrations(
-        self, engines: Iterable[tuple[str | None, socket.socket]], there: Callable[[], list[bool]]
-    ) -> Registrations | None:
-        """Return what registers engines, None without. engines: the role and the socket of each. Raises ConfigError."""
+    def discoverable(self, engines: Iterable[tuple[str | None, socket.socket]]) -> list[tuple[str, str]]:
+        """Return role and address of those that a router's discovery is told of, by role and socket. Raises ConfigError."""
         if self.discovery_address is None:
-            return None
+            return []
         found = [(role, self._reached_at(bound)) for role, bound in engines if role in ("prefill", "decode")]
         if not found:
             raise ConfigError(
                 ["discovery_address needs --fleet with pools of role prefill and decode, or kv_transfer.mode of one engine"]
             )
+        return found
+
+    def registrations(self, found: list[tuple[str, str]], there: Callable[[], list[bool]]) -> Registrations | None:
+        """Return what registers `discoverable` engines, None without. Raises ConfigError."""
         try:
-            return make_registrations(self.discovery_address, found, there)
+            return make_registrations(self.discovery_address, found, there) if found else None
         except ImportError as error:
             raise ConfigError([f"discovery_address needs ZeroMQ: pip install 'llmirage[zmq]' ({error})"]) from None
 
@@ -285,90 +300,127 @@ def serve(**flags: Any) -> None:
 
 def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | None) -> int:
     try:
-        bound = bind(listening.host, listening.port)  # first of all, so that a port in use is told at once
+        with contextlib.ExitStack() as opened:
+            bound = opened.enter_context(bind(listening.host, listening.port))  # first: a port in use is told at once
+            if listening.http_workers > 1:
+                return serve_with_workers(config, listening, tls, bound)
+            app = create_app(config, page=not listening.no_ui)
+            fleet = Fleet(app, listening, bound, tls is not None, opened)
+            started, tuned = prepare(app, listening, fleet, opened), tune(app)
+
+            def on_start() -> None:
+                tuned()
+                started()
+
+            server = LiveServer(
+                app,
+                app.close,
+                on_start,
+                limits=listening.limits(app),
+                busy=app.service.responses.busy,
+                drain_s=listening.shutdown_timeout_s,
+                tls=tls,
+                fleet=FleetPorts(fleet.sockets, lambda: fleet.there(app)) if fleet.sockets else None,
+            )
+            server.run(sockets=[bound, *fleet.sockets])
     except PortInUseError as error:
         click.echo(f"llmirage serve: {error}", err=True)
         return 1
-    with bound, contextlib.ExitStack() as opened:
-        app = create_app(config, page=not listening.no_ui)
-        opened.callback(app.close_files)  # Ctrl-C ends the server without the end of its life cycle
-        try:
-            by_rank = listening.fleet_ranks
-            engines = [one for one in app.driver.rank_snapshots() if by_rank or not one.rank]
-            fleet = [opened.enter_context(each) for each in listening.fleet_sockets(len(engines))]
-        except PortInUseError as error:
-            click.echo(f"llmirage serve: {error}", err=True)
-            return 1
-        for each, one in zip(fleet, engines, strict=bool(fleet)):
-            app.ports[each.getsockname()[1]] = one.index, one.rank if by_rank else -1
-        scheme = "http" if tls is None else "https"
-        url, urls = base_url(bound, scheme), [base_url(each, scheme) for each in fleet]
+    say_farewell(app, listening)
+    return 0
+
+
+class Fleet:
+    """The ports of a server for single engines, and the URLs of all its ports.
+
+    sockets, urls: by port; none without a fleet. engines: the instance and the rank (-1: all) of each, by its number.
+    discoverable: role and address of each for a router's discovery.
+    """
+
+    def __init__(
+        self, app: LlmirageApp, listening: Listening, bound: socket.socket, tls: bool, opened: contextlib.ExitStack
+    ) -> None:
+        """Bind them. bound: of the routed port. Raises PortInUseError, ConfigError."""
+        by_rank = listening.fleet_ranks
+        engines = [one for one in app.driver.rank_snapshots() if by_rank or not one.rank]
+        self.sockets = [opened.enter_context(each) for each in listening.fleet_sockets(len(engines))]
+        self.engines = {
+            each.getsockname()[1]: (one.index, one.rank if by_rank else -1)
+            for each, one in zip(self.sockets, engines, strict=bool(self.sockets))
+        }
+        scheme = "https" if tls else "http"
+        self.host: str = bound.getsockname()[0]
+        self.url, self.urls = base_url(bound, scheme), [base_url(each, scheme) for each in self.sockets]
+        app.ports = self.engines
+        mode = app.config.kv_transfer.mode if app.config.kv_transfer is not None else None
+        ports = zip([one.role for one in engines], self.sockets, strict=True) if self.sockets else [(mode, bound)]
+        self.discoverable = listening.discoverable(ports)
         if listening.fleet_file is not None:
             try:
-                Path(listening.fleet_file).write_text("".join([f"{each}\n" for each in urls]))
+                Path(listening.fleet_file).write_text("".join([f"{each}\n" for each in self.urls]))
             except OSError as error:
                 raise ConfigError([f"fleet_file: {listening.fleet_file}: {error.strerror}"]) from None
-        events = listening.kv_events(app.driver.cluster, bound.getsockname()[0], app.adapters.names)
+
+    def there(self, app: LlmirageApp) -> list[bool]:
+        """Tell which ports have an instance that answers. app: has the cluster."""
+        there = app.instances_there()
+        return [there[index] for index, _ in self.engines.values()]
+
+
+def prepare(app: LlmirageApp, listening: Listening, fleet: Fleet, opened: contextlib.ExitStack) -> Callable[[], None]:
+    """Prepare the process that has the cluster; return what to call when the ports are open. Raises ConfigError."""
+    opened.callback(app.close_files)  # Ctrl-C ends the server without the end of its life cycle
+    events = listening.kv_events(app.driver.cluster, fleet.host, app.adapters.names)
+    if events is not None:
+        opened.callback(events.close)
+        app.held["kv_events"] = events.bytes_kept
+    registrations = listening.registrations(fleet.discoverable, lambda: fleet.there(app))
+    if registrations is not None:
+        opened.callback(registrations.close)
+    if app.config.tokenizer is not None:
+        app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
+    if listening.access_log:
+        logger.setLevel(logging.INFO)
+        app.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
+    cost = machine_cost()
+
+    def started() -> None:
         if events is not None:
-            opened.callback(events.close)
-            app.held["kv_events"] = events.bytes_kept
-
-        def engines_there() -> list[bool]:
-            there = app.instances_there()
-            return [there[one.index] for one in engines]
-
-        mode = config.kv_transfer.mode if config.kv_transfer is not None else None
-        ports = zip([one.role for one in engines], fleet, strict=True) if fleet else [(mode, bound)]
-        registrations = listening.registrations(ports, engines_there)
+            events.start()
         if registrations is not None:
-            opened.callback(registrations.close)
-        if config.tokenizer is not None:
-            app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
-        if listening.access_log:
-            logger.setLevel(logging.INFO)
-            app.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
-        # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
-        gc.set_threshold(20_000, 20, 50)
-        # The loop lets others have the interpreter at each write, and gets it back from a thread that plans after as long.
-        sys.setswitchinterval(0.0005)
-        has_glibc = keep_heap_small()
-        cost = machine_cost()
+            registrations.start()
+        if fleet.sockets:
+            app.driver.start()  # engines that run before their first request
+        shown = served(app, fleet.url, fleet.urls) if listening.json else banner(app, fleet.url, cost, fleet.urls)
+        click.echo(json.dumps(shown) if listening.json else shown)
 
-        def started() -> None:
-            app.loop_watch.start()
-            if has_glibc:
-                trim_heap()
-            app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
-            if events is not None:
-                events.start()
-            if registrations is not None:
-                registrations.start()
-            if fleet:
-                app.driver.start()  # engines that run before their first request
-            click.echo(json.dumps(served(app, url, urls)) if listening.json else banner(app, url, cost, urls))
+    return started
 
-        server = LiveServer(
-            app,
-            app.close,
-            started,
-            limits=connection_limits(
-                listening.max_connections,
-                websockets=WEBSOCKETS if config.websocket_limit_s and find_spec("wsproto") is not None else (),
-                message_bytes=config.max_body_mib << 20,
-                unread=app.unread,
-            ),
-            busy=app.service.responses.busy,
-            drain_s=listening.shutdown_timeout_s,
-            tls=tls,
-            fleet=FleetPorts(fleet, engines_there) if fleet else None,
-        )
-        server.run(sockets=[bound, *fleet])
+
+def say_farewell(app: LlmirageApp, listening: Listening) -> None:
+    """Print how well times were kept."""
     summary = app.driver.pacing.summary()
     if listening.json:
         click.echo(json.dumps({"pacing": pacing_json(summary)}))
     elif text := farewell(summary):
         click.echo(text)
-    return 0
+
+
+def tune(app: LlmirageApp) -> Callable[[], None]:
+    """Prepare this process for an event loop that shall not wait; return what to call on the loop."""
+    # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
+    gc.set_threshold(20_000, 20, 50)
+    # The loop lets others have the interpreter at each write, and gets it back from a thread that plans after as long.
+    sys.setswitchinterval(0.0005)
+    has_glibc = keep_heap_small()
+
+    def begin() -> None:
+        app.loop_watch.start()
+        if has_glibc:
+            trim_heap()
+        app.service.text.in_thread(gc.freeze)  # what is loaded by then stays: no pass need walk it
+
+    return begin
 
 
 _LARGE_BYTES = 1 << 20  # above a read from a connection (256 KiB), below the tables of what the server keeps

@@ -37,6 +37,10 @@ class ServeSettings:
     )
     host: str = setting("127.0.0.1", _SERVER, "Address to listen on.", usual=True)
     port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535, usual=True)
+    http_workers: int = setting(
+        1, _SERVER, "Processes that answer HTTP, before one simulated cluster in a process of its own. Linux.",
+        spelled="workers", flag=True, least=1, most=64,
+    )  # fmt: skip
     fleet: bool = switch(
         _SERVER, "Listen on one more port for each instance, from the next one on; each serves as one engine.", flag=True
     )

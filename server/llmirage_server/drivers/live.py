@@ -113,6 +113,15 @@ class Driver(abc.ABC):
         self.cluster.act(action, instance, self._sync(), restart_after_s)
         self._schedule_next_event()
 
+    async def placed(self, request: Request) -> None:
+        """Return when a submitted request has its place in the cluster, and what is due at once was delivered."""
+        await asyncio.sleep(0)
+
+    @property
+    def reached_s(self) -> float:
+        """The cluster's time of the last step."""
+        return self.cluster.reached_s
+
     @property
     def now_s(self) -> float:
         """Cluster time in seconds, without advancing it."""

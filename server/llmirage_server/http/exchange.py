@@ -216,6 +216,19 @@ class HttpExchange:
         self.is_large = len(body) > LARGE_BYTES
         return self.entry.kept(body)
 
+    async def kept_body(self) -> bytes:
+        """As `full_body`, which can be read once more."""
+        body = await self.full_body()
+        self.headers.pop(b"content-encoding", None)
+        later = self.receive
+        messages: list[Message] = [{"type": "http.request", "body": body}]
+
+        async def again() -> Message:
+            return messages.pop() if messages else await later()
+
+        self.receive = again
+        return body
+
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
         self.entry.advice = [header for header in headers if header[0].lower().startswith(b"retry-after")]

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from starlette.responses import Response
-from starlette.types import Message
 
 from llmirage_server.anthropic.translate import chat_messages, chat_tools
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -82,7 +81,8 @@ class Replay:
 
     async def _answer(self, exchange: HttpExchange, handler: Handler) -> Response:
         self._service.responses.check_open()
-        written, value = await _kept_json(exchange)
+        written = await exchange.kept_body()
+        value = await exchange.read(written)
         request = ForwardedRequest.of(exchange, written)
         try:
             body = redactor_of(request, self._secrets()).value(value)  # as the recording's was
@@ -182,23 +182,6 @@ def make_replay(service: Service, settings: ClusterConfig, upstream: Upstream | 
         secrets = () if upstream is None or upstream.key is None else (upstream.key,)
         recorder = ExchangeRecorder(writer, secrets, library.add)
     return Replay(service, library, settings.replay_timing, settings.on_miss, settings.speed, upstream, recorder)
-
-
-async def _kept_json(exchange: HttpExchange) -> tuple[bytes, dict[str, Any]]:
-    """Return the body, decompressed, and the JSON object in it; the handler can read it once more.
-
-    Raises as `json_object`.
-    """
-    body = await exchange.full_body()
-    exchange.headers.pop(b"content-encoding", None)
-    later = exchange.receive
-    messages: list[Message] = [{"type": "http.request", "body": body}]
-
-    async def again() -> Message:
-        return messages.pop() if messages else await later()
-
-    exchange.receive = again
-    return body, await exchange.read(body)
 
 
 _SAID_FIELDS = ("content", "text", "arguments", "input", "thinking", "reasoning_content", "refusal")  # of a whole response

@@ -92,6 +92,7 @@ class ResponsesInProgress:
         under_way: The generations that the metrics have not counted yet.
         open: The responses that can be ended from outside.
         held: What else holds bytes, by its name.
+        elsewhere: Returns the requests of other processes that the metrics have not counted yet.
         refusal: Returns the error that all new requests get; None: they are served.
         stamps: The times at which tokens are sent; None: they are not written.
     """
@@ -110,6 +111,7 @@ class ResponsesInProgress:
         self.under_way: set[Generation] = set()
         self.open: set[OpenResponse] = set()
         self.held: dict[str, Callable[[], int]] = {}
+        self.elsewhere: Callable[[], list[Request]] = list
         self.refusal: Callable[[], ApiError] | None = None
         self.stamps: SentStamps | None = None
         # With the reason for which a request ended, and after the last one of a prompt all of that.
@@ -151,7 +153,7 @@ class ResponsesInProgress:
     def requests(self) -> list[Request]:
         """Return the requests that the metrics have not counted yet."""
         under_way = [choice.request for generation in self.under_way for choice in generation.choices]
-        return [*under_way, *[request for request, _, _ in self._uncounted]]
+        return [*under_way, *[request for request, _, _ in self._uncounted], *self.elsewhere()]
 
     def count(self, generation: Generation) -> None:
         """Let the metrics count a generation that has ended, with all others some choices in each turn of the loop."""
@@ -183,6 +185,14 @@ class ChoiceWriter(Protocol):
     def ending(self) -> bytes:
         """Return the bytes after the last token."""
         ...
+
+
+def refusal_of(submitted: Sequence[Request]) -> ApiError | None:
+    """Return the error of requests that the cluster has not taken; None: it has."""
+    if not any(request.failed for request in submitted):
+        return None
+    dropped = [request.dropped for request in submitted if request.dropped]
+    return errors.lost(dropped[0]) if dropped else errors.no_instance()
 
 
 def chunks_due(writer: ChoiceWriter, request: Request, sent: int, most: int = sys.maxsize) -> tuple[bytes, int]:
@@ -245,10 +255,9 @@ class Generation:
             self.stop()
             logger.error("%s", error)
             raise errors.internal_error(str(error)) from None
-        if any(choice.request.failed for choice in choices):
+        if (refusal := refusal_of([choice.request for choice in choices])) is not None:
             self.stop()
-            dropped = [choice.request.dropped for choice in choices if choice.request.dropped]
-            raise errors.lost(dropped[0]) if dropped else errors.no_instance()
+            raise refusal
 
     @property
     def instance(self) -> int:
@@ -364,9 +373,12 @@ class TokenStream(EventStream):
             choice.request.tag = _ChoiceStream(self, choice, writer)
         self._generation.start()
         self._generation.responses.open.add(self)
-        requests = [choice.request for choice in self._generation.choices]
-        self._held = any(math.isnan(request.placed_s) and request.kv_from is None for request in requests)
+        self._held = self._is_unplaced()
         return self
+
+    def _is_unplaced(self) -> bool:
+        requests = [choice.request for choice in self._generation.choices]
+        return any(math.isnan(request.placed_s) and request.kv_from is None for request in requests)
 
     @property
     def outcome(self) -> Outcome:
@@ -472,10 +484,11 @@ class TokenStream(EventStream):
         self._begun = False  # the head was sent
         self._sent_s = self._time()
         try:
-            await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
+            await self._generation.responses.driver.placed(self._generation.choices[-1].request)
             self._wake_up = asyncio.get_running_loop().create_future()
-            if self._held:
+            if self._held and self._is_unplaced():
                 await self._leave_gateway()
+            self._held = False
             if self._refusal is not None:
                 refused = self._exchange.error(self._refusal)
                 self.status_code = refused.status_code
@@ -511,7 +524,6 @@ class TokenStream(EventStream):
             self._client_left = leaving.done()
         finally:
             leaving.cancel()
-        self._held = False
 
     async def _send_directly(self) -> None:
         """Send what is there, and let the tick send what follows, until there is something for the event source to do."""
@@ -605,6 +617,9 @@ class _ChoiceStream:
         self._total = len(choice.reply.ids)
         self._shows = next((place for place, piece in enumerate(choice.reply.pieces) if piece), -1)  # the first that does
         self._sent = 0
+
+    def abort(self, error: ApiError) -> None:
+        self._stream.abort(error)
 
     def tokens_due(self, request: Request) -> None:
         """Write the tokens that are due, as far as the connection takes them."""

@@ -106,7 +106,11 @@ class Service:
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
         """Return a request for the cluster with an id of its own."""
-        return Request(next(self._request_ids), prompt, output, model=model, **fields)
+        return Request(self.next_id(), prompt, output, model=model, **fields)
+
+    def next_id(self) -> int:
+        """Return the next number of a request to the cluster."""
+        return next(self._request_ids)
 
     async def tokenizer(self) -> Tokenizer:
         return (await self._tools()).encoder.tokenizer

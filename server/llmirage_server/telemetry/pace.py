@@ -89,7 +89,7 @@ class SentTimes:
     def first_shows(self, request: Request, place: int, written: bool) -> None:
         """Note that the first visible token came with the last step. place: in the reply; written: it has left, too."""
         if math.isnan(self._first_due_s):
-            self._first_due_s = self._driver.cluster.reached_s if place else request.first_token_s
+            self._first_due_s = self._driver.reached_s if place else request.first_token_s
             self._gaps = request.output_tokens - 1 - place
             if written:
                 self._first_sent_s = self._driver.now_s

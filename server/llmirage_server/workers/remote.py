@@ -1,0 +1,316 @@
+"""A worker: an HTTP process whose cluster is in another one, to which it forwards what needs the state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llmirage_server.app import LlmirageApp
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.config import ClusterConfig
+from llmirage_server.drivers.live import Driver
+from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
+from llmirage_server.service.text import TextTools
+from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
+from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_server.workers import messages
+from llmirage_server.workers.channel import Channel, forward
+from llmirage_shared.log_histogram import LogHistogram, ServedTimes
+from llmirage_shared.tokens import TokenIds
+from llmirage_shared.wire import errors
+
+# The paths of requests that this process may answer itself.
+_OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+# What may stand in the body of one that it may not, or be spelled as an escape.
+_SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|"audio"|\\u00')
+_STATEFUL = ("store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details")
+
+Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
+
+
+class RemoteDriver(Driver):
+    """The driver of a cluster in the engine process, which tells when tokens are due."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.link: Channel
+        self.remembered: list[tuple[str, TokenIds]] = []  # replies of which the other processes do not know yet
+        self._reached_s = 0.0
+        self._requests: dict[int, Request] = {}
+        self._placing: dict[int, asyncio.Future[None]] = {}
+        self._time = messages.Clock(0.0, 1.0)
+        self._later: list[Any] = []
+
+    @property
+    def speed(self) -> float:
+        return self._time.speed
+
+    @property
+    def now_s(self) -> float:
+        return (self._clock() - self._time.start_s) * self._time.speed
+
+    @property
+    def reached_s(self) -> float:
+        return self._reached_s
+
+    def submit(self, requests: Iterable[Request], arrived_s: float = float("inf"), *, last: bool = True) -> None:
+        self._begin_here()
+        submitted = list(requests)
+        tags = [request.tag for request in submitted]
+        for request in submitted:
+            self._requests[request.id] = request
+            request.tag = None
+        replies, self.remembered = self.remembered, []
+        self.flush()
+        self.link.send(messages.Submitted(submitted, arrived_s, last, replies))
+        for request, tag in zip(submitted, tags, strict=True):
+            request.tag = tag
+        self._placing[submitted[-1].id] = asyncio.get_running_loop().create_future()
+
+    async def placed(self, request: Request) -> None:
+        await self._placing[request.id]
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        self.tell(messages.Cancelled([request.id for request in requests]))
+
+    def counted(self, request: Request, finish_reason: str) -> None:
+        """Forget a request that has ended."""
+        self._placing.pop(request.id, None)
+        if self._requests.pop(request.id, None) is not None:
+            self.tell(messages.Counted(request.id, finish_reason))
+
+    def tell(self, message: Any) -> None:
+        """Tell the engine process something by the end of this turn of the loop."""
+        if not self._later:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._later.append(message)
+
+    def flush(self) -> None:
+        """Tell now what has waited."""
+        later, self._later = self._later, []
+        if later:
+            self.link.send(later)
+
+    def due(self, due: messages.Due) -> None:
+        """Take tokens that are due."""
+        requests, emitted, tokens = self._requests, list[Request](), 0
+        for number, values in due.written:
+            if (request := requests.get(number)) is not None:
+                messages.write(request, values)
+        for number, produced in zip(memoryview(due.numbers).cast("I"), memoryview(due.produced).cast("I"), strict=True):
+            if (request := requests.get(number)) is not None:
+                tokens += produced - request.produced
+                request.produced = produced
+                emitted.append(request)
+        if emitted:
+            self._reached_s = due.reached_s
+            self._deliver([StepEnd(due.due_s, -1, emitted)])
+            sent_s = self._clock()
+            self.pacing.sent(sent_s - self._time.start_s - due.due_s / self._time.speed, tokens, sent_s)
+
+    def set_clock(self, time: messages.Clock) -> None:
+        self._time = time
+        self.pacing.set_speed(time.speed)
+
+    def set_placed(self, placed: messages.Placed) -> None:
+        if placed.error is not None and (request := self._requests.get(placed.number)) is not None and request.tag:
+            request.tag.abort(placed.error)
+        if (waiting := self._placing.get(placed.number)) is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _sync(self) -> float:
+        return self.now_s
+
+    def _schedule_next_event(self) -> None: ...
+
+
+class _Metrics(PrometheusMetrics):
+    """Leaves the counting to the engine process."""
+
+    def __init__(self, driver: RemoteDriver) -> None:
+        super().__init__(list)
+        self._driver = driver
+
+    def ended(self, request: Request, finish_reason: str) -> None:
+        self._driver.counted(request, finish_reason)
+
+    def answered(self, replies: Sequence[Request]) -> None:
+        self._driver.tell(messages.Answered([request.id for request in replies]))
+
+
+class _Journal(Journal):
+    """Hands entries that have ended to the journal of the engine process."""
+
+    def __init__(self, driver: RemoteDriver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def begin(self, entry: JournalEntry) -> None:
+        entry.number = -1
+
+    def end(self, entry: JournalEntry, status: int | None, outcome: Outcome, elapsed_s: float) -> None:
+        entry.connection = None  # it is of this process
+        self._driver.tell(messages.Responded(entry, status, outcome, elapsed_s))
+
+
+class Worker:
+    """The ASGI application of a worker. Make it before the process is forked.
+
+    app: what answers here. there: the instances of the fleet that there are; None: all.
+    """
+
+    def __init__(self, config: ClusterConfig, engine: bytes) -> None:
+        """engine: the address at which the engine process listens. Raises ConfigError."""
+        self.app = app = LlmirageApp(replace(config, state=None), make_driver=RemoteDriver)
+        app.config = config  # fingerprints are of it
+        assert isinstance(app.driver, RemoteDriver)
+        self._driver = app.driver
+        self._engine = engine
+        self._alone = False
+        self._forwarded = 0  # responses in progress
+        self._errors = app.service.responses.metrics
+        app.service.responses.metrics = _Metrics(app.driver)
+        app.journal = app.face.journal = _Journal(app.driver)
+        app.face.before = self._before
+        self.there: list[bool] | None = None
+        self._told = dict[type, Callable[[Any], object]]({
+            messages.Due: app.driver.due,
+            messages.Placed: app.driver.set_placed,
+            messages.Clock: app.driver.set_clock,
+            messages.Remembered: self._remember,
+            messages.There: self._set_there,
+            messages.Sync: self._sync,
+        })  # fmt: skip
+
+    async def _connect(self) -> None:
+        """Begin to work for the engine process."""
+        self._driver.link = link = await self._open(lambda message: self._told[type(message)](message))
+        link.lost = self._lose
+        link.send(messages.Hello(os.getpid()))
+        text = self.app.service.text
+        text.in_thread(text.load).add_done_callback(self._observe_replies)
+
+    def ready(self) -> None:
+        """Tell the engine process that the server listens."""
+        self._driver.tell(messages.Ready())
+
+    def busy(self) -> bool:
+        """Refuse new responses, and tell whether any is in progress."""
+        self._driver.tell(messages.Draining(False))
+        return self.app.service.responses.busy() or bool(self._forwarded)
+
+    def close(self) -> None:
+        """End every response in progress with an error that the client understands."""
+        self.app.close()
+        self._driver.tell(messages.Draining(True))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._connect()
+        own = scope["type"] == "lifespan" or (
+            not self._alone
+            and scope["path"] in _OWN_PATHS
+            and scope.get("method") == "POST"
+            and not any(name == FAULT_HEADER for name, _ in scope["headers"])
+        )
+        await (self.app if own else self._forward)(scope, receive, send)
+        if scope["type"] == "lifespan":
+            self._driver.link.lost = lambda: None
+            self._report()
+            self._driver.link.transport.close()
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, body: bytes | None = None) -> None:
+        self._forwarded += 1
+        try:
+            await forward(await self._open(), scope, receive, send, body)
+        finally:
+            self._forwarded -= 1
+
+    async def _open(self, received: Callable[[Any], None] | None = None) -> Channel:
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(self._engine)  # at once, and loops know no address without a file
+        loop = asyncio.get_running_loop()
+        return (await loop.create_unix_connection(lambda: Channel(received), sock=connected))[1]
+
+    def _before(self, handler: Handler) -> Handler:
+        """Return a handler that answers here what needs no state."""
+
+        async def answer(exchange: HttpExchange) -> Response:
+            body = await exchange.kept_body()
+            if _SUSPECT.search(body) and _needs_state(await exchange.read(body)):
+                exchange.entry.number = 0  # the engine process has its entry
+                return _Forwarded(self._forward, body)
+            return await handler(exchange)
+
+        return answer
+
+    def _observe_replies(self, loaded: asyncio.Future[TextTools]) -> None:
+        loaded.result().encoder.on_remember = lambda text, ids: self._driver.remembered.append((text, ids))
+
+    def _remember(self, told: messages.Remembered) -> None:
+        if (tools := self.app.service.text.tools) is not None:
+            for text, ids in told.replies:
+                tools.encoder.put(text, ids)
+
+    def _set_there(self, told: messages.There) -> None:
+        self.there = told.instances
+
+    def _sync(self, told: messages.Sync) -> None:
+        self._alone = told.alone
+        if told.asleep:
+            for response in list(self.app.service.responses.open):
+                response.abort(errors.asleep())
+        self._report()
+
+    def _report(self) -> None:
+        app, pacing = self.app, self._driver.pacing
+        watch, responses = app.loop_watch, app.service.responses
+        held = [app.unread.taken, responses.bytes_kept(), responses.planned_bytes()]
+        if (tools := app.service.text.tools) is not None:
+            held.append(tools.encoder.cache.bytes_kept())
+        late, longest_s = (pacing.late_tokens, pacing.max_s), watch.longest_s
+        counts = self._errors.errors, watch.blocks, longest_s, sum(held)
+        report = messages.Report(responses.served, pacing.lags, *late, *counts)
+        responses.served, pacing.lags = ServedTimes(), LogHistogram()
+        pacing.late_tokens = self._errors.errors = watch.blocks = 0
+        self._driver.flush()
+        self._driver.link.send(report)
+
+    def _lose(self) -> None:
+        """End: the engine process has."""
+        self.app.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Forwarded(Response):
+    """A request whose body was read here, answered by the engine process."""
+
+    def __init__(self, answer: Answer, body: bytes) -> None:
+        super().__init__()
+        self._answer, self._read = answer, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [header for header in scope["headers"] if header[0] != b"content-encoding"]
+        await self._answer({**scope, "headers": headers}, receive, send, self._read)
+
+
+def _needs_state(body: Mapping[str, Any]) -> bool:
+    """Tell whether the answer depends on, or changes, what only the engine process has: what is stored, KV by name."""
+    if any(body.get(name) for name in _STATEFUL):
+        return True
+    listed = body.get("messages")
+    for message in listed if isinstance(listed, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict) or part.get("type") != "text":
+                return True
+    return False
