@@ -168,7 +168,7 @@ def test_what_is_not_simulated_is_not_found(client: AzureOpenAI, call: Callable[
 
 @pytest.fixture(scope="module")
 def guarded_url() -> Iterator[str]:
-    with serving("--ttft", "1", "--itl", "0", "--api-key", "secret", "--rate-limit", "1") as url:
+    with serving("--ttft", "1", "--itl", "0", "--api-key", "secret", "--set", "rate_limit=1") as url:
         yield url.removesuffix("/v1")
 
 

@@ -13,7 +13,7 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 @pytest.fixture(scope="module")
 def limited_url() -> Iterator[str]:
-    with serving("--ttft", "1", "--itl", "0", "--api-key", "sk-right", "--rate-limit", "240") as url:
+    with serving("--ttft", "1", "--itl", "0", "--api-key", "sk-right", "--set", "rate_limit=240") as url:
         yield url
 
 

@@ -449,9 +449,7 @@ class ClusterConfig(InstanceSettings):
         least=0,
         most=366 * 86_400,
     )
-    rate_limit: int | None = _access(
-        None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit", flag="serve"
-    )
+    rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(
         None, "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).", least=1, unset="no limit"
     )

@@ -20,7 +20,7 @@ from llmirage_shared.virtual_time import SimulatedTimeLoop
 _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK_CLOEXEC = 0o2004000
 _TFD_TIMER_ABSTIME = 1
-_GAP_S = 0.0005  # minimum between two wake-ups, on average over
+GAP_S = 0.0005  # minimum between two wake-ups, on average over
 _BURST = 8  # of them
 
 
@@ -36,11 +36,11 @@ class Alarm(Protocol):
         ...
 
 
-def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
-    """Return the most precise alarm for that loop."""
+def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None], gap_s: float = GAP_S) -> Alarm:
+    """Return the most precise alarm for that loop. gap_s: see GAP_S."""
     if sys.platform == "linux" and not isinstance(loop, SimulatedTimeLoop):
         try:
-            return TimerfdAlarm(loop, ring)
+            return TimerfdAlarm(loop, ring, gap_s)
         except (OSError, AttributeError):
             pass
     return LoopAlarm(loop, ring)
@@ -76,8 +76,9 @@ class _Timespec(ctypes.Structure):
 class TimerfdAlarm:
     """A timerfd that the loop polls. It is never read: setting it again makes it unreadable, and `clear` unregisters it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None], gap_s: float = GAP_S) -> None:
         """Open the timer. Raises OSError or AttributeError where the C library has no timerfd."""
+        self._gap_s = gap_s
         self._fd = -1
         self._loop = loop
         self._ring = ring
@@ -106,8 +107,8 @@ class TimerfdAlarm:
                 self._loop.remove_reader(self._fd)
 
     def _fire(self) -> None:
-        earliest_s = time.monotonic() - _BURST * _GAP_S
-        self._earliest_s = (earliest_s if earliest_s > self._earliest_s else self._earliest_s) + _GAP_S
+        earliest_s = time.monotonic() - _BURST * self._gap_s
+        self._earliest_s = (earliest_s if earliest_s > self._earliest_s else self._earliest_s) + self._gap_s
         self._ring()
 
     def __del__(self) -> None:

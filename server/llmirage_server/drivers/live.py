@@ -18,7 +18,7 @@ from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.lifecycle.lifecycle import Action, State
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot
-from llmirage_server.drivers.alarm import Alarm, make_alarm
+from llmirage_server.drivers.alarm import GAP_S, Alarm, make_alarm
 from llmirage_server.drivers.pacing import Pacing, Queue, Saturation
 from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 
@@ -204,6 +204,8 @@ class Driver(abc.ABC):
 class PacedDriver(Driver):
     """Wall time times `speed` is cluster time."""
 
+    gap_s = GAP_S  # between two wake-ups, on average
+
     def __init__(self, cluster: Cluster, speed: float = 1.0) -> None:
         super().__init__(cluster)
         self.pacing = Pacing(speed)
@@ -235,7 +237,7 @@ class PacedDriver(Driver):
         self._start_s = 0.0 if together else self._clock() - reached / self._speed
         if self._alarm is not None:
             self._alarm.clear()
-        self._alarm = make_alarm(loop, self._tick)
+        self._alarm = make_alarm(loop, self._tick, self.gap_s)
         self._event_s = math.inf
 
     @property

@@ -63,7 +63,7 @@ class AddedTtft(InjectedFault):
 
 @dataclass(frozen=True, kw_only=True)
 class RateLimitFault(InjectedFault):
-    """Token buckets for each API key, with x-ratelimit headers and 429: as --rate-limit, for the requests that match."""
+    """Token buckets for each API key, with x-ratelimit headers and 429: as rate_limit=N, for the requests that match."""
 
     kind = "rate_limit"
     example = "{kind: rate_limit, requests_per_min: 60, model: gpt-4o}"

@@ -28,7 +28,11 @@ _REPORTS = ("/metrics", "/prometheus/metrics", "/llmirage/")  # paths of what wo
 
 
 class SharedDriver(PacedDriver):
-    """The driver of a cluster whose requests come from several processes."""
+    """The driver of a cluster whose requests come from several processes, each of which every wake-up costs as much."""
+
+    import os
+
+    gap_s = float(os.environ.get("GAP", "0.001"))
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -107,9 +111,8 @@ class _Link:
         reached_s = self._driver.cluster.reached_s
         due_s, reached_s = (events[0].time_s, events[-1].time_s) if events else (reached_s, reached_s)
         self.tell_clock()
-        due = messages.Due(due_s, reached_s, self.numbers.tobytes(), self.produced.tobytes(), self.written)
+        self.channel.send((due_s, reached_s, self.numbers.tobytes(), self.produced.tobytes(), self.written))
         self.numbers, self.produced, self.written = array("I"), array("I"), []
-        self.channel.send(due)
 
     def tell_clock(self) -> None:
         if self.clock != (time := self._driver.time):
@@ -254,8 +257,12 @@ class Hub:
 
     def _observe_replies(self, _: object) -> None:
         loop, tools = asyncio.get_running_loop(), self.app.service.text.tools
+
+        def observe(text: str, ids: TokenIds) -> None:  # in any thread
+            loop.call_soon_threadsafe(self.remember, [(text, ids)])
+
         if tools is not None:
-            tools.encoder.on_remember = lambda text, ids: loop.call_soon_threadsafe(self.remember, [(text, ids)])
+            tools.encoder.on_remember = observe
 
     def _first(self, channel: Channel, message: Any) -> None:
         """Take the first message of a connection."""

@@ -86,17 +86,12 @@ class Clock(NamedTuple):
     speed: float
 
 
-class Due(NamedTuple):
-    """Tokens are due. numbers, produced: unsigned 32-bit, by request. written: of requests of which there is more to tell.
+Due = tuple[float, float, bytes, bytes, list[tuple[int, tuple[Any, ...]]]]
+"""Tokens are due, or there is more to tell of requests.
 
-    due_s: the cluster's time of the earliest; reached_s: of the latest.
-    """
-
-    due_s: float
-    reached_s: float
-    numbers: bytes
-    produced: bytes
-    written: list[tuple[int, tuple[Any, ...]]]
+The cluster's time of the earliest token, and of the latest; the numbers of requests and how many tokens each has produced,
+unsigned 32-bit; what `written` returns of some requests, by number.
+"""
 
 
 class Placed(NamedTuple):

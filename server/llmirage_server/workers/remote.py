@@ -100,22 +100,23 @@ class RemoteDriver(Driver):
         if later:
             self.link.send(later)
 
-    def due(self, due: messages.Due) -> None:
+    def due(self, told: messages.Due) -> None:
         """Take tokens that are due."""
+        due_s, reached_s, numbers, counts, written = told
         requests, emitted, tokens = self._requests, list[Request](), 0
-        for number, values in due.written:
+        for number, values in written:
             if (request := requests.get(number)) is not None:
                 messages.write(request, values)
-        for number, produced in zip(memoryview(due.numbers).cast("I"), memoryview(due.produced).cast("I"), strict=True):
+        for number, produced in zip(memoryview(numbers).cast("I"), memoryview(counts).cast("I"), strict=True):
             if (request := requests.get(number)) is not None:
                 tokens += produced - request.produced
                 request.produced = produced
                 emitted.append(request)
         if emitted:
-            self._reached_s = due.reached_s
-            self._deliver([StepEnd(due.due_s, -1, emitted)])
+            self._reached_s = reached_s
+            self._deliver([StepEnd(due_s, -1, emitted)])
             sent_s = self._clock()
-            self.pacing.sent(sent_s - self._time.start_s - due.due_s / self._time.speed, tokens, sent_s)
+            self.pacing.sent(sent_s - self._time.start_s - due_s / self._time.speed, tokens, sent_s)
 
     def set_clock(self, time: messages.Clock) -> None:
         self._time = time
@@ -183,7 +184,7 @@ class Worker:
         app.face.before = self._before
         self.there: list[bool] | None = None
         self._told = dict[type, Callable[[Any], object]]({
-            messages.Due: app.driver.due,
+            tuple: app.driver.due,
             messages.Placed: app.driver.set_placed,
             messages.Clock: app.driver.set_clock,
             messages.Remembered: self._remember,
@@ -193,7 +194,7 @@ class Worker:
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""
-        self._driver.link = link = await self._open(lambda message: self._told[type(message)](message))
+        self._driver.link = link = await self._open(self._take)
         link.lost = self._lose
         link.send(messages.Hello(os.getpid()))
         text = self.app.service.text
@@ -261,6 +262,9 @@ class Worker:
             for text, ids in told.replies:
                 tools.encoder.put(text, ids)
 
+    def _take(self, message: Any) -> None:
+        self._told[type(message)](message)
+
     def _set_there(self, told: messages.There) -> None:
         self.there = told.instances
 
@@ -277,9 +281,16 @@ class Worker:
         held = [app.unread.taken, responses.bytes_kept(), responses.planned_bytes()]
         if (tools := app.service.text.tools) is not None:
             held.append(tools.encoder.cache.bytes_kept())
-        late, longest_s = (pacing.late_tokens, pacing.max_s), watch.longest_s
-        counts = self._errors.errors, watch.blocks, longest_s, sum(held)
-        report = messages.Report(responses.served, pacing.lags, *late, *counts)
+        report = messages.Report(
+            responses.served,
+            pacing.lags,
+            pacing.late_tokens,
+            pacing.max_s,
+            self._errors.errors,
+            watch.blocks,
+            watch.longest_s,
+            sum(held),
+        )
         responses.served, pacing.lags = ServedTimes(), LogHistogram()
         pacing.late_tokens = self._errors.errors = watch.blocks = 0
         self._driver.flush()

@@ -77,7 +77,9 @@ class Connection(asyncio.Protocol):
             self._send()
 
 
-async def drive(ports: list[int], requests: int, streams: bool, stagger_s: float = 0.0) -> Load:
+async def drive(
+    ports: list[int], requests: int, streams: bool, stagger_s: float = 0.0, connections: int = CONNECTIONS
+) -> Load:
     """Send so many requests. stagger_s: connections start over so long: streams that start together are due together."""
     message = {"role": "user", "content": "Tell me a story."}
     body = json.dumps(
@@ -85,10 +87,10 @@ async def drive(ports: list[int], requests: int, streams: bool, stagger_s: float
     ).encode()
     request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     load, loop, transports = Load(requests, asyncio.Event()), asyncio.get_running_loop(), []
-    for port in ports * CONNECTIONS:
+    for port in ports * connections:
         transport, _ = await loop.create_connection(lambda: Connection(request, load, streams), "127.0.0.1", port)
         transports.append(transport)
-        await asyncio.sleep(stagger_s / len(ports) / CONNECTIONS)
+        await asyncio.sleep(stagger_s / len(ports) / connections)
     await asyncio.wait_for(load.done.wait(), 120)
     for transport in transports:
         transport.abort()

@@ -4,24 +4,7 @@ import time
 from pathlib import Path
 
 import httpx
-from served import serving
-
-WITHIN_S = 5.0
-
-
-def answer(url: str) -> int:
-    """Return the status of /health, 0 if the connection is refused, or cut since the port is being closed."""
-    try:
-        return httpx.get(f"{url}/health").status_code
-    except (httpx.NetworkError, httpx.RemoteProtocolError):
-        return 0
-
-
-def comes_to(url: str, status: int) -> bool:
-    until_s = time.monotonic() + WITHIN_S
-    while time.monotonic() < until_s and answer(url) != status:
-        time.sleep(0.02)
-    return answer(url) == status
+from served import answer, comes_to, serving
 
 
 def test_the_port_of_an_instance_follows_it(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ TRACES = tempfile.mkdtemp()
 LISTENING = {
     "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
     "json", "fleet", "fleet_file", "fleet_ranks", "kv_events_port", "kv_events_replay_port", "kv_events_topic",
-    "kv_events_format", "kv_events_hash", "kv_events_seed", "discovery_address",
+    "http_workers", "kv_events_format", "kv_events_hash", "kv_events_seed", "discovery_address",
 }  # fmt: skip
 
 
@@ -308,7 +308,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "unread_mib": ((), ["--set", "unread_mib=2"], lambda app: app.unread.most),
     "max_body_mib": ((), ["--set", "max_body_mib=2"], lambda app: app.face.most_bytes),
     "websocket_limit_s": ((), ["--set", "websocket_limit_s=9"], lambda app: app.config.websocket_limit_s),
-    "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.face.limits),
+    "rate_limit": ((), ["--set", "rate_limit=5"], lambda app: app.face.limits),
     "token_limit": ((), ["--set", "token_limit=5"], lambda app: app.face.limits),
     "faults": ((), ["--faults", "/no/such/file"], shown),
     "allow_fault_header": ((), ["--set", "allow_fault_header=true"], lambda app: app.faults.allow_header),

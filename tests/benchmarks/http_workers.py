@@ -1,0 +1,47 @@
+"""CPU of paced streams: `serve` in one process beside `serve --workers 2`. The figures of docs/scaling.md.
+
+    PYTHONPATH=tests/benchmarks python tests/benchmarks/http_workers.py
+
+Each connection has two streams of 100 tokens, one after the other. What counts is CPU time for a chunk, which other load of
+the machine changes less than rates; the least of several runs. Two cores serve the streams that one core serves in one
+process, times the gain. The process that has most to do may be the limit: it has one core.
+"""
+
+import asyncio
+
+from bench.processes import Server
+from bench.server import drive
+
+RUNS = 5
+CASES = {  # flags, connections
+    "a token every 20 ms, each at a time of its own": (["--ttft", "200", "--itl", "20"], 512),
+    "a token every 10 ms, each at a time of its own": (["--ttft", "200", "--itl", "10"], 64),
+    "Qwen3-30B-A3B on 4 H100, batches of 64": (["--instances", "4"], 256),
+}
+
+
+def chunk_us(flags: list[str], connections: int) -> list[float]:
+    """Return the CPU time of each process for a chunk of all."""
+    with Server(*flags) as server:
+        before = server.cpu_of_children_s() or [server.cpu_s()]
+        load = asyncio.run(drive([server.port], 2 * connections, True, 1.0, connections))
+        after = server.cpu_of_children_s() or [server.cpu_s()]
+    return [(end - begin) / load.chunks * 1e6 for begin, end in zip(before, after, strict=True)]
+
+
+def main() -> None:
+    for title, (flags, connections) in CASES.items():
+        single, several = [], []
+        for _ in range(RUNS):
+            single.append(chunk_us(flags, connections)[0])
+            several.append(chunk_us([*flags, "--workers", "2"], connections))
+        one, (engine, *workers) = min(single), min(several, key=sum)
+        gain = one / max(sum((engine, *workers)) / 2, engine, *workers)
+        print(
+            f"{connections} streams, {title}: one process {one:.1f} us a chunk; with two workers: the engine {engine:.1f},"
+        )
+        print(f"  the workers {sum(workers):.1f}; streams on two cores: {gain:.2f} times those on one", flush=True)
+
+
+if __name__ == "__main__":
+    main()

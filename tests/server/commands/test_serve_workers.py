@@ -1,0 +1,207 @@
+"""`llmirage serve --workers 2`: two HTTP processes before one cluster are one server, and outlive each other."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from served import comes_to, serving, started
+
+from llmirage_server.commands.serve import serve
+
+OWN = (sys.executable, "-m", "llmirage_client")  # its children are the engine and the workers, in this order
+TIMES = ("--ttft", "20", "--itl", "5")
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
+CONNECTIONS = 8  # of which the kernel gives each worker some, but for one time in 128
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several processes need Linux")
+
+
+def body(text: str, tokens: int = 12, **more: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        **more,
+    }
+
+
+def children(process: Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def ended(metrics: str, which: str = "") -> float:
+    """Return the number of requests that have ended."""
+    lines = [line for line in metrics.splitlines() if line.startswith("vllm:request_success_total") and which in line]
+    return sum([float(line.split()[-1]) for line in lines])
+
+
+@contextmanager
+def connections(url: str) -> Iterator[list[httpx.Client]]:
+    clients = [httpx.Client(base_url=url, timeout=20) for _ in range(CONNECTIONS)]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def chat(client: httpx.Client, sent: dict[str, Any]) -> Any:
+    answer = client.post("/v1/chat/completions", json=sent)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def streamed(client: httpx.Client, sent: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of the chunks."""
+    with client.stream("POST", "/v1/chat/completions", json=sent | {"stream": True}) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line == "data: [DONE]":
+                yield line
+            elif line.startswith("data: "):
+                yield "".join([choice["delta"].get("content") or "" for choice in json.loads(line[6:])["choices"]])
+
+
+def conversation(url: str) -> tuple[list[Any], list[Any], list[float]]:
+    """Return answers of two turns, the second over several connections, and of others; what the journal says; times."""
+    system = {"role": "system", "content": "You are terse. " * 40}
+    said: list[Any] = []
+    with connections(url) as clients:
+        first = body("What is the sea?", 40)
+        first["messages"].insert(0, system)
+        answer = chat(clients[0], first)["choices"][0]["message"]
+        turn = [*first["messages"], {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "Why?"}]
+        for client in clients:
+            found = chat(client, first | {"messages": turn})
+            said.append([found["choices"][0]["message"]["content"], found["usage"], found["system_fingerprint"]])
+        said += [list(streamed(client, body(f"Tell me of {place}"))) for place, client in enumerate(clients)]
+        sent = {"model": MODEL, "prompt": ["a", "b"], "max_tokens": 5, "echo": True, "logprobs": 1}
+        said.append(clients[0].post("/v1/completions", json=sent).json()["choices"])
+        said.append(clients[1].post("/v1/embeddings", json={"model": MODEL, "input": "sea"}).json())
+        said.append(clients[2].post("/v1/chat/completions", json=body("x", max_tokens="y")).json())
+        entries = clients[3].get("/llmirage/journal").json()["entries"]
+    decoding = [(entry["duration_s"] or 0.0) - (entry["ttft_ms"] or 0.0) / 1e3 for entry in entries]
+    return said, [(entry["status"], entry["reply"], entry["cached_tokens"]) for entry in entries], decoding
+
+
+def test_two_workers_say_and_time_what_one_process_does() -> None:
+    """A cluster with a model of times, whose prefix cache all workers share; what one worker has said, the other knows."""
+    with serving() as url:
+        said, served, decoding = conversation(url.removesuffix("/v1"))
+    with serving("--workers", "2") as url:
+        by_workers = conversation(url.removesuffix("/v1"))
+    assert by_workers[:2] == (said, served)
+    assert by_workers[2] == pytest.approx(decoding, rel=1e-6)
+    assert all(entry[2] > 200 for entry in served[1 : CONNECTIONS + 1])
+
+
+def test_what_is_kept_and_changed_is_one_for_all_connections() -> None:
+    with serving("--workers", "2", *TIMES) as url, connections(url.removesuffix("/v1")) as clients:
+        stored = chat(clients[0], body("Hello", store=True))
+        parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+        for client in clients:
+            chat(client, body("Hello"))
+            assert client.get(f"/v1/chat/completions/{stored['id']}").json()["id"] == stored["id"]
+            assert client.post("/v1/responses", json={"model": MODEL, "input": "Hi", "max_output_tokens": 16}).is_success
+        chat(clients[0], body("") | {"messages": [{"role": "user", "content": parts}]})
+        assert list(streamed(clients[1], body("Hello", store=True)))[-1] == "data: [DONE]"
+        assert ended(clients[0].get("/metrics").text) == 2 * CONNECTIONS + 3
+        pacing = clients[1].get("/llmirage/pacing").json()
+        assert pacing["streams"] == 1
+        assert pacing["histograms"]["tokens_late"]["count"] > 12 * CONNECTIONS
+        journal = clients[2].get("/llmirage/journal").json()["entries"]
+        assert len([entry for entry in journal if entry["method"] == "POST"]) == 2 * CONNECTIONS + 3
+        clients[3].put("/llmirage/script", json={"rules": [{"reply": "So it is written."}]})
+        assert {chat(client, body("Hello"))["choices"][0]["message"]["content"] for client in clients} == {
+            "So it is written."
+        }
+        clients[4].delete("/llmirage/script")
+        assert clients[5].post("/llmirage/faults", json={"kind": "cut", "after_tokens": 2}).is_success
+        for client in clients:
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(streamed(client, body("Hello")))
+        clients[5].delete("/llmirage/faults")
+        assert clients[6].post("/sleep").is_success
+        assert {client.post("/v1/chat/completions", json=body("Hello")).status_code for client in clients} == {503}
+        assert clients[7].post("/wake_up").is_success
+        assert [len(list(streamed(client, body("Hello")))) for client in clients] == [15] * CONNECTIONS
+
+
+def test_a_worker_that_is_killed_takes_its_connections_along_and_nothing_else(tmp_path: Path) -> None:
+    listed, log = tmp_path / "urls", tmp_path / "log"
+    flags = ("--workers", "2", "--fleet", "--instances", "2", *TIMES, "--set", f"fleet_file={listed}")
+    with log.open("w") as err, started(*flags, log=err, program=OWN) as (process, url):
+        first, second = listed.read_text().split()
+        _, worker, _ = children(process)
+        with httpx.Client(base_url=first) as hers, httpx.Client(base_url=second) as other:
+            lost, kept = streamed(hers, body("Hello", 400)), streamed(other, body("Hello", 400))
+            assert (next(lost), next(kept)) == ("", "")  # the roles
+            os.kill(worker, signal.SIGKILL)
+            with pytest.raises(httpx.TransportError):
+                list(lost)
+            assert list(kept)[-1] == "data: [DONE]"
+        assert comes_to(first, 200)
+        assert len(children(process)) == 3
+        assert ended(httpx.get(f"{url}/metrics").text, 'finished_reason="abort"') == 1
+        assert chat(httpx.Client(base_url=first), body("Hello"))["usage"]["completion_tokens"] == 12
+        httpx.post(f"{url}/llmirage/instances", json={"instance": 0, "action": "crash"})
+        assert comes_to(first, 0)
+        httpx.post(f"{url}/llmirage/instances", json={"instance": 0, "action": "start"})
+        assert comes_to(first, 200)
+        os.kill(children(process)[0], signal.SIGKILL)
+        assert process.wait(10) == 1
+    assert "worker 0 has ended (SIGKILL); another one begins" in log.read_text()
+    assert "the engine process has ended (SIGKILL), and the server with it" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_ctrl_c_lets_streams_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as err,
+        started("--workers", "2", *TIMES, "--set", "shutdown_timeout_s=20", log=err, program=OWN) as (process, url),
+        connections(url) as clients,
+    ):
+        streams = [streamed(client, body("Hello", 100, store=place < 2)) for place, client in enumerate(clients)]
+        for stream in streams:
+            next(stream)
+        for pid in (process.pid, *children(process)):  # as a terminal does
+            os.kill(pid, signal.SIGINT)
+        assert [list(stream)[-1] for stream in streams] == ["data: [DONE]"] * CONNECTIONS
+        assert process.wait(10) == 0
+    assert log.read_text() == ""
+
+
+def test_a_stream_that_may_not_end_is_told() -> None:
+    with started("--workers", "2", *TIMES) as (process, url), connections(url) as clients:
+        answers = [
+            client.send(
+                client.build_request("POST", "/v1/chat/completions", json=body("Hi", 9000, stream=True, store=store)),
+                stream=True,
+            )
+            for client, store in zip(clients[:2], (True, False), strict=True)
+        ]
+        time.sleep(0.2)
+        process.terminate()
+        for answer in answers:
+            assert "server_shutdown" in answer.read().decode()
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--speed", "max"), ("--set", "rate_limit=5"), ("--script", "rules.yaml"), ("--replies", "my:own"), ("--workers", "0")],
+)
+def test_what_needs_one_process_is_refused(flags: tuple[str, ...]) -> None:
+    outcome = CliRunner().invoke(serve, ["--port", "0", "--workers", "2", *flags])
+    assert outcome.exit_code == 2
+    assert "--workers" in outcome.output
+    assert "Traceback" not in outcome.output
