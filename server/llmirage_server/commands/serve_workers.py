@@ -20,7 +20,7 @@ from llmirage_server.commands.fleet_ports import FleetPorts
 from llmirage_server.commands.http_server import Fleet, Listening, LiveServer, bind, prepare, say_farewell, tune
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.workers.engine import Hub, SharedDriver
-from llmirage_server.workers.remote import Worker
+from llmirage_server.workers.remote import HttpWorker
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
 _RESTART_S = 0.2
@@ -40,7 +40,7 @@ def serve_with_workers(
         engine = opened.enter_context(socket.socket(socket.AF_UNIX))
         engine.bind(b"\0llmirage-" + os.urandom(16).hex().encode())
         engine.listen(1024)
-        worker = Worker(config, engine.getsockname())
+        worker = HttpWorker(config, engine.getsockname())
         fleet = Fleet(worker.app, listening, bound, tls is not None, opened)
         if config.tokenizer is not None:
             worker.app.service.text.load()
@@ -147,7 +147,7 @@ class _Processes:
 
 
 def _run_worker(
-    worker: Worker, listening: Listening, tls: tuple[str, str] | None, sockets: Sequence[socket.socket], own: slice
+    worker: HttpWorker, listening: Listening, tls: tuple[str, str] | None, sockets: Sequence[socket.socket], own: slice
 ) -> int:
     """Answer HTTP until a signal. sockets: the routed port, and the worker's own part of the fleet."""
     app, fleet = worker.app, list(sockets[1:])

@@ -10,11 +10,13 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmirage_server.cluster.request import Request
 from llmirage_server.faults.connection import reset
 from llmirage_server.http.event_stream import transport_of
 from llmirage_server.http.exchange import ARRIVED
@@ -26,6 +28,20 @@ _SCOPE = (
     "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers", "client",
     "server", "subprotocols", "extensions",
 )  # fmt: skip
+
+
+# What the cluster writes of a request, besides `produced`.
+_WRITTEN = (
+    "age_s", "arrival_s", "instance", "at_rank", "placed_s", "stream", "cached_tokens", "external_tokens", "preemptions",
+    "admitted_s", "handed_s", "joined_s", "first_token_s", "finished_s", "failed", "dropped",
+)  # fmt: skip
+written = attrgetter(*_WRITTEN)
+
+
+def write(request: Request, values: Sequence[Any]) -> None:
+    """Set what `written` has returned of the same request in another process."""
+    for name, value in zip(_WRITTEN, values, strict=True):
+        setattr(request, name, value)
 
 
 class Channel(asyncio.Protocol):
@@ -134,7 +150,7 @@ async def _pass_on(receive: Receive, channel: Channel) -> None:
         await channel.drain()
 
 
-class ForwardedRequest:
+class TunnelledRequest:
     """A request that another process forwards here. `send` may be stepped, as that of the HTTP server."""
 
     may_be_stepped = True

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.service.generation import refusal_of
-from llmirage_server.telemetry.journal import Journal
-from llmirage_server.workers import messages
-from llmirage_server.workers.channel import Channel, ForwardedRequest
+from llmirage_server.telemetry.journal import JournalEntry
+from llmirage_server.workers.channel import Channel, TunnelledRequest, written
+from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors
 
@@ -30,18 +30,16 @@ _REPORTS = ("/metrics", "/prometheus/metrics", "/llmirage/")  # paths of what wo
 class SharedDriver(PacedDriver):
     """The driver of a cluster whose requests come from several processes, each of which every wake-up costs as much."""
 
-    import os
-
-    gap_s = float(os.environ.get("GAP", "0.001"))
+    gap_s = 0.001
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.links: set[_Link] = set()
+        self.links: set[Link] = set()
 
     @property
-    def time(self) -> messages.Clock:
-        """The cluster's time, as workers need it."""
-        return messages.Clock(self._start_s, self._speed)
+    def clock(self) -> tuple[float, float]:
+        """The time on the machine's clock at which that of the cluster was 0, and its speed."""
+        return self._start_s, self._speed
 
     def _deliver(self, events: list[StepEnd]) -> None:
         super()._deliver(events)
@@ -50,17 +48,17 @@ class SharedDriver(PacedDriver):
 
     def _count_lateness(self, events: list[StepEnd]) -> None:
         """Record the lateness of tokens that leave from this process; workers record that of theirs."""
-        own = [request for event in events for request in event.emitted if not isinstance(request.tag, _Receiver)]
+        own = [request for event in events for request in event.emitted if not isinstance(request.tag, _RemoteReceiver)]
         if own:
             super()._count_lateness([StepEnd(events[0].time_s, -1, own)])
 
 
-class _Receiver:
+class _RemoteReceiver:
     """Receives the tokens of one request of a worker."""
 
     __slots__ = ("_begun", "_link", "_number")
 
-    def __init__(self, link: _Link, number: int) -> None:
+    def __init__(self, link: Link, number: int) -> None:
         self._link, self._number, self._begun = link, number, False
 
     def tokens_due(self, request: Request) -> None:
@@ -69,40 +67,42 @@ class _Receiver:
         link.produced.append(request.produced)
         if not self._begun or request.failed or request.produced >= request.output_tokens:
             self._begun = True
-            link.written.append((number, messages.written(request)))
+            link.written.append((number, written(request)))
 
 
-class _Link:
+class Link:
     """One worker, seen from the engine process.
 
-    requests: those that the metrics have not counted, by the worker's numbers. numbers, produced, written: see Due.
+    The worker names the methods that it calls. requests: those that the metrics have not counted, by the worker's numbers.
+    clock: that it was told. numbers, produced, written: see RemoteDriver.due. reports: that are awaited.
     """
 
     def __init__(self, hub: Hub, channel: Channel) -> None:
         self._hub = hub
         self._driver = hub.driver
+        self._service = hub.app.service
         self.channel = channel
         self.requests: dict[int, Request] = {}
         self._counted: dict[int, Request] = {}  # of prompts of which a choice goes on
-        self.clock: messages.Clock | None = None  # that it was told
+        self.clock = 0.0, 0.0
         self.numbers, self.produced = array("I"), array("I")
         self.written: list[tuple[int, tuple[Any, ...]]] = []
-        self.reports: deque[asyncio.Future[None]] = deque()  # that are awaited
+        self.reports: deque[asyncio.Future[None]] = deque()
         self.held_bytes = 0
-        self._told = dict[type, Callable[[Any], object]]({
-            messages.Submitted: self._submit,
-            messages.Cancelled: self._cancel,
-            messages.Counted: self._count,
-            messages.Answered: self._answer,
-            messages.Responded: self._respond,
-            messages.Ready: lambda _: hub.worker_ready(),
-            messages.Draining: lambda told: hub.drain(told.closing),
-            messages.Report: self._take,
-        })  # fmt: skip
+        self._methods: Mapping[str, Callable[..., object]] = {
+            "submit": self._submit,
+            "cancel": self._cancel,
+            "count": self._count,
+            "answer": self._answer,
+            "respond": self._respond,
+            "report": self._report,
+            "ready": hub.worker_ready,
+            "drain": hub.drain,
+        }
 
-    def told(self, message: Any) -> None:
-        for each in message if type(message) is list else (message,):
-            self._told[type(each)](each)
+    def take(self, messages: Sequence[tuple[Any, ...]]) -> None:
+        for name, *given in messages:
+            self._methods[name](*given)
 
     def flush(self, events: Sequence[StepEnd] = ()) -> None:
         """Tell the worker of what has become due, or was written of its requests."""
@@ -111,71 +111,78 @@ class _Link:
         reached_s = self._driver.cluster.reached_s
         due_s, reached_s = (events[0].time_s, events[-1].time_s) if events else (reached_s, reached_s)
         self.tell_clock()
-        self.channel.send((due_s, reached_s, self.numbers.tobytes(), self.produced.tobytes(), self.written))
+        self.channel.send(("due", due_s, reached_s, self.numbers.tobytes(), self.produced.tobytes(), self.written))
         self.numbers, self.produced, self.written = array("I"), array("I"), []
 
     def tell_clock(self) -> None:
-        if self.clock != (time := self._driver.time):
-            self.clock = time
-            self.channel.send(time)
+        if self.clock != self._driver.clock:
+            self.clock = self._driver.clock
+            self.channel.send(("clock", *self.clock))
 
     def close(self) -> None:
         """End what the worker, which is gone, has left."""
         self._driver.links.discard(self)
         self._driver.cancel(self.requests.values())
         for number in list(self.requests):
-            self._count(messages.Counted(number, "stop"))
+            self._count(number, "stop")
         while self.reports:
             self.reports.popleft().set_result(None)
 
-    def _submit(self, told: messages.Submitted) -> None:
-        hub, requests, error = self._hub, told.requests, None
-        hub.remember(told.remembered, self)
+    def _submit(
+        self, requests: Sequence[Request], arrived_s: float, last: bool, replies: Sequence[tuple[str, TokenIds]]
+    ) -> None:
+        self._hub.remember(replies, self)
         numbers = [request.id for request in requests]
         for request in requests:
             self.requests[request.id] = request
-            request.tag = _Receiver(self, request.id)
-            request.id = hub.next_id()  # the order of arrival in the cluster, not in the worker
+            request.tag = _RemoteReceiver(self, request.id)
+            request.id = self._service.next_id()  # in the order of arrival in the cluster, not in the worker
         try:
-            self._driver.submit(requests, told.arrived_s, last=told.last)
+            self._driver.submit(requests, arrived_s, last=last)
             error = refusal_of(requests)
         except RouterError as failed:
             logger.error("%s", failed)
             error = errors.internal_error(str(failed))
         if error is not None:
             self._driver.cancel(requests)
-        self.written += [(number, messages.written(one)) for number, one in zip(numbers, requests, strict=True)]
+        self.written += [(number, written(one)) for number, one in zip(numbers, requests, strict=True)]
         self.flush()
-        self.channel.send(messages.Placed(numbers[-1], error))
+        self.channel.send(("placed", numbers[-1], error))
 
-    def _cancel(self, told: messages.Cancelled) -> None:
-        self._driver.cancel([self.requests[number] for number in told.numbers if number in self.requests])
+    def _cancel(self, numbers: Sequence[int]) -> None:
+        self._driver.cancel([self.requests[number] for number in numbers if number in self.requests])
 
-    def _count(self, told: messages.Counted) -> None:
-        request = self._counted[told.number] = self.requests.pop(told.number)
+    def _count(self, number: int, finish_reason: str) -> None:
+        request = self._counted[number] = self.requests.pop(number)
         request.tag = None
-        self._hub.app.service.responses.metrics.ended(request, told.finish_reason)
+        self._service.responses.metrics.ended(request, finish_reason)
 
-    def _answer(self, told: messages.Answered) -> None:
-        replies = [request for number in told.numbers if (request := self._counted.pop(number, None)) is not None]
-        if len(replies) == len(told.numbers):
-            self._hub.app.service.responses.metrics.answered(replies)
+    def _answer(self, numbers: Sequence[int]) -> None:
+        replies = [request for number in numbers if (request := self._counted.pop(number, None)) is not None]
+        if len(replies) == len(numbers):
+            self._service.responses.metrics.answered(replies)
 
-    def _respond(self, told: messages.Responded) -> None:
-        journal: Journal = self._hub.app.journal
-        journal.begin(told.entry)
-        journal.end(*told)
+    def _respond(self, entry: JournalEntry, *end: Any) -> None:
+        self._hub.app.journal.begin(entry)
+        self._hub.app.journal.end(entry, *end)
 
-    def _take(self, report: messages.Report) -> None:
-        app, self.held_bytes = self._hub.app, report.held_bytes
-        pacing, watch, responses = app.driver.pacing, app.loop_watch, app.service.responses
-        responses.served = responses.served.merged(report.served)
-        responses.metrics.errors += report.errors
-        pacing.lags = pacing.lags.merged(report.lags)
-        pacing.late_tokens += report.late_tokens
-        pacing.max_s = max(pacing.max_s, report.max_s)
-        watch.blocks += report.blocks
-        watch.longest_s = max(watch.longest_s, report.longest_s)
+    def _report(
+        self,
+        served: ServedTimes,
+        lateness: tuple[LogHistogram, int, float],
+        counts: tuple[int, int, float],
+        held_bytes: int,
+    ) -> None:
+        """Add what the worker has measured since its last report. counts: of errors and of blocks, the longest of these."""
+        pacing, watch, responses = self._driver.pacing, self._hub.app.loop_watch, self._service.responses
+        responses.served = responses.served.merged(served)
+        responses.metrics.errors += counts[0]
+        pacing.lags = pacing.lags.merged(lateness[0])
+        pacing.late_tokens += lateness[1]
+        pacing.max_s = max(pacing.max_s, lateness[2])
+        watch.blocks += counts[1]
+        watch.longest_s = max(watch.longest_s, counts[2])
+        self.held_bytes = held_bytes
         if self.reports:
             self.reports.popleft().set_result(None)
 
@@ -215,7 +222,7 @@ class Hub:
             if (now := there()) != self._there:
                 self._there = now
                 for link in self.driver.links:
-                    link.channel.send(messages.There(now))
+                    link.channel.send(("there", now))
             await asyncio.sleep(_POLL_S)
 
     async def sync(self) -> None:
@@ -224,15 +231,11 @@ class Hub:
         reports = []
         for link in self.driver.links:
             link.tell_clock()
-            link.channel.send(messages.Sync(self._alone, self.app.service.responses.refusal is errors.asleep))
+            link.channel.send(("sync", self._alone, self.app.service.responses.refusal is errors.asleep))
             reports.append(asyncio.get_running_loop().create_future())
             link.reports.append(reports[-1])
         for report in reports:
             await report
-
-    def next_id(self) -> int:
-        """Return the next number of a request to the cluster."""
-        return self.app.service.next_id()
 
     def worker_ready(self) -> None:
         self._left -= 1
@@ -246,11 +249,11 @@ class Hub:
         else:
             responses.busy()
 
-    def remember(self, replies: list[tuple[str, TokenIds]], source: _Link | None = None) -> None:
+    def remember(self, replies: Sequence[tuple[str, TokenIds]], source: Link | None = None) -> None:
         """Let all processes know replies, which the next prompts of their conversations repeat."""
         if replies:
             for link in self.driver.links - {source}:
-                link.channel.send(messages.Remembered(replies))
+                link.channel.send(("remember", replies))
             if source is not None and (tools := self.app.service.text.tools) is not None:
                 for text, ids in replies:
                     tools.encoder.put(text, ids)
@@ -266,28 +269,28 @@ class Hub:
 
     def _first(self, channel: Channel, message: Any) -> None:
         """Take the first message of a connection."""
-        if not isinstance(message, messages.Hello):
+        if message != "worker":
             channel.received = channel.keep
             task = asyncio.get_running_loop().create_task(self._forwarded(channel, message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        link = _Link(self, channel)
-        channel.received, channel.lost = link.told, link.close
+        link = Link(self, channel)
+        channel.received, channel.lost = link.take, link.close
         self.driver.links.add(link)
         if self._alone:
-            channel.send(messages.Sync(True, False))
+            channel.send(("sync", True, False))
         if self._there is not None:
-            channel.send(messages.There(self._there))
+            channel.send(("there", self._there))
 
     async def _forwarded(self, channel: Channel, scope: Any) -> None:
         if scope["path"].startswith(_REPORTS):
             await self.sync()
-        await ForwardedRequest(channel, scope, self._settle).answer(self.app)
+        await TunnelledRequest(channel, scope, self._settle).answer(self.app)
 
     async def _settle(self) -> None:
         """Return when workers know what a request has changed."""
-        if self._is_alone() != self._alone or any(link.clock != self.driver.time for link in self.driver.links):
+        if self._is_alone() != self._alone or any(link.clock != self.driver.clock for link in self.driver.links):
             await self.sync()
 
     def _is_alone(self) -> bool:

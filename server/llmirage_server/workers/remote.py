@@ -22,11 +22,11 @@ from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
 from llmirage_server.service.text import TextTools
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.workers import messages
-from llmirage_server.workers.channel import Channel, forward
+from llmirage_server.workers.channel import Channel, forward, write
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
 
 # The paths of requests that this process may answer itself.
 _OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -47,16 +47,16 @@ class RemoteDriver(Driver):
         self._reached_s = 0.0
         self._requests: dict[int, Request] = {}
         self._placing: dict[int, asyncio.Future[None]] = {}
-        self._time = messages.Clock(0.0, 1.0)
-        self._later: list[Any] = []
+        self._start_s, self._speed = 0.0, 1.0  # of the cluster's clock
+        self._later: list[tuple[Any, ...]] = []
 
     @property
     def speed(self) -> float:
-        return self._time.speed
+        return self._speed
 
     @property
     def now_s(self) -> float:
-        return (self._clock() - self._time.start_s) * self._time.speed
+        return (self._clock() - self._start_s) * self._speed
 
     @property
     def reached_s(self) -> float:
@@ -70,8 +70,8 @@ class RemoteDriver(Driver):
             self._requests[request.id] = request
             request.tag = None
         replies, self.remembered = self.remembered, []
+        self._later.append(("submit", submitted, arrived_s, last, replies))
         self.flush()
-        self.link.send(messages.Submitted(submitted, arrived_s, last, replies))
         for request, tag in zip(submitted, tags, strict=True):
             request.tag = tag
         self._placing[submitted[-1].id] = asyncio.get_running_loop().create_future()
@@ -80,16 +80,16 @@ class RemoteDriver(Driver):
         await self._placing[request.id]
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        self.tell(messages.Cancelled([request.id for request in requests]))
+        self.tell("cancel", [request.id for request in requests])
 
     def counted(self, request: Request, finish_reason: str) -> None:
         """Forget a request that has ended."""
         self._placing.pop(request.id, None)
         if self._requests.pop(request.id, None) is not None:
-            self.tell(messages.Counted(request.id, finish_reason))
+            self.tell("count", request.id, finish_reason)
 
-    def tell(self, message: Any) -> None:
-        """Tell the engine process something by the end of this turn of the loop."""
+    def tell(self, *message: Any) -> None:
+        """Tell the engine process something by the end of this turn of the loop: the name of a method of Link, arguments."""
         if not self._later:
             asyncio.get_running_loop().call_soon(self.flush)
         self._later.append(message)
@@ -100,13 +100,18 @@ class RemoteDriver(Driver):
         if later:
             self.link.send(later)
 
-    def due(self, told: messages.Due) -> None:
-        """Take tokens that are due."""
-        due_s, reached_s, numbers, counts, written = told
+    def due(
+        self, due_s: float, reached_s: float, numbers: bytes, counts: bytes, written: Sequence[tuple[int, tuple[Any, ...]]]
+    ) -> None:
+        """Take tokens that are due, and what else there is to tell of requests.
+
+        due_s: the cluster's time of the earliest; reached_s: of the latest. numbers, counts: requests, and how many tokens
+        each has produced, unsigned 32-bit. written: what the cluster has written of some requests, by number.
+        """
         requests, emitted, tokens = self._requests, list[Request](), 0
         for number, values in written:
             if (request := requests.get(number)) is not None:
-                messages.write(request, values)
+                write(request, values)
         for number, produced in zip(memoryview(numbers).cast("I"), memoryview(counts).cast("I"), strict=True):
             if (request := requests.get(number)) is not None:
                 tokens += produced - request.produced
@@ -116,16 +121,18 @@ class RemoteDriver(Driver):
             self._reached_s = reached_s
             self._deliver([StepEnd(due_s, -1, emitted)])
             sent_s = self._clock()
-            self.pacing.sent(sent_s - self._time.start_s - due_s / self._time.speed, tokens, sent_s)
+            self.pacing.sent(sent_s - self._start_s - due_s / self._speed, tokens, sent_s)
 
-    def set_clock(self, time: messages.Clock) -> None:
-        self._time = time
-        self.pacing.set_speed(time.speed)
+    def set_clock(self, start_s: float, speed: float) -> None:
+        """Take the cluster's clock. start_s: the time on this machine's at which it was 0."""
+        self._start_s, self._speed = start_s, speed
+        self.pacing.set_speed(speed)
 
-    def set_placed(self, placed: messages.Placed) -> None:
-        if placed.error is not None and (request := self._requests.get(placed.number)) is not None and request.tag:
-            request.tag.abort(placed.error)
-        if (waiting := self._placing.get(placed.number)) is not None and not waiting.done():
+    def set_placed(self, number: int, error: ApiError | None) -> None:
+        """Note that submitted requests, the last with this number, have their places; with an error they have none."""
+        if error is not None and (request := self._requests.get(number)) is not None and request.tag:
+            request.tag.abort(error)
+        if (waiting := self._placing.get(number)) is not None and not waiting.done():
             waiting.set_result(None)
 
     def _sync(self) -> float:
@@ -134,7 +141,7 @@ class RemoteDriver(Driver):
     def _schedule_next_event(self) -> None: ...
 
 
-class _Metrics(PrometheusMetrics):
+class _RemoteMetrics(PrometheusMetrics):
     """Leaves the counting to the engine process."""
 
     def __init__(self, driver: RemoteDriver) -> None:
@@ -145,10 +152,10 @@ class _Metrics(PrometheusMetrics):
         self._driver.counted(request, finish_reason)
 
     def answered(self, replies: Sequence[Request]) -> None:
-        self._driver.tell(messages.Answered([request.id for request in replies]))
+        self._driver.tell("answer", [request.id for request in replies])
 
 
-class _Journal(Journal):
+class _RemoteJournal(Journal):
     """Hands entries that have ended to the journal of the engine process."""
 
     def __init__(self, driver: RemoteDriver) -> None:
@@ -160,10 +167,10 @@ class _Journal(Journal):
 
     def end(self, entry: JournalEntry, status: int | None, outcome: Outcome, elapsed_s: float) -> None:
         entry.connection = None  # it is of this process
-        self._driver.tell(messages.Responded(entry, status, outcome, elapsed_s))
+        self._driver.tell("respond", entry, status, outcome, elapsed_s)
 
 
-class Worker:
+class HttpWorker:
     """The ASGI application of a worker. Make it before the process is forked.
 
     app: what answers here. there: the instances of the fleet that there are; None: all.
@@ -179,40 +186,40 @@ class Worker:
         self._alone = False
         self._forwarded = 0  # responses in progress
         self._errors = app.service.responses.metrics
-        app.service.responses.metrics = _Metrics(app.driver)
-        app.journal = app.face.journal = _Journal(app.driver)
+        app.service.responses.metrics = _RemoteMetrics(app.driver)
+        app.journal = app.face.journal = _RemoteJournal(app.driver)
         app.face.before = self._before
         self.there: list[bool] | None = None
-        self._told = dict[type, Callable[[Any], object]]({
-            tuple: app.driver.due,
-            messages.Placed: app.driver.set_placed,
-            messages.Clock: app.driver.set_clock,
-            messages.Remembered: self._remember,
-            messages.There: self._set_there,
-            messages.Sync: self._sync,
-        })  # fmt: skip
+        self._methods: Mapping[str, Callable[..., object]] = {
+            "due": app.driver.due,
+            "placed": app.driver.set_placed,
+            "clock": app.driver.set_clock,
+            "remember": self._remember,
+            "there": self._set_there,
+            "sync": self._sync,
+        }
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""
         self._driver.link = link = await self._open(self._take)
         link.lost = self._lose
-        link.send(messages.Hello(os.getpid()))
+        link.send("worker")
         text = self.app.service.text
         text.in_thread(text.load).add_done_callback(self._observe_replies)
 
     def ready(self) -> None:
         """Tell the engine process that the server listens."""
-        self._driver.tell(messages.Ready())
+        self._driver.tell("ready")
 
     def busy(self) -> bool:
         """Refuse new responses, and tell whether any is in progress."""
-        self._driver.tell(messages.Draining(False))
+        self._driver.tell("drain", False)
         return self.app.service.responses.busy() or bool(self._forwarded)
 
     def close(self) -> None:
         """End every response in progress with an error that the client understands."""
         self.app.close()
-        self._driver.tell(messages.Draining(True))
+        self._driver.tell("drain", True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -249,7 +256,7 @@ class Worker:
             body = await exchange.kept_body()
             if _SUSPECT.search(body) and _needs_state(await exchange.read(body)):
                 exchange.entry.number = 0  # the engine process has its entry
-                return _Forwarded(self._forward, body)
+                return _ForwardedResponse(self._forward, body)
             return await handler(exchange)
 
         return answer
@@ -257,20 +264,21 @@ class Worker:
     def _observe_replies(self, loaded: asyncio.Future[TextTools]) -> None:
         loaded.result().encoder.on_remember = lambda text, ids: self._driver.remembered.append((text, ids))
 
-    def _remember(self, told: messages.Remembered) -> None:
+    def _remember(self, replies: Sequence[tuple[str, TokenIds]]) -> None:
         if (tools := self.app.service.text.tools) is not None:
-            for text, ids in told.replies:
+            for text, ids in replies:
                 tools.encoder.put(text, ids)
 
     def _take(self, message: Any) -> None:
-        self._told[type(message)](message)
+        self._methods[message[0]](*message[1:])
 
-    def _set_there(self, told: messages.There) -> None:
-        self.there = told.instances
+    def _set_there(self, instances: list[bool]) -> None:
+        self.there = instances
 
-    def _sync(self, told: messages.Sync) -> None:
-        self._alone = told.alone
-        if told.asleep:
+    def _sync(self, alone: bool, asleep: bool) -> None:
+        """Report. alone: only the engine process can answer requests for replies. asleep: the server sleeps."""
+        self._alone = alone
+        if asleep:
             for response in list(self.app.service.responses.open):
                 response.abort(errors.asleep())
         self._report()
@@ -281,20 +289,12 @@ class Worker:
         held = [app.unread.taken, responses.bytes_kept(), responses.planned_bytes()]
         if (tools := app.service.text.tools) is not None:
             held.append(tools.encoder.cache.bytes_kept())
-        report = messages.Report(
-            responses.served,
-            pacing.lags,
-            pacing.late_tokens,
-            pacing.max_s,
-            self._errors.errors,
-            watch.blocks,
-            watch.longest_s,
-            sum(held),
-        )
+        counts = self._errors.errors, watch.blocks, watch.longest_s
+        lateness = pacing.lags, pacing.late_tokens, pacing.max_s
+        self._driver.tell("report", responses.served, lateness, counts, sum(held))
+        self._driver.flush()
         responses.served, pacing.lags = ServedTimes(), LogHistogram()
         pacing.late_tokens = self._errors.errors = watch.blocks = 0
-        self._driver.flush()
-        self._driver.link.send(report)
 
     def _lose(self) -> None:
         """End: the engine process has."""
@@ -302,7 +302,7 @@ class Worker:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Forwarded(Response):
+class _ForwardedResponse(Response):
     """A request whose body was read here, answered by the engine process."""
 
     def __init__(self, answer: Answer, body: bytes) -> None:
