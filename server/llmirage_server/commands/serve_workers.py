@@ -19,6 +19,7 @@ from llmirage_server.app import create_app
 from llmirage_server.commands.fleet_ports import FleetPorts
 from llmirage_server.commands.http_server import Fleet, Listening, LiveServer, bind, prepare, say_farewell, tune
 from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.service.text import TextLoader
 from llmirage_server.workers.engine import Hub, SharedDriver
 from llmirage_server.workers.remote import HttpWorker
 
@@ -42,13 +43,14 @@ def serve_with_workers(
         engine.listen(1024)
         worker = HttpWorker(config, engine.getsockname())
         fleet = Fleet(worker.app, listening, bound, tls is not None, opened)
-        if config.tokenizer is not None:
-            worker.app.service.text.load()
+        text = worker.app.service.text
+        text.load()  # before processes part: they share the memory
         port: int = bound.getsockname()[1]
         bound.close()
         shared = [opened.enter_context(bind(listening.host, port, True)) for _ in range(listening.http_workers)]
         processes = _Processes(listening.http_workers, [engine, *shared, *fleet.sockets])
-        processes.engine = processes.fork(lambda: _run_engine(config, listening, fleet, engine), [engine], _END)
+        processes.engine = processes.fork(lambda: _run_engine(config, listening, fleet, engine, text), [engine], _END)
+        worker.load()
 
         def start(number: int) -> int:
             own = slice(number, None, listening.http_workers)
@@ -170,12 +172,14 @@ def _run_worker(
     return 0
 
 
-def _run_engine(config: ClusterConfig, listening: Listening, fleet: Fleet, listener: socket.socket) -> int:
+def _run_engine(config: ClusterConfig, listening: Listening, fleet: Fleet, listener: socket.socket, text: TextLoader) -> int:
     """Own the cluster, and answer what workers forward, until the parent ends it, after all of them."""
     for sig in (signal.SIGINT, signal.SIGTERM):  # which may be sent to all processes at once
         signal.signal(sig, signal.SIG_IGN)
     with contextlib.ExitStack() as opened:
-        app = create_app(config, page=not listening.no_ui, make_driver=lambda cluster: SharedDriver(cluster, config.speed))
+        app = create_app(
+            config, page=not listening.no_ui, make_driver=lambda cluster: SharedDriver(cluster, config.speed), text=text
+        )
         app.ports = fleet.engines
         started, tuned = prepare(app, listening, fleet, opened), tune(app)
 

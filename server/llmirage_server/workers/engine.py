@@ -122,7 +122,8 @@ class Link:
     def close(self) -> None:
         """End what the worker, which is gone, has left."""
         self._driver.links.discard(self)
-        self._driver.cancel(self.requests.values())
+        if self.requests:
+            self._driver.cancel(self.requests.values())
         for number in list(self.requests):
             self._count(number, "stop")
         while self.reports:
@@ -228,14 +229,14 @@ class Hub:
     async def sync(self) -> None:
         """Return when all workers know what the state of the server forbids them, and have reported."""
         self._alone = self._is_alone()
-        reports = []
-        for link in self.driver.links:
-            link.tell_clock()
-            link.channel.send(("sync", self._alone, self.app.service.responses.refusal is errors.asleep))
-            reports.append(asyncio.get_running_loop().create_future())
-            link.reports.append(reports[-1])
-        for report in reports:
+        for report in [self._sync(link) for link in self.driver.links]:
             await report
+
+    def _sync(self, link: Link) -> asyncio.Future[None]:
+        link.tell_clock()
+        link.channel.send(("sync", self._alone, self.app.service.responses.refusal is errors.asleep))
+        link.reports.append(report := asyncio.get_running_loop().create_future())
+        return report
 
     def worker_ready(self) -> None:
         self._left -= 1
@@ -278,8 +279,7 @@ class Hub:
         link = Link(self, channel)
         channel.received, channel.lost = link.take, link.close
         self.driver.links.add(link)
-        if self._alone:
-            channel.send(("sync", True, False))
+        self._sync(link)
         if self._there is not None:
             channel.send(("there", self._there))
 

@@ -25,13 +25,13 @@ from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.workers.channel import Channel, forward, write
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.tokens import TokenIds
-from llmirage_shared.wire import errors
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 
 # The paths of requests that this process may answer itself.
 _OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 # What may stand in the body of one that it may not, or be spelled as an escape.
-_SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|"audio"|\\u00')
+_SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|\\u00')
 _STATEFUL = ("store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details")
 
 Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
@@ -183,7 +183,7 @@ class HttpWorker:
         assert isinstance(app.driver, RemoteDriver)
         self._driver = app.driver
         self._engine = engine
-        self._alone = False
+        self._alone = True  # until the engine process tells otherwise
         self._forwarded = 0  # responses in progress
         self._errors = app.service.responses.metrics
         app.service.responses.metrics = _RemoteMetrics(app.driver)
@@ -198,6 +198,11 @@ class HttpWorker:
             "there": self._set_there,
             "sync": self._sync,
         }
+
+    def load(self) -> None:
+        """Import what requests need, before processes part."""
+        self.app.make_routes()
+        _ = schema.chat, schema.completions, schema.embeddings
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""
