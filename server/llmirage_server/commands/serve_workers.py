@@ -43,14 +43,13 @@ def serve_with_workers(
         engine.listen(1024)
         worker = HttpWorker(config, engine.getsockname())
         fleet = Fleet(worker.app, listening, bound, tls is not None, opened)
-        text = worker.app.service.text
-        text.load()  # before processes part: they share the memory
+        worker.load()  # before processes part: they share the memory
         port: int = bound.getsockname()[1]
         bound.close()
         shared = [opened.enter_context(bind(listening.host, port, True)) for _ in range(listening.http_workers)]
         processes = _Processes(listening.http_workers, [engine, *shared, *fleet.sockets])
+        text = worker.app.service.text
         processes.engine = processes.fork(lambda: _run_engine(config, listening, fleet, engine, text), [engine], _END)
-        worker.load()
 
         def start(number: int) -> int:
             own = slice(number, None, listening.http_workers)
@@ -141,11 +140,20 @@ class _Processes:
                 os.kill(self.engine, _END)
 
     def _stop(self, sig: int = 0, frame: FrameType | None = None) -> None:
+        end = signal.SIGKILL if self._stopping and sig == signal.SIGINT else signal.SIGTERM
         self._stopping = True
         for each in self._sockets:
             each.close()
         for worker in filter(None, self._workers.values()):
-            os.kill(worker, signal.SIGTERM)
+            os.kill(worker, end)
+
+
+class _WorkerServer(LiveServer):
+    """A server that leaves the SIGINT of a terminal, which goes to all processes, to its parent."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig != signal.SIGINT:
+            super().handle_exit(sig, frame)
 
 
 def _run_worker(
@@ -159,7 +167,7 @@ def _run_worker(
         tuned()
         worker.ready()
 
-    LiveServer(
+    _WorkerServer(
         worker,
         worker.close,
         on_start,
@@ -181,6 +189,7 @@ def _run_engine(config: ClusterConfig, listening: Listening, fleet: Fleet, liste
             config, page=not listening.no_ui, make_driver=lambda cluster: SharedDriver(cluster, config.speed), text=text
         )
         app.ports = fleet.engines
+        app.make_routes()
         started, tuned = prepare(app, listening, fleet, opened), tune(app)
 
         async def run() -> None:

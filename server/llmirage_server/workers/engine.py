@@ -89,6 +89,7 @@ class Link:
         self.written: list[tuple[int, tuple[Any, ...]]] = []
         self.reports: deque[asyncio.Future[None]] = deque()
         self.held_bytes = 0
+        self.closing = False  # what is in progress ends with an error
         self._methods: Mapping[str, Callable[..., object]] = {
             "submit": self._submit,
             "cancel": self._cancel,
@@ -97,7 +98,7 @@ class Link:
             "respond": self._respond,
             "report": self._report,
             "ready": hub.worker_ready,
-            "drain": hub.drain,
+            "drain": self._drain,
         }
 
     def take(self, messages: Sequence[tuple[Any, ...]]) -> None:
@@ -162,6 +163,10 @@ class Link:
         replies = [request for number in numbers if (request := self._counted.pop(number, None)) is not None]
         if len(replies) == len(numbers):
             self._service.responses.metrics.answered(replies)
+
+    def _drain(self, closing: bool) -> None:
+        self.closing |= closing
+        self._hub.drain()
 
     def _respond(self, entry: JournalEntry, *end: Any) -> None:
         self._hub.app.journal.begin(entry)
@@ -243,9 +248,10 @@ class Hub:
         if not self._left:
             self._ready()
 
-    def drain(self, closing: bool) -> None:
+    def drain(self) -> None:
+        """Refuse new responses; end those in progress once no worker waits for its own."""
         responses = self.app.service.responses
-        if closing:
+        if all(link.closing for link in self.driver.links):
             responses.pause(errors.shutting_down)
         else:
             responses.busy()

@@ -200,9 +200,10 @@ class HttpWorker:
         }
 
     def load(self) -> None:
-        """Import what requests need, before processes part."""
+        """Load what requests need. Raises ConfigError for a tokenizer that cannot be loaded."""
         self.app.make_routes()
-        _ = schema.chat, schema.completions, schema.embeddings
+        self.app.service.text.load()
+        _ = schema.chat, schema.completions, schema.responses, schema.messages, schema.embeddings
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""
