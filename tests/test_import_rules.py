@@ -20,7 +20,7 @@ HTTP_LIBRARIES = ("starlette", "sse_starlette", "uvicorn", "httpx", "httpx2", "a
 FAMILIES = ("openai", "anthropic", "engines", "stored", "admin")  # of HTTP endpoints
 HTTP_ROOMS = ("http", "service", "state", "batches", "proxy", *FAMILIES)
 SERVER_ROOMS = (
-    "commands", "config", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app", *HTTP_ROOMS,
+    "commands", "config", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app", "workers", *HTTP_ROOMS,
 )  # fmt: skip
 
 
