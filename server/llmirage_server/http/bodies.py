@@ -199,7 +199,7 @@ def _decode_in_pieces(decoder: Any) -> None:
     def parse_object(place: tuple[str, int], *more: Any) -> tuple[Any, int]:
         text, end = place
         found = None if counts else short(text, end - 1)
-        return found or json.decoder.JSONObject(place, *more)  # type: ignore[attr-defined, no-any-return]
+        return found or json.decoder.JSONObject(place, *more)  # type: ignore[attr-defined]
 
     decoder.parse_array, decoder.parse_object = parse_array, parse_object
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]

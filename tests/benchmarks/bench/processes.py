@@ -43,15 +43,15 @@ class Server:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [_cpu_s(int(child)) for child in children]
 
-
-def _cpu_s(pid: int) -> float:
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum([int((thread / "schedstat").read_text().split()[0]) for thread in threads]) / 1e9
-
     def resident_mb(self) -> float:
         """Memory that it occupies."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024 / 1e6
+
+
+def _cpu_s(pid: int) -> float:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum([int((thread / "schedstat").read_text().split()[0]) for thread in threads]) / 1e9
 
 
 class Endpoint:
