@@ -1,5 +1,6 @@
 """openai-python's connections: events of every kind that it knows, continuation, lanes, errors, refused upgrades."""
 
+import sys
 from typing import Any
 
 import openai
@@ -28,6 +29,16 @@ def response(connection: Any, stream_id: str | None = None) -> Any:
         if event.stream_id == stream_id and event.type in END:
             return event
     raise AssertionError("the connection ended")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="several processes need Linux")
+def test_a_server_of_several_processes() -> None:
+    with (
+        serving("--workers", "2", "--ttft", "1", "--itl", "0") as url,
+        openai.OpenAI(base_url=url, api_key="sk-any").responses.connect() as connection,
+    ):
+        connection.response.create(model=MODEL, input="Hello", max_output_tokens=16)
+        assert response(connection).type in ("response.completed", "response.incomplete")
 
 
 def test_a_conversation_with_a_tool(client: Any) -> None:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.faults.connection import reset
+from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.event_stream import transport_of
 from llmirage_server.http.exchange import ARRIVED
 
@@ -146,8 +147,11 @@ async def _pass_on(receive: Receive, channel: Channel) -> None:
     while not kind.endswith(".disconnect"):
         message = await receive()
         kind = message["type"]
+        held: Held | None = message.pop(HELD, None)  # of a WebSocket's message
         channel.send(message)
         await channel.drain()
+        if held is not None:
+            held.release()
 
 
 class TunnelledRequest:
