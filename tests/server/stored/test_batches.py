@@ -174,6 +174,7 @@ def test_a_file_that_is_none(batches: Any) -> None:
         ({"endpoint": "/v1/files"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"input_file_id": None}, "input_file_id"),
+        ({"input_file_id": "f" * 600}, "input_file_id"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
         ({"colour": 1}, "colour"),

@@ -262,6 +262,7 @@ def _whole(value: Any) -> Any:
 
 Integer = Annotated[int, BeforeValidator(_whole)]
 Number = float  # strict mode accepts integers, too
+KeptName = Annotated[str, Field(max_length=512)]  # of what is remembered by the server
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # of reasoning
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from llmirage_shared.wire.schema.base import Integer, Metadata, WireModel
+from llmirage_shared.wire.schema.base import Integer, KeptName, Metadata, WireModel
 
 
 class ExpiresAfter(WireModel):
@@ -31,7 +31,7 @@ class BatchRequest(WireModel):
 
     closed = ("output_expires_after",)
 
-    input_file_id: str
+    input_file_id: KeptName
     endpoint: Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions", "/v1/moderations"]
     completion_window: Literal["24h"]
     metadata: Metadata | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel, either
+from llmirage_shared.wire.schema.base import Integer, KeptName, Number, WireModel, either
 from llmirage_shared.wire.schema.chat import Message
 from llmirage_shared.wire.schema.completions import PROMPT, TOKEN_IDS
 from llmirage_shared.wire.schema.tools import ChatTool
@@ -67,8 +67,8 @@ class AbortRequest(WireModel):
 class LoadLoraAdapter(WireModel):
     """POST /v1/load_lora_adapter and /load_lora_adapter. The last three have no effect here."""
 
-    lora_name: str
-    lora_path: str
+    lora_name: KeptName
+    lora_path: Annotated[str, Field(max_length=4096)]
     load_inplace: bool | None = None
     is_3d_lora_weight: bool | None = None
     pinned: bool | None = None
