@@ -236,6 +236,13 @@ def test_no_reply_is_longer_than_the_context_window(scripted: Callable[..., Any]
     assert usage["total_tokens"] == 500
 
 
+@pytest.mark.parametrize("text", ["{user}" * 100_000, "x" * 1_100_000])
+def test_a_text_that_grows_without_end_is_refused(scripted: Callable[..., Any], text: str) -> None:
+    refused = scripted({"reply": text}).chat()
+    assert refused.status_code == 400
+    assert "would have more than 1000000 characters" in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "fields", [{"logprobs": True}, {"return_token_ids": True}, {"stream": True, "logprobs": True}], ids=str
 )

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_server.replies.scripts.conditions import Groups, ScriptRequest
+from llmirage_server.replies.structured.budget import spend
 from llmirage_shared.settings import did_you_mean
 
+_CHARACTERS, _MOST_STEPS = 16, 62_500  # of a step of planning; of a text, which is copied and becomes tokens
 _NAME = r"\w[\w-]*(?:\.[\w-]+)*"
 _PLACEHOLDER = re.compile(rf"\{{(\{{{_NAME}\}})\}}|\{{({_NAME})\}}")
 PLACEHOLDERS: Mapping[str, str] = {
@@ -114,8 +116,17 @@ class Template:
         return "".join([f"{{{part}}}" if index % 2 else part for index, part in enumerate(self.parts)])
 
     def render(self, scope: Scope) -> str:
-        """Return the text with the placeholders' values. Raises ScriptError."""
-        return "".join([scope.value(part) if index % 2 else part for index, part in enumerate(self.parts)])
+        """Return the text with the placeholders' values. Raises ScriptError, and BudgetError for more than is left."""
+        texts: list[str] = []
+        steps = 0
+        for index, part in enumerate(self.parts):
+            texts.append(scope.value(part) if index % 2 else part)
+            spend(more := len(texts[-1]) // _CHARACTERS + index % 2)
+            if (steps := steps + more) > _MOST_STEPS:
+                raise ScriptError(
+                    f"its text would have more than {_MOST_STEPS * _CHARACTERS} characters, {_CHARACTERS} for a placeholder"
+                )
+        return "".join(texts)
 
 
 def literal(text: str) -> str:
