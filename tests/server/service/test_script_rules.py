@@ -8,6 +8,8 @@ import pytest
 from scripted import MODEL, said
 
 from llmirage_server.config import ConfigError
+from llmirage_server.replies.scripts.conditions import TextMatch
+from llmirage_server.replies.structured.budget import BRIEF, Budget, BudgetError, limited
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -60,6 +62,13 @@ def test_a_request_has_one_budget_for_all_expressions(scripted: Callable[..., An
     rules = [{"when": {"user": {"regex": f"[ab]*a[ab]{{300}}c{number}"}}, "reply": "yes"} for number in range(100)]
     refused = scripted(*rules, {"reply": "no"}).chat("ab" * 30_000)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+def test_texts_that_rules_look_for_count_too() -> None:
+    condition = TextMatch.of("contains", "needle")
+    with pytest.raises(BudgetError):
+        limited(lambda: [condition.fits("some " * 20_000) for _ in range(10_000)], Budget(BRIEF))
+    assert not limited(lambda: any(condition.fits("some") for _ in range(BRIEF)), Budget(BRIEF))
 
 
 @pytest.mark.parametrize("written", ["(?=a)b", r"(a)\1", "a++", "(?<!x)a", "(", r"[\W]"])

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from llmirage_server.replies import patterns
+from llmirage_server.replies.structured.budget import spend
 
 Kind = Literal["contains", "exact", "regex", "glob"]
+
+_SEARCHED = 1 << 14  # characters in a step
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class TextMatch:
         Raises BudgetError where planning has too few steps left.
         """
         if self.kind == "contains":
+            spend(len(self.texts) * (1 + len(text) // _SEARCHED))
             folded = _folded(text)
             return all(wanted in folded for wanted in self.texts)
         if self.kind == "exact":
