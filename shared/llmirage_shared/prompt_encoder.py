@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,13 @@ _ENTRY_BYTES = 400  # of a segment, beside its text and its ids: an array, a str
 class PromptEncoder:
     """Rendering and tokenizing of prompts; `encode` may be called from several threads at once.
 
-    cache: the segments that it knows. on_remember: is called with each text that `remember` adds, in any thread.
+    cache: the segments that it knows.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, cache_bytes: int = CACHE_BYTES) -> None:
         self.tokenizer = tokenizer
         self.template = template
         self.cache = self._cache = SegmentCache(cache_bytes)
-        self.on_remember: Callable[[str, TokenIds], None] | None = None
         self._special = {token: _frozen(np.array([i], dtype=np.int32)) for token, i in tokenizer.special_tokens.items()}
         self._last_split: tuple[str, list[str]] = ("", [])
 
@@ -72,15 +71,9 @@ class PromptEncoder:
         return sum(len(segment) for segment in self._split(text) if segment not in special and segment not in cache)
 
     def remember(self, text: str, ids: TokenIds) -> None:
-        """Cache a text with its ids, such as a reply that the next prompt repeats, and tell the observer."""
+        """Cache a text with its ids, such as a reply that the next prompt repeats."""
         if self.tokenizer.segment_wise and text not in self._cache and self.tokenizer.segments(text) == [text]:
-            self.put(text, ids)
-            if self.on_remember is not None:
-                self.on_remember(text, ids)
-
-    def put(self, text: str, ids: TokenIds) -> None:
-        """Cache a segment with its ids."""
-        self._cache.put(text, _frozen(ids[:]))
+            self._cache.put(text, _frozen(ids[:]))
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None

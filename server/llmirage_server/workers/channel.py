@@ -186,5 +186,4 @@ class TunnelledRequest:
         except ConnectionAbortedError:
             pass
         finally:
-            self._channel.send(end)
-            self._channel.transport.close()
+            self._channel.send(end)  # the other side closes: it may still write, and would not read what it was sent

@@ -18,7 +18,6 @@ from llmirage_server.service.generation import refusal_of
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_server.workers.channel import Channel, TunnelledRequest, written
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
-from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors
 
 logger = logging.getLogger("llmirage")
@@ -130,10 +129,7 @@ class Link:
         while self.reports:
             self.reports.popleft().set_result(None)
 
-    def _submit(
-        self, requests: Sequence[Request], arrived_s: float, last: bool, replies: Sequence[tuple[str, TokenIds]]
-    ) -> None:
-        self._hub.remember(replies, self)
+    def _submit(self, requests: Sequence[Request], arrived_s: float, last: bool) -> None:
         numbers = [request.id for request in requests]
         for request in requests:
             self.requests[request.id] = request
@@ -146,6 +142,8 @@ class Link:
             logger.error("%s", failed)
             error = errors.internal_error(str(failed))
         if error is not None:
+            for request in requests:
+                request.tag = None
             self._driver.cancel(requests)
         self.written += [(number, written(one)) for number, one in zip(numbers, requests, strict=True)]
         self.flush()
@@ -214,7 +212,6 @@ class Hub:
         app.service.responses.elsewhere = lambda: [
             request for link in self.driver.links for request in link.requests.values()
         ]
-        app.service.text.in_thread(app.service.text.load).add_done_callback(self._observe_replies)
 
     def connection(self) -> Channel:
         """Return what takes one connection: of a worker, or for a request."""
@@ -255,24 +252,6 @@ class Hub:
             responses.pause(errors.shutting_down)
         else:
             responses.busy()
-
-    def remember(self, replies: Sequence[tuple[str, TokenIds]], source: Link | None = None) -> None:
-        """Let all processes know replies, which the next prompts of their conversations repeat."""
-        if replies:
-            for link in self.driver.links - {source}:
-                link.channel.send(("remember", replies))
-            if source is not None and (tools := self.app.service.text.tools) is not None:
-                for text, ids in replies:
-                    tools.encoder.put(text, ids)
-
-    def _observe_replies(self, _: object) -> None:
-        loop, tools = asyncio.get_running_loop(), self.app.service.text.tools
-
-        def observe(text: str, ids: TokenIds) -> None:  # in any thread
-            loop.call_soon_threadsafe(self.remember, [(text, ids)])
-
-        if tools is not None:
-            tools.encoder.on_remember = observe
 
     def _first(self, channel: Channel, message: Any) -> None:
         """Take the first message of a connection."""

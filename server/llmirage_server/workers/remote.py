@@ -19,12 +19,10 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
-from llmirage_server.service.text import TextTools
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.workers.channel import Channel, forward, write
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
-from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 
@@ -43,7 +41,6 @@ class RemoteDriver(Driver):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.link: Channel
-        self.remembered: list[tuple[str, TokenIds]] = []  # replies of which the other processes do not know yet
         self._reached_s = 0.0
         self._requests: dict[int, Request] = {}
         self._placing: dict[int, asyncio.Future[None]] = {}
@@ -69,8 +66,7 @@ class RemoteDriver(Driver):
         for request in submitted:
             self._requests[request.id] = request
             request.tag = None
-        replies, self.remembered = self.remembered, []
-        self._later.append(("submit", submitted, arrived_s, last, replies))
+        self._later.append(("submit", submitted, arrived_s, last))
         self.flush()
         for request, tag in zip(submitted, tags, strict=True):
             request.tag = tag
@@ -84,7 +80,8 @@ class RemoteDriver(Driver):
 
     def counted(self, request: Request, finish_reason: str) -> None:
         """Forget a request that has ended."""
-        self._placing.pop(request.id, None)
+        if (waiting := self._placing.pop(request.id, None)) is not None and not waiting.done():
+            waiting.set_result(None)
         if self._requests.pop(request.id, None) is not None:
             self.tell("count", request.id, finish_reason)
 
@@ -194,7 +191,6 @@ class HttpWorker:
             "due": app.driver.due,
             "placed": app.driver.set_placed,
             "clock": app.driver.set_clock,
-            "remember": self._remember,
             "there": self._set_there,
             "sync": self._sync,
         }
@@ -210,8 +206,6 @@ class HttpWorker:
         self._driver.link = link = await self._open(self._take)
         link.lost = self._lose
         link.send("worker")
-        text = self.app.service.text
-        text.in_thread(text.load).add_done_callback(self._observe_replies)
 
     def ready(self) -> None:
         """Tell the engine process that the server listens."""
@@ -266,14 +260,6 @@ class HttpWorker:
             return await handler(exchange)
 
         return answer
-
-    def _observe_replies(self, loaded: asyncio.Future[TextTools]) -> None:
-        loaded.result().encoder.on_remember = lambda text, ids: self._driver.remembered.append((text, ids))
-
-    def _remember(self, replies: Sequence[tuple[str, TokenIds]]) -> None:
-        if (tools := self.app.service.text.tools) is not None:
-            for text, ids in replies:
-                tools.encoder.put(text, ids)
 
     def _take(self, message: Any) -> None:
         self._methods[message[0]](*message[1:])

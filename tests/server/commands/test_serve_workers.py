@@ -180,8 +180,14 @@ def test_ctrl_c_lets_streams_end(tmp_path: Path) -> None:
     assert log.read_text() == ""
 
 
-def test_a_stream_that_may_not_end_is_told() -> None:
-    with started("--workers", "2", *TIMES) as (process, url), connections(url) as clients:
+def test_a_request_that_is_refused_and_a_stream_that_is_cut_are_told() -> None:
+    with started("--workers", "2", "--instances", "1", *TIMES) as (process, url), connections(url) as clients:
+        clients[0].post("/llmirage/instances", json={"instance": 0, "action": "crash"})
+        for client in clients:
+            for stream in (True, False):
+                refused = client.post("/v1/chat/completions", json=body("Hi", stream=stream))
+                assert (refused.status_code, "No instance" in refused.text) == (503, True)
+        clients[0].post("/llmirage/instances", json={"instance": 0, "action": "start"})
         answers = [
             client.send(
                 client.build_request("POST", "/v1/chat/completions", json=body("Hi", 9000, stream=True, store=store)),
