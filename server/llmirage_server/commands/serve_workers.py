@@ -25,7 +25,7 @@ from llmirage_server.workers.remote import HttpWorker
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
 _RESTART_S = 0.2
-_END = signal.SIGUSR1  # of the engine process
+_END = getattr(signal, "SIGUSR1", signal.SIGTERM)  # of the engine process; Windows has none
 # Settings of what one process must see: all requests in their order, or the user's own code.
 _OF_ONE_PROCESS = (
     "script", "faults", "replay", "upstream", "rate_limit", "token_limit", "trace_out", "record_workload", "sent_stamps",

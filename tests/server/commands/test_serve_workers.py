@@ -202,6 +202,15 @@ def test_a_request_that_is_refused_and_a_stream_that_is_cut_are_told() -> None:
         assert process.wait(10) == 0
 
 
+def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    outcome = CliRunner().invoke(serve, ["--port", "0", "--workers", "2"])
+    assert (outcome.exit_code, outcome.output) == (
+        2,
+        "llmirage serve: --workers: several processes need Linux; serve without it\n",
+    )
+
+
 @pytest.mark.parametrize(
     "flags",
     [("--speed", "max"), ("--set", "rate_limit=5"), ("--script", "rules.yaml"), ("--replies", "my:own"), ("--workers", "0")],
