@@ -54,7 +54,7 @@ IS_TEXT = "llmirage.is_text"  # key in a message of a WebSocket: its bytes are a
 ENGINE = "llmirage.engine"  # key in a scope: the instance, and the rank or -1, whose port of a fleet got the request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
-_MOST_UNREAD_BYTES = 1 << 20
+_MOST_UNREAD_BYTES = _MAPPED_BYTES = 1 << 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 _UNLIMITED = (  # the rate limits of a server without limits, as if this request were the only one
     (b"x-ratelimit-limit-requests", b"30000"),
@@ -249,12 +249,17 @@ class HttpExchange:
         if not message.get("more_body"):
             return body
         whole = io.BytesIO()  # is not copied at the end, as a list of parts would be
-        whole.write(body)
+        parts = [body]  # until the whole has a mapping of its own: growing in the heap, it would leave holes
+        size = len(body)
         while message.get("more_body"):
             message = await self.receive()
-            if whole.tell() + len(part := _body_of(message)) > self.most_bytes:
+            parts.append(_body_of(message))
+            if (size := size + len(parts[-1])) > self.most_bytes:
                 raise errors.body_too_large(self.most_bytes)
-            whole.write(part)
+            if size > _MAPPED_BYTES:
+                whole.write(b"".join(parts))
+                parts.clear()
+        whole.write(b"".join(parts))
         return whole.getvalue()
 
     async def apart(self, work: Callable[[], T]) -> T:
