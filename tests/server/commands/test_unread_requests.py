@@ -256,7 +256,7 @@ def test_what_comes_beside_a_body_has_the_limit_of_headers(begins: bytes, goes_o
 
 
 def test_unread_bodies_share_one_total_and_small_requests_get_through() -> None:
-    limits = ConnectionLimits(most=99, unread=ByteBudget(4 << 20))
+    limits = ConnectionLimits(most=99, unread=ByteBudget(6 << 20))
     with Listening(limits) as listening:
         connections = [listening.connect() for _ in range(6)]
         for connection in connections:
@@ -264,10 +264,10 @@ def test_unread_bodies_share_one_total_and_small_requests_get_through() -> None:
             with contextlib.suppress(OSError):
                 connection.sendall(HEAD + b"content-length: 1000001\r\n\r\n" + b" " * 1_000_000)
         until_s = time.monotonic() + 10
-        while limits.refused < 4 and time.monotonic() < until_s:
+        while limits.refused < 3 and time.monotonic() < until_s:
             time.sleep(0.01)
-        assert limits.refused in (4, 5)
-        assert limits.unread.taken <= 2 << 20
+        assert limits.refused in (3, 4, 5)
+        assert limits.unread.taken <= 3 << 20
         assert httpx.post(f"{listening.url}/v1/chat/completions", content=BODY + b" " * 30_000).status_code in (200, 415)
         refused: list[Any] = []
         for connection in connections:
