@@ -256,6 +256,11 @@ def valid_bodies() -> list[tuple[str, Body]]:
         {"input_ids": [1, 2], "stream": True, "sampling_params": {"n": 2, "regex": "[ab]+", "stop_token_ids": [1]}},
         {"sampling_params": {"ebnf": 'root ::= "a" | "b"', "temperature": 0.5, "top_p": 0.5}},
     ]  # fmt: skip
+    tokens: list[Body] = [
+        {"sampling_params": {"max_tokens": 4, "stop": ["x"], "logprobs": 2, "prompt_logprobs": 1}, "output_mode": "text"},
+        {"sampling_params": {"n": 2, "stop_token_ids": [1], "structured_outputs": {"regex": "[ab]+"}}, "stream": True,
+         "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True},
+    ]  # fmt: skip
     short, brief = {"max_tokens": 8}, {"input": "Hello json", "max_output_tokens": 16}
     bodies: list[tuple[str, Body]] = [
         *(("/v1/chat/completions", {"model": MODEL, "messages": hello, **short, **body}) for body in _CHAT),
@@ -295,6 +300,7 @@ def valid_bodies() -> list[tuple[str, Body]]:
         ("/tokenize", {"prompt": "a", "return_token_strs": True}),
         ("/detokenize", {"tokens": [1, 2]}),
         *(("/generate", {"text": "Hello", **body} if "input_ids" not in body else body) for body in generate),
+        *(("/inference/v1/generate", {"token_ids": [1, 2], "model": MODEL, "request_id": "a", **body}) for body in tokens),
         ("/abort_request", {"rid": "a", "abort_all": False}),
         ("/llmirage/faults", {"kind": "status", "status": 503, "model": "zzz", "times": 1}),
         ("/llmirage/script", {"rules": [{"when": {"user": "zzz"}, "reply": "b"}]}),

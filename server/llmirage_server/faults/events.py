@@ -22,7 +22,7 @@ OTHER_FORM = (
 _TEXT_KEYS = frozenset(
     ("content", "text", "delta", "reasoning_content", "refusal", "arguments", "input", "thinking", "partial_json")
 )
-_CHAT_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+_CHAT_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "token_ids")
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed", "message_delta", "message_stop")
 
 

@@ -110,6 +110,7 @@ ENDPOINTS: Mapping[str, str] = {
     "messages": "/v1/messages",
     "embeddings": "/v1/embeddings",
     "generate": "/generate",
+    "inference": "/inference/v1/generate",
 }
 Report = Callable[[int, str, str], None]
 """Called with line, field and problem."""

@@ -47,7 +47,7 @@ class CompletionsHandler(ServiceHandler):
         check_choices(len(request.prompts), best_of, "prompt")
         window = None if sampling.truncate_prompt_tokens else ContextWindow(served.max_model_len, "prompt")
         prompts = await self._prompts(request, tokenizer, window, exchange)
-        constraints = completion_constraints(request)
+        constraints = completion_constraints(body)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
         head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, self._fingerprint)
         answer = _TextAnswer(request, generation, head, tokenizer, exchange.dialect)

@@ -11,6 +11,7 @@ from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, get, methods,
 from llmirage_server.openai.chat import ChatHandler, StoredChatHandler
 from llmirage_server.openai.completions import CompletionsHandler
 from llmirage_server.openai.embeddings import EmbeddingsHandler
+from llmirage_server.openai.generate import GenerateHandler
 from llmirage_server.openai.moderations import ModerationsHandler
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.websocket import ResponsesSocket
@@ -35,6 +36,7 @@ def endpoints(
     responses, stored, models = ResponsesHandler(service, state), StoredChatHandler(state), service.models
     service.responses.held["background"] = responses.bytes_kept
     chat, completions = ChatHandler(service, state, fingerprint), CompletionsHandler(service, fingerprint)
+    of_vllm = [HttpEndpoint("/inference/v1/generate", post(GenerateHandler(service).generate))]
     return [
         HttpEndpoint("/v1/chat/completions", methods(POST=before(chat.create), GET=stored.list), line=LineExchange),
         HttpEndpoint("/v1/chat/completions/render", post(chat.render)),
@@ -52,6 +54,7 @@ def endpoints(
         HttpEndpoint("/v1/moderations", post(ModerationsHandler(service).create), line=LineExchange),
         HttpEndpoint("/v1/models", get(models.list)),
         HttpEndpoint("/v1/models/{model:path}", get(models.retrieve)),
+        *(of_vllm if service.dialect.name == "vllm" else []),
         WebSocketRoute("/v1/responses", ResponsesSocket(service, state, face, websocket_limit_s)),
         *[Mount(prefix, app) for prefix, app in vendor_paths(service.dialect, models).items()],
     ]

@@ -19,7 +19,6 @@ from llmirage_server.replies.structured.schema_check import check_schema
 from llmirage_shared.settings import at_call
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import NO_HISTORY, ChatHistory, ChatRequest
-from llmirage_shared.wire.completions import TextRequest
 from llmirage_shared.wire.refusals import strict_problem
 
 # Tokens of thought by reasoning effort: each level about four times the one before.
@@ -111,9 +110,9 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
     )
 
 
-def completion_constraints(request: TextRequest) -> ReplyConstraints:
+def completion_constraints(body: schema.chat.SamplingFields) -> ReplyConstraints:
     """Return the constraints of a text completion: the form of its text. Raises ApiError for a schema that is no JSON."""
-    form = _answer_form(request.body)
+    form = _answer_form(body)
     return ReplyConstraints(json_schema=form.json_schema, grammar=form.grammar, form_field=form.field) if form else TEXT
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from llmirage_shared.wire.schema.base import Integer, KeptName, Number, WireModel, either
-from llmirage_shared.wire.schema.chat import Message
+from llmirage_shared.wire.schema.chat import Message, SamplingFields, StreamOptions
 from llmirage_shared.wire.schema.completions import PROMPT, TOKEN_IDS
 from llmirage_shared.wire.schema.tools import ChatTool
 
@@ -55,6 +55,31 @@ class GenerateRequest(WireModel):
     top_logprobs_num: Annotated[Integer, Field(ge=0, le=20)] | None = None
     return_text_in_logprobs: bool | None = None
     priority: Integer | None = None
+
+
+class VllmSampling(SamplingFields):
+    """`sampling_params` of POST /inference/v1/generate. What the request itself has replaces its fields here."""
+
+    model: str = ""
+    logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
+    detokenize: bool | None = None
+
+
+class TokensRequest(WireModel):
+    """POST /inference/v1/generate, as `.../render` answers. `token_ids` is read by hand: there may be very many."""
+
+    token_ids: Annotated[Any, Field(json_schema_extra=TOKEN_IDS)]
+    sampling_params: VllmSampling
+    request_id: KeptName | None = None
+    model: str | None = None
+    features: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    output_mode: Literal["tokens", "text"] = "tokens"
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Integer | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class AbortRequest(WireModel):
