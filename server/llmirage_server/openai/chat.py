@@ -81,7 +81,7 @@ class ChatHandler(ServiceHandler):
         request = await exchange.checked(parse_chat, self._service.documented_only, self._service.dialect.strict)
         window = self._service.models.asked(request.body.model, exchange).max_model_len
         ids = await self._encoded(exchange, request, window)
-        return await exchange.large_json(rendered(new_id("chatcmpl-"), ids, request.sampling, exchange.body, window))
+        return await exchange.large_json(rendered(new_id("chatcmpl-"), ids, request, exchange.body, window))
 
     async def _encoded(self, exchange: HttpExchange, request: ChatRequest, max_model_len: int) -> npt.NDArray[np.int32]:
         body = request.body

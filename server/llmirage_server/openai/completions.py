@@ -74,7 +74,7 @@ class CompletionsHandler(ServiceHandler):
         prompts = await self._prompts(request, await self._service.tokenizer(), window, exchange)
         exchange.is_large |= sum([len(prompt.ids) for prompt in prompts]) > _MANY_ECHOED
         return await exchange.large_json(
-            [rendered(new_id("cmpl-"), prompt.ids, request.sampling, exchange.body, length) for prompt in prompts]
+            [rendered(new_id("cmpl-"), prompt.ids, request, exchange.body, length) for prompt in prompts]
         )
 
     async def _prompts(

@@ -36,6 +36,22 @@ def test_a_rendered_prompt_costs_the_cluster_what_its_chat_costs(make_api: Calla
     assert times[0] == pytest.approx(times[1], rel=1e-6) != 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 57}}}}, "57"),
+        ({"guided_choice": ["yes"]}, "yes"),
+        ({"structured_outputs": {"regex": "a[b]c"}}, "abc"),
+        ({"guided_grammar": 'start: "x"'}, "x"),
+    ],
+)
+def test_what_is_rendered_says_how_to_generate(vllm: Api, fields: dict[str, Any], text: str) -> None:
+    chat = {"model": "m", "messages": MESSAGES, "logprobs": True, "top_logprobs": 2, **fields}
+    rendered = vllm.post(f"{CHAT_PATH}/render", chat).json()
+    [choice] = vllm.post(PATH, {**rendered, "output_mode": "text"}).json()["choices"]
+    assert (choice["text"], len(choice["logprobs"]["content"][0]["top_logprobs"])) == (text, 2)
+
+
 def test_a_stream_brings_the_tokens_of_the_whole_answer(vllm: Api) -> None:
     params = {**SIX["sampling_params"], "n": 2, "seed": 3, "logprobs": 2}
     body = {**SIX, "sampling_params": params, "return_token_ids": True, "output_mode": "text"}
