@@ -56,7 +56,9 @@ class GenerateHandler(ServiceHandler):
         answer = {**head, "model": model, "created": int(time.time()), "usage": generation.shown_usage()}
         answer |= dict.fromkeys(_UNLESS_ASKED) | prompt_fields(generation.choices[0], sampling, tokenizer)
         answer |= generation.handed_over
-        return await exchange.large_json({**answer, "choices": [choice.whole() for choice in choices]})
+        return await exchange.large_json(
+            {**answer, "choices": [choice.part(0, len(choice.choice.reply.ids)) for choice in choices]}
+        )
 
 
 def _sampling(request: schema.engines.TokensRequest) -> tuple[schema.engines.VllmSampling, Sampling]:
@@ -89,16 +91,13 @@ class _TokensAnswer:
     def ending(self) -> bytes:
         return b""  # the event of the last token has the finish reason
 
-    def whole(self) -> dict[str, Any]:
-        return self._part(0, len(self.choice.reply.ids))
-
     def _event(self, start: int, end: int) -> dict[str, Any]:
         usage = self.generation.usage_at(self.choice, end) if self.sampling.usage_in_every_chunk else None
         first = self.sampling.return_token_ids and start == self.index == 0
         prompt = {"prompt_token_ids": self.choice.request.prompt.tolist()} if first else {}
-        return {**self.head, "usage": usage, **prompt, "choices": [self._part(start, end)]}
+        return {**self.head, "usage": usage, **prompt, "choices": [self.part(start, end)]}
 
-    def _part(self, start: int, end: int) -> dict[str, Any]:
+    def part(self, start: int, end: int) -> dict[str, Any]:
         """Return the choice with the tokens from `start` to `end`."""
         reply, text = self.choice.reply, self.head["output_mode"] == "text"
         part = {
