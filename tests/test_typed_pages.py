@@ -24,12 +24,13 @@ def file_of(block: Block) -> tuple[str, str] | None:
 
 
 def quick(command: str) -> str:
-    """The command, without waiting where the page leaves the pace open."""
+    """The command, at a pace at which little is waited for."""
     program, _, rest = command.partition(" ")
     verb = rest.partition(" ")[0]
-    if program != "llmirage" or verb not in ("serve", "run", "size") or "--speed" in command:
+    if program != "llmirage" or "--speed max" in command:
         return command
-    return " ".join([command, *QUICK.get(verb, ()), *(["--speed", "10"] if verb != "size" else [])])
+    few = QUICK.get(verb, ()) if "bundled:" in command or verb in ("size", "sweep") else ()
+    return " ".join([command, *few, *(["--speed", "60"] if verb in ("serve", "run") else [])])
 
 
 def shown_below(block: Block) -> list[list[str]]:
