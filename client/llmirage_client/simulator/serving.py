@@ -186,8 +186,10 @@ class HostedApp:
             call.returned(Fault(FaultKind.CLOSED, "the server closed"), None)
 
     def _awaited(self) -> bool:
-        """Tell whether clients wait for the cluster, and none is still busy with what it has got."""
+        """Tell whether clients wait for the cluster, and none is still busy with a request or with what it has got."""
         if self._app.upstream is not None or not all(call.reader_waits for call in self._calls.values()):
+            return False
+        if self._port is not None and self._port.receiving:
             return False
         return bool(self._calls or self._app.service.responses.under_way or (self._port is not None and self._port.busy))
 

@@ -400,6 +400,11 @@ class BoundedProtocol(StampingProtocol):
             "extensions": {"websocket.http.response": {}},
         }
 
+    @property
+    def receiving(self) -> bool:
+        """Whether the client has yet to send a request, or the rest of one."""
+        return self._deadline is not None
+
     def _await_rest(self) -> None:
         """Look whether the request is complete when it must be."""
         if self._deadline is None:

@@ -42,6 +42,11 @@ class OpenPort:
         """Whether a request is under way."""
         return bool(self._state.tasks)
 
+    @property
+    def receiving(self) -> bool:
+        """Whether a client has yet to send the rest of a request."""
+        return any(isinstance(each, BoundedProtocol) and each.receiving for each in self._state.connections)
+
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, sock=self._bound, backlog=self._config.backlog)

@@ -2,8 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
+import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -105,6 +108,21 @@ def test_a_port_in_virtual_time_waits_for_nothing() -> None:
         assert time.monotonic() - began_s < 10
         [request] = server.requests
         assert request.ttft_ms == pytest.approx(60_000)
+
+
+def test_no_time_is_skipped_while_a_request_comes() -> None:
+    """Its deadline is the client's, who knows nothing of virtual time."""
+    content = json.dumps(BODY).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    with fast(port=0, ttft=600_000) as server, contextlib.ExitStack() as opened:
+        httpx.post(f"{server.base_url}/chat/completions", json=BODY, timeout=30)  # the next is planned without a wait
+        address = "127.0.0.1", int(server.url.rpartition(":")[2])
+        slow, other = (opened.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2))
+        slow.sendall(head)
+        other.sendall(head + content)
+        time.sleep(0.1)
+        slow.sendall(content)
+        assert [each.recv(12) for each in (slow, other)] == [b"HTTP/1.1 200"] * 2
 
 
 def test_a_port_in_use_is_an_error_of_the_start() -> None:
