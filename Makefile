@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents outside_routers pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-metrics.md)
+# A third of the time tests wait, for clocks and for servers.
+TESTERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
 .PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
@@ -43,8 +45,8 @@ setup: .venv/.dev  ## make .venv with everything for development
 demo: .venv/.core  ## start the server, run two workloads against it, print the reports
 	@$(BIN)/llmirage demo
 
-test: .venv/.dev  ## run every test, on up to four cores
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+test: .venv/.dev  ## run every test, in up to four processes
+	@$(BIN)/python -m pytest -n $(TESTERS) $(ARGS)
 
 test-clients: .venv/.dev  ## real agents and load generators against the server, installed in CLIENTS (gigabytes); PROGRAMS, ARGS
 	@$(BIN)/python tests/clients/programs/install.py --into $(CLIENTS) $(PROGRAMS)
