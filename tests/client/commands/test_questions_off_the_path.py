@@ -124,6 +124,7 @@ def test_users_who_are_all_alike_are_said_to_come_in_bursts(tmp_path: Path, thin
 
 def test_the_number_of_users_that_a_search_for_it_is_given_is_said_to_be_none_of_it() -> None:
     asked = ["size", "--max-rate", "--slo", "tpot_p50<9ms", "--isl", 500, "--osl", 20, "--tps", 1, "--model", "llama-3.1-8b"]
+    asked += ["--requests", 100]
     assert "with --max-rate the number itself says nothing" in invoke(*asked, "--concurrency", 50).stdout.replace("\n", " ")
     assert "says nothing" not in invoke(*asked, "--concurrency", 1).stdout
 

@@ -67,7 +67,7 @@ def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms:
 
 
 def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> None:
-    short = [trials("ttft_p95<200ms", amount, lengths=("1000", "4")) for amount in (2400.0, 4800.0)]
+    short = [trials("ttft_p95<200ms", amount, lengths=("1000", "4")) for amount in (1600.0, 3200.0)]
     answers = [size(BASE, SHAPES[:1], (), one, Terms(PRICES, "cost", 10_000, 0)).answer for one in short]
     assert all(answer is not None and answer.capacity.sampled for answer in answers)
     few, many = (answer.gpus for answer in answers if answer is not None)
