@@ -402,7 +402,7 @@ class BoundedProtocol(StampingProtocol):
 
     @property
     def receiving(self) -> bool:
-        """Whether the client has yet to send a request, or the rest of one."""
+        """A request, or the rest of one, has yet to come from the client."""
         return self._deadline is not None
 
     def _await_rest(self) -> None:
@@ -464,7 +464,9 @@ class BoundedProtocol(StampingProtocol):
         if self._phase == "body":
             begun = self.cycle.response_started
             self.cycle.disconnected = True
+            self.cycle.body = b""
             self.cycle.message_event.set()
+            self._held.abandon()  # at once: others that come with it need not be refused, too
             if begun:
                 self.transport.close()
                 return

@@ -172,7 +172,8 @@ def test_work_that_waits_for_a_thread_cannot_keep_the_server_from_ending() -> No
         time.sleep(0.5)
         code, _, err = server.end(signal.SIGTERM)
     assert code == 0
-    assert "Traceback" not in err
+    late = ("WARNING: The server cannot keep up", "WARNING: The event loop was held up")  # on a machine that is busy
+    assert [line for line in err.splitlines() if not line.startswith(late)] == []
 
 
 def test_a_slow_reader_gets_everything() -> None:

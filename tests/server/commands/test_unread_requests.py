@@ -266,7 +266,7 @@ def test_unread_bodies_share_one_total_and_small_requests_get_through() -> None:
         until_s = time.monotonic() + 10
         while limits.refused < 3 and time.monotonic() < until_s:
             time.sleep(0.01)
-        assert 3 <= limits.refused <= 6  # those that come at once may all be
+        assert limits.refused in (3, 4, 5)
         assert limits.unread.taken <= 3 << 20
         assert httpx.post(f"{listening.url}/v1/chat/completions", content=BODY + b" " * 30_000).status_code in (200, 415)
         refused: list[Any] = []
