@@ -66,7 +66,7 @@ MAY_KNOW_THE_SERVER = (
 
 
 class Statements(NamedTuple):
-    """What the statements of a file say: modules that it imports with lines, whether functions do, its classes."""
+    """A file: the modules that it imports, with lines, imports within its functions, its classes."""
 
     imports: tuple[tuple[str, int], ...]
     import_when_called: bool

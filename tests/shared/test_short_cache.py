@@ -1,4 +1,4 @@
-"""What is kept of texts that clients choose."""
+"""Caches of texts that clients choose."""
 
 import pytest
 

@@ -44,7 +44,7 @@ class OpenPort:
 
     @property
     def receiving(self) -> bool:
-        """Whether a client has yet to send the rest of a request."""
+        """Some client has yet to send a request, or the rest of one."""
         return any(isinstance(each, BoundedProtocol) and each.receiving for each in self._state.connections)
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""How the processes of a server talk: pickled messages over Unix sockets, and requests that one forwards to another.
+"""Talk between the processes of a server: pickled messages over Unix sockets, and requests that one forwards to another.
 
 Only processes of the same user are listened to.
 """

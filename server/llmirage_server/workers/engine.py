@@ -192,7 +192,7 @@ class Link:
 
 
 class Hub:
-    """What the workers of a server share.
+    """The state that the workers of a server share.
 
     app: the ordinary application, which answers what they forward. driver: that of its cluster.
     """

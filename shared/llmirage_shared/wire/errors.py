@@ -142,11 +142,11 @@ def invalid_schema(what: str, problem: str, param: str, code: str | None) -> Api
 
 
 def too_much_to_plan(param: str) -> ApiError:
-    """Return the error for a schema, a regular expression or a grammar that takes too much work for one request."""
+    """Return the error for a schema, a pattern, a grammar or a script's rules that take too much work for one request."""
     return invalid_value(
         param,
         "to follow it takes more work than this server does for one request. Use smaller bounds, fewer alternatives or less "
-        "nesting.",
+        "nesting; if a script replies, a shorter text or fewer rules.",
     )
 
 

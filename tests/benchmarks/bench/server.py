@@ -184,7 +184,7 @@ def memory_of_an_idle_fleet() -> float:
 
 @limits("%", 2)
 def cpu_of_an_idle_fleet() -> float:
-    """What they take of a core."""
+    """CPU time of the same, of a core."""
     with fleet(64) as (server, _):
         time.sleep(IDLE_S)
         before_s = server.cpu_s()
