@@ -464,7 +464,7 @@ class BoundedProtocol(StampingProtocol):
         if self._phase == "body":
             begun = self.cycle.response_started
             self.cycle.disconnected = True
-            self.cycle.body = b""
+            self.cycle.body = bytearray()
             self.cycle.message_event.set()
             self._held.abandon()  # at once: others that come with it need not be refused, too
             if begun:
