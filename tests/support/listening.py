@@ -38,7 +38,7 @@ class Listening:
         self.server = LiveServer(
             self.app, self.app.close, limits=limits, busy=self.app.service.responses.busy, drain_s=drain_s, tls=tls
         )
-        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self._bound])))
+        self._thread = threading.Thread(target=asyncio.run, args=[self._serve()])
 
     def __enter__(self) -> Listening:
         self._thread.start()
@@ -51,6 +51,10 @@ class Listening:
         self._thread.join(10)
         self._bound.close()
         assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self.server.serve([self._bound])
 
     @property
     def url(self) -> str:

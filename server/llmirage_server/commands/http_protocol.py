@@ -466,7 +466,7 @@ class BoundedProtocol(StampingProtocol):
             self.cycle.disconnected = True
             self.cycle.body = bytearray()
             self.cycle.message_event.set()
-            self._held.abandon()  # at once: others that come with it need not be refused, too
+            self._held.release()  # before the application learns of it: others that come with it need not be refused, too
             if begun:
                 self.transport.close()
                 return

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
@@ -255,18 +256,25 @@ def test_what_comes_beside_a_body_has_the_limit_of_headers(begins: bytes, goes_o
         assert eventually_free(listening.limits.unread)
 
 
-def test_unread_bodies_share_one_total_and_small_requests_get_through() -> None:
-    limits = ConnectionLimits(most=99, unread=ByteBudget(6 << 20))
+@pytest.mark.parametrize(("clients", "at_once"), [(6, False), (24, True)])
+def test_unread_bodies_share_one_total_and_small_requests_get_through(clients: int, at_once: bool) -> None:
+    """at_once: all wait at the server before it reads the first one, and each takes room from the others."""
+    limits, begin = ConnectionLimits(most=99, unread=ByteBudget(6 << 20)), threading.Event()
     with Listening(limits) as listening:
-        connections = [listening.connect() for _ in range(6)]
-        for connection in connections:
+        connections = [listening.connect() for _ in range(clients)]
+
+        def send(connection: socket.socket) -> None:
             connection.settimeout(2)
             with contextlib.suppress(OSError):
                 connection.sendall(HEAD + b"content-length: 1000001\r\n\r\n" + b" " * 1_000_000)
-        until_s = time.monotonic() + 10
-        while limits.refused < 3 and time.monotonic() < until_s:
-            time.sleep(0.01)
-        assert limits.refused in (3, 4, 5)
+
+        if at_once:
+            listening.loop.call_soon_threadsafe(begin.wait, 10)
+        with ThreadPoolExecutor(clients if at_once else 1) as threads:
+            sent = [threads.submit(send, connection) for connection in connections]
+            wait(sent, 0.2 if at_once else 20)
+            begin.set()
+        assert eventually(lambda: limits.refused == clients - 2)
         assert limits.unread.taken <= 3 << 20
         assert httpx.post(f"{listening.url}/v1/chat/completions", content=BODY + b" " * 30_000).status_code in (200, 415)
         refused: list[Any] = []
