@@ -16,8 +16,7 @@ from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import DISK_GB_PER_S, DISK_LATENCY_S, PCIE_LATENCY_S, GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
-from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import Elementwise
+from llmirage_server.perf.kernels.kernel import Elementwise, Gemm
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
 from llmirage_server.perf.steps.model_ops import layer_ops
 from llmirage_server.perf.steps.operations import Setting, TokenOp

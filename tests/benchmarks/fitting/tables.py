@@ -27,12 +27,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmirage_server.perf.kernels.moe import tabled_rank
+from llmirage_server.perf.kernels.moe import BusiestRank, busiest_rank, power_law
 
 Column = NDArray[np.float64]
 Columns = dict[str, Column]
@@ -294,6 +295,42 @@ def _routed(columns: Columns) -> tuple[Column, Column]:
         pairs[i] = np.interp(tokens, routed.tokens, routed.pairs)
         met[i] = np.interp(tokens, routed.tokens, routed.experts)
     return pairs, met
+
+
+_DRAWS, _SEED = 16, 20_261_121  # as the product's
+
+
+@lru_cache(maxsize=128)
+def tabled_rank(experts: int, per_token: int, ep: int, skew: float) -> BusiestRank:
+    """Return the busiest rank as the collector of the op tables deals out its tokens."""
+    known = busiest_rank(1, 1, 1).tokens
+    if skew <= 0 or experts == 1:
+        local = experts / ep
+        share = per_token / ep
+        even = tuple(share * t for t in known)
+        return BusiestRank(known, even, tuple(min(local, n) for n in even))
+    rng = np.random.default_rng(_SEED)
+    uniform = rng.random((_DRAWS, experts))
+    ties = rng.random((_DRAWS, experts)) * 0.5  # experts with equal pairs: any of them may get one more
+    pairs: list[float] = []
+    met: list[float] = []
+    for tokens in map(int, known):
+        low, high = (1.0, 0.8 * tokens) if tokens * per_token > experts else (0.01, 2.0)
+        popularity = power_law(uniform, skew, low, high)
+        counts = np.round(popularity / popularity.sum(axis=1, keepdims=True) * (tokens * per_token))
+        missing = tokens * per_token - counts.sum(axis=1).astype(int)
+        rank_of = np.argsort(np.argsort(-counts - ties, axis=1), axis=1)
+        extra = np.maximum(missing, 0)[:, None]
+        counts += extra // experts + (rank_of < extra % experts)
+        counts += np.where(rank_of == 0, np.minimum(missing, 0)[:, None], 0)
+        groups = np.maximum(counts, 0.0).reshape(_DRAWS, ep, -1)
+        loads = groups.sum(axis=2)
+        busiest = loads.argmax(axis=1)
+        draws = np.arange(_DRAWS)
+        pairs.append(float(loads[draws, busiest].mean()))
+        met.append(float(np.minimum(groups[draws, busiest], 1.0).sum(axis=1).mean()))
+    rising = np.maximum.accumulate
+    return BusiestRank(known, tuple(rising(pairs).tolist()), tuple(rising(met).tolist()))
 
 
 def _latest(raw: Raw, column: str) -> Raw:

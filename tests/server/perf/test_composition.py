@@ -12,9 +12,8 @@ from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.kernels import attention, collectives, linear, moe
-from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import Elementwise
+from llmirage_server.perf.kernels import attention, collectives, moe
+from llmirage_server.perf.kernels.kernel import Elementwise, Gemm
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
@@ -217,10 +216,10 @@ def test_linear_attention_treats_prompts_and_decodes_apart() -> None:
         s.move(2, 4 * conv)
         s.move(2, 6 * heads_width)
         s.gemm(2, HIDDEN, heads_width)
-    s.add(2, linear.gated_delta_prefill(H100, s.constants, 4, 8, 64, 32).seconds(NEW))
-    s.add(2, linear.gated_delta_decode(H100, s.constants, 4, 8, 64, 32).seconds(3))
-    s.add(2, linear.mamba2_prefill(H100, s.constants, 8, 64, 2, 128).seconds(NEW))
-    s.add(2, linear.mamba2_decode(H100, s.constants, 8, 64, 2, 128).seconds(3))
+    s.add(2, attention.gated_delta_prefill(H100, s.constants, 4, 8, 64, 32).seconds(NEW))
+    s.add(2, attention.gated_delta_decode(H100, s.constants, 4, 8, 64, 32).seconds(3))
+    s.add(2, attention.mamba2_prefill(H100, s.constants, 8, 64, 2, 128).seconds(NEW))
+    s.add(2, attention.mamba2_decode(H100, s.constants, 8, 64, 2, 128).seconds(3))
     s.move(4, 8 * HIDDEN)
     s.ends()
     assert gpu_s(model(LayerGroup(2, delta, None), LayerGroup(2, scan, None))) == pytest.approx(s.total, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Attention with a KV cache, of prompt chunks and of decoding sequences; latent attention (MLA) and the sparse index."""
+"""Attention with a KV cache, of prompt chunks and of decoding sequences, latent (MLA) and sparse; linear attention."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from math import hypot, sqrt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Parts, Roofline, TokenKernel, round_up
+from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Gemm, Parts, Roofline, TokenKernel, round_up
 
 _QUERY_BLOCK = 128  # rows of queries that one thread block takes
 _SPLIT_TOKENS = 4096.0  # context at which the cost of splitting is split_us
@@ -78,9 +77,6 @@ class DecodeAttention(Roofline):
     `power`, plus overheads: the floor, split_us sqrt(longest / 4096), combine_us longest / (longest + combine_tokens) for
     adding up partial results, ramp_us bytes / (bytes + ramp_mb) until all multiprocessors stream, schedule_ns for each of
     `schedules` of a sequence.
-
-    repeated: as a benchmark that repeats one call finds it, with up to `cache_mb` of keys and values served from the L2
-    cache at `cache` times the memory bandwidth. A model's layers evict each other's, so a model never sees that.
     """
 
     def __init__(
@@ -94,7 +90,6 @@ class DecodeAttention(Roofline):
         bytes_sequence: float,
         schedules: float,
         dims: float,
-        repeated: bool = False,
     ) -> None:
         self.peak_flops, self.bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
         reached = self.bandwidth * c["memory"]
@@ -106,13 +101,11 @@ class DecodeAttention(Roofline):
         self.combine, self.combine_tokens = c["combine_us"] * US, c["combine_tokens"]
         self.ramp, self.ramp_context = c["ramp_us"] * US, c["ramp_mb"] * 1e6 / bytes_context
         self.per_sequence = c["schedule_ns"] * NS * schedules
-        self.cache, self.cached_context = c["cache"], c["cache_mb"] * 1e6 / bytes_context if repeated else 0.0
         self.flops_context, self.bytes_context, self.bytes_sequence = flops_context, bytes_context, bytes_sequence
 
     def seconds(self, sequences: int, context_sum: float, longest: float) -> float:
         """Return the seconds of a launch; contexts in tokens, clipped to the window."""
-        read = context_sum / self.cache if context_sum < self.cached_context else context_sum
-        memory = self.memory_context * read + self.memory_sequence * sequences
+        memory = self.memory_context * context_sum + self.memory_sequence * sequences
         compute = self.compute_context * context_sum + self.serial * longest
         busy = float((memory**self.power + compute**self.power) ** self.root)
         return busy + self._overhead(sequences, context_sum, longest)
@@ -127,12 +120,11 @@ class DecodeAttention(Roofline):
         )
 
     def parts(self, sequences: int, context_sum: float, longest: float) -> Parts:
-        read = context_sum / self.cache if context_sum < self.cached_context else context_sum
         return Parts(
             self.flops_context * context_sum,
             self.bytes_context * context_sum + self.bytes_sequence * sequences,
             self.compute_context * context_sum + self.serial * longest,
-            self.memory_context * read + self.memory_sequence * sequences,
+            self.memory_context * context_sum + self.memory_sequence * sequences,
             self._overhead(sequences, context_sum, longest),
         )
 
@@ -169,8 +161,6 @@ def decode(
     kv_dtype: str,
     queries: int = 1,
     window: int = 0,
-    *,
-    repeated: bool = False,
 ) -> DecodeAttention:
     """Return attention for sequences that add `queries` tokens each.
 
@@ -193,7 +183,6 @@ def decode(
         bytes_sequence=2.0 * queries * heads * dims,
         schedules=groups,
         dims=dims,
-        repeated=repeated,
     )
 
 
@@ -238,8 +227,6 @@ def mla_decode(
     rope_dim: int,
     kv_dtype: str,
     queries: int = 1,
-    *,
-    repeated: bool = False,
 ) -> DecodeAttention:
     """Return absorbed attention on the latent cache.
 
@@ -256,13 +243,12 @@ def mla_decode(
         bytes_sequence=2.0 * queries * heads * width,
         schedules=heads,
         dims=width,
-        repeated=repeated,
     )
 
 
-def mla_bmm(gpu: GpuSpec, constants: Constants, heads: int, n: int, k: int, *, repeated: bool = False) -> TokenKernel:
+def mla_bmm(gpu: GpuSpec, constants: Constants, heads: int, n: int, k: int) -> TokenKernel:
     """Return an absorbed projection: for each head [tokens, k] x [k, n] in bf16, one batched launch."""
-    return Gemm(gpu, constants, WEIGHT_DTYPES["bf16"], n, k, batches=heads, op="mla_bmm", repeated=repeated)
+    return Gemm(gpu, constants, WEIGHT_DTYPES["bf16"], n, k, batches=heads, op="mla_bmm")
 
 
 # The indexer of DeepSeek sparse attention: small heads score every key, of which the real attention takes the best. Keys are
@@ -293,3 +279,72 @@ def indexer_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int
         schedules=1,
         dims=head_dim,
     )
+
+
+# Linear attention: layers that carry a state of fixed size per sequence instead of a KV cache. Constants are fitted on gated
+# delta nets; state-space layers, of which no kernel was measured, take the same.
+_CHUNK = 64  # tokens of one block of the chunked prefill algorithms (flash-linear-attention, mamba-ssm)
+_STATE_BYTES = 4.0  # states are kept in float32
+
+
+class _Linear(Roofline):
+    """floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
+
+    def __init__(self, gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> None:
+        c = constants.of(op, "bf16")
+        self.peak_flops, self.bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
+        self.compute_slope = max(flops_per_token / (self.peak_flops * c["compute"]), c["serial_ns"] * NS)
+        self.memory_slope = bytes_per_token / (self.bandwidth * c["memory"])
+        self.slope, self.floor = max(self.compute_slope, self.memory_slope), c["floor_us"] * US
+        self.flops_per_token, self.bytes_per_token = flops_per_token, bytes_per_token
+
+    def seconds(self, tokens: float) -> float:
+        return self.slope * tokens + self.floor
+
+    def parts(self, tokens: float) -> Parts:
+        flops, moved = self.flops_per_token * tokens, self.bytes_per_token * tokens
+        return Parts(flops, moved, self.compute_slope * tokens, self.memory_slope * tokens, self.floor)
+
+
+def gated_delta_prefill(
+    gpu: GpuSpec, constants: Constants, key_heads: int, value_heads: int, key_dim: int, value_dim: int
+) -> TokenKernel:
+    """Time of the chunked gated delta rule over the new tokens of a step's prompt chunks.
+
+    In blocks of C = 64 tokens, per token and value head: 2 C (2 dk + 2 dv) flop within the block (two Gram matrices, their
+    products with keys and values) and 6 dk dv against the state (read, correct, update). Queries, keys, values and outputs
+    are read and written in bf16; the state stays on chip but for one pass in C. Blocks of one sequence follow each other, so
+    that few heads leave a GPU idle: no token takes less than serial_ns, as if all tokens were of one sequence.
+    """
+    flops = value_heads * (4.0 * _CHUNK * (key_dim + value_dim) + 6.0 * key_dim * value_dim)
+    moved = 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
+    moved += 2.0 * value_heads * key_dim * value_dim * _STATE_BYTES / _CHUNK
+    return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
+
+
+def gated_delta_decode(
+    gpu: GpuSpec, constants: Constants, key_heads: int, value_heads: int, key_dim: int, value_dim: int
+) -> TokenKernel:
+    """Time of one step of the recurrence for each decoding sequence: the state of every value head is read and written."""
+    state = float(value_heads * key_dim * value_dim)
+    moved = 2.0 * state * _STATE_BYTES + 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
+    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)
+
+
+def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
+    """Time of the chunked state-space scan (SSD) over the new tokens of a step's prompt chunks.
+
+    In blocks of C = 64 tokens, per token: 2 C groups N for C B^T, 2 C heads P for its product with x, 4 heads P N to update
+    and read the state. Inputs and outputs in bf16; the state makes one pass in C.
+    """
+    inner = heads * head_dim
+    flops = 2.0 * _CHUNK * groups * state + 2.0 * _CHUNK * inner + 4.0 * inner * state
+    moved = 4.0 * inner + 4.0 * groups * state + 2.0 * inner * state * _STATE_BYTES / _CHUNK
+    return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
+
+
+def mamba2_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
+    """Time of one step of the recurrence for each decoding sequence: the state of every head is read and written."""
+    inner = heads * head_dim
+    moved = 2.0 * inner * state * _STATE_BYTES + 4.0 * inner + 4.0 * groups * state
+    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * inner * state, moved)

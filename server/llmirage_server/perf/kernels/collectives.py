@@ -163,5 +163,4 @@ def point_to_point(gpu: GpuSpec, constants: Constants, bytes_per_token: float, a
     if across_nodes:
         nothing = (_Path(0.0, 0.0), _Path(0.0, 0.0))
         return _Collective(gpu, nothing, _far(gpu, 1, bytes_per_token), 0.0, bytes_per_token)
-    paths = _two_paths(gpu, constants.of("all_to_all", "bf16"), 2, bytes_per_token, bytes_per_token)
-    return _Collective(gpu, paths, _far(gpu, 0, 0.0), bytes_per_token, 0.0)
+    return all_to_all(gpu, constants, 2, 2.0 * bytes_per_token)

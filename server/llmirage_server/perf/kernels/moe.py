@@ -35,15 +35,16 @@ _TOKENS = tuple(sorted({1, 2, 3, *(2**i for i in range(2, 16)), *(3 * 2**i for i
 @lru_cache(maxsize=128)
 def busiest_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKEW) -> BusiestRank:
     """Return the expectation over draws of the same random numbers for every count of tokens. skew 0: all are as popular."""
+    counts = tuple(map(float, _TOKENS))
     if experts == 1:
-        return tabled_rank(experts, per_token, ep, 0.0)
+        return BusiestRank(counts, counts, (1.0,) * len(counts))
     rng = np.random.default_rng(_SEED)
     most = max(_CHOOSING * experts // per_token, 1)  # tokens that choose one by one
     few = [t for t in _TOKENS if t <= most]
     uniform = rng.random((_DRAWS, experts))
     weights = np.zeros((_DRAWS, experts))  # logarithms
     if skew > 0:
-        weights = np.log(_popularity(uniform, skew, 1.0, 0.8 * max(most, 2)))
+        weights = np.log(power_law(uniform, skew, 1.0, 0.8 * max(most, 2)))
     pairs: list[float] = []
     met: list[float] = []
     loads = np.zeros((_DRAWS, ep))
@@ -60,52 +61,20 @@ def busiest_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SK
     for tokens in _TOKENS[len(few) :]:
         weights = np.ones((_DRAWS, experts))
         if skew > 0:
-            weights = _popularity(uniform, skew, 1.0, 0.8 * tokens)
+            weights = power_law(uniform, skew, 1.0, 0.8 * tokens)
         expected = (weights / weights.sum(axis=1, keepdims=True) * (tokens * per_token)).reshape(_DRAWS, ep, -1)
         busiest = expected.sum(axis=2).argmax(axis=1)
         pairs.append(float(expected.sum(axis=2)[draws, busiest].mean()))
         met.append(float(-np.expm1(-expected)[draws, busiest].sum(axis=1).mean()))
     rising = np.maximum.accumulate
-    return BusiestRank(tuple(map(float, _TOKENS)), tuple(rising(pairs).tolist()), tuple(rising(met).tolist()))
+    return BusiestRank(counts, tuple(rising(pairs).tolist()), tuple(rising(met).tolist()))
 
 
-def _popularity(uniform: npt.NDArray[np.float64], skew: float, low: float, high: float) -> npt.NDArray[np.float64]:
+def power_law(uniform: npt.NDArray[np.float64], skew: float, low: float, high: float) -> npt.NDArray[np.float64]:
     """Values of a power law between two bounds, from equally distributed ones."""
     power = 1.0 - skew if skew != 1.0 else 1e-9
     values: npt.NDArray[np.float64] = ((high**power - low**power) * uniform + low**power) ** (1.0 / power)
     return values
-
-
-@lru_cache(maxsize=128)
-def tabled_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKEW) -> BusiestRank:
-    """Return the busiest rank as the collector of the op tables deals out its tokens."""
-    if skew <= 0 or experts == 1:
-        local = experts / ep
-        share = per_token / ep
-        even = tuple(share * t for t in _TOKENS)
-        return BusiestRank(tuple(map(float, _TOKENS)), even, tuple(min(local, n) for n in even))
-    rng = np.random.default_rng(_SEED)
-    uniform = rng.random((_DRAWS, experts))
-    ties = rng.random((_DRAWS, experts)) * 0.5  # experts with equal pairs: any of them may get one more
-    pairs: list[float] = []
-    met: list[float] = []
-    for tokens in _TOKENS:
-        low, high = (1.0, 0.8 * tokens) if tokens * per_token > experts else (0.01, 2.0)
-        popularity = _popularity(uniform, skew, low, high)
-        counts = np.round(popularity / popularity.sum(axis=1, keepdims=True) * (tokens * per_token))
-        missing = tokens * per_token - counts.sum(axis=1).astype(int)
-        rank_of = np.argsort(np.argsort(-counts - ties, axis=1), axis=1)
-        extra = np.maximum(missing, 0)[:, None]
-        counts += extra // experts + (rank_of < extra % experts)
-        counts += np.where(rank_of == 0, np.minimum(missing, 0)[:, None], 0)
-        groups = np.maximum(counts, 0.0).reshape(_DRAWS, ep, -1)
-        loads = groups.sum(axis=2)
-        busiest = loads.argmax(axis=1)
-        draws = np.arange(_DRAWS)
-        pairs.append(float(loads[draws, busiest].mean()))
-        met.append(float(np.minimum(groups[draws, busiest], 1.0).sum(axis=1).mean()))
-    rising = np.maximum.accumulate
-    return BusiestRank(tuple(map(float, _TOKENS)), tuple(rising(pairs).tolist()), tuple(rising(met).tolist()))
 
 
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
@@ -121,8 +90,8 @@ class Experts(Roofline):
     compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
     every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
     what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
-    plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. repeated: as in
-    gemm.Gemm, and tokens go to experts as in the op tables.
+    plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. routed: another
+    busiest rank than that of `skew`.
     """
 
     def __init__(
@@ -138,15 +107,15 @@ class Experts(Roofline):
         gated: bool = True,
         *,
         skew: float = DEFAULT_SKEW,
-        repeated: bool = False,
         sent: bool = False,
+        routed: BusiestRank | None = None,
     ) -> None:
         c = constants.of("moe", dtype.expert_dtype)
         self.peak_flops, self.bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
         weights = float((3 if gated else 2) * hidden * width)
         self.flops_pair, self.bytes_token = 2.0 * weights, 4.0 * hidden
         self.bytes_expert, self.bytes_pair = weights * dtype.weight_bytes, 4.0 * hidden + 2.0 * weights / hidden
-        routed, even = (tabled_rank if repeated else busiest_rank)(experts, per_token, ep, skew), per_token / ep
+        routed, even = routed or busiest_rank(experts, per_token, ep, skew), per_token / ep
         # counts of tokens at which pairs and distinct experts are known
         self.tokens, self.met = routed.tokens, routed.experts
         self.pairs = tuple(
@@ -158,8 +127,6 @@ class Experts(Roofline):
         self.per_pair = c["activation"] * self.bytes_pair / self.bandwidth
         self.per_token = c["spread"] * (even if sent else per_token) * self.bytes_pair / self.bandwidth
         self.floor, self.power, self.root = c["floor_us"] * US, c["power"], 1.0 / c["power"]
-        # experts that the L2 cache holds, in a repeated call
-        self.cache, self.cached_experts = c["cache"], c["cache_mb"] * 1e6 / self.bytes_expert if repeated else 0.0
 
     def routed(self, tokens: float) -> tuple[float, float]:
         """Return (token, expert) pairs and distinct experts of the busiest rank."""
@@ -177,17 +144,16 @@ class Experts(Roofline):
     def seconds(self, tokens: float) -> float:
         pairs, met = self.routed(tokens)
         compute = self.compute_pair * pairs + self.compute_expert * met
-        memory = self.memory_expert * (met / self.cache if met < self.cached_experts else met)
+        memory = self.memory_expert * met
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.per_pair * pairs + self.per_token * tokens + self.floor
 
     def parts(self, tokens: float) -> Parts:
         pairs, met = self.routed(tokens)
-        streamed = self.memory_expert * (met / self.cache if met < self.cached_experts else met)
         return Parts(
             self.flops_pair * pairs,
             self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens,
             self.compute_pair * pairs + self.compute_expert * met,
-            streamed + self.per_pair * pairs + self.per_token * tokens,
+            self.memory_expert * met + self.per_pair * pairs + self.per_token * tokens,
             self.floor,
         )

@@ -7,7 +7,7 @@ causal attention kernel, decodes through another that reads the cache.
 from __future__ import annotations
 
 from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
-from llmirage_server.perf.kernels import attention, collectives, linear
+from llmirage_server.perf.kernels import attention, collectives
 from llmirage_server.perf.kernels.kernel import Elementwise, round_up
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
@@ -144,12 +144,12 @@ def _linear(s: Setting, block: GatedDelta | Mamba2, calls: int) -> list[Op]:
         heads = block.value_heads // tp
         delta = (s.gpu, s.constants, heads_per_rank(block.key_heads, tp), heads, block.key_dim, block.value_dim)
         out = heads * block.value_dim
-        name, prefill, decode = "gated delta", linear.gated_delta_prefill(*delta), linear.gated_delta_decode(*delta)
+        name, prefill, decode = "gated delta", attention.gated_delta_prefill(*delta), attention.gated_delta_decode(*delta)
     else:
         heads = block.heads // tp
         scan = (s.gpu, s.constants, heads, block.head_dim, heads_per_rank(block.groups, tp), block.state)
         out = heads * block.head_dim
-        name, prefill, decode = "state space", linear.mamba2_prefill(*scan), linear.mamba2_decode(*scan)
+        name, prefill, decode = "state space", attention.mamba2_prefill(*scan), attention.mamba2_decode(*scan)
     width = block.in_width(tp)
     ops: list[Op] = []
     if isinstance(block, GatedDelta):

@@ -13,8 +13,7 @@ from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import Formats
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.attention import DecodeAttention, PrefillAttention
-from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel
+from llmirage_server.perf.kernels.kernel import Elementwise, Gemm, TokenKernel
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.step_model import StepBatch
 

@@ -8,7 +8,7 @@ from llmirage_server.perf.catalogue.constants import ENGINES, Constants, constan
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu, list_gpus
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.kernels.gemm import Gemm
+from llmirage_server.perf.kernels.kernel import Gemm
 
 
 def fit(value: float) -> dict[str, object]:

@@ -10,9 +10,8 @@ from llmirage_server.perf.catalogue.constants import Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu
-from llmirage_server.perf.kernels import attention, collectives, linear, moe
-from llmirage_server.perf.kernels.gemm import Gemm
-from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel, Work
+from llmirage_server.perf.kernels import attention, collectives, moe
+from llmirage_server.perf.kernels.kernel import Elementwise, Gemm, TokenKernel, Work
 
 BF16, FP8 = WEIGHT_DTYPES["bf16"], WEIGHT_DTYPES["fp8"]
 
@@ -28,10 +27,10 @@ def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
         *(make(gpu, c, ranks, 2048, 8) for make in (collectives.dispatch, collectives.combine) for ranks in (2, 8, 144)),
         collectives.point_to_point(gpu, c, 4096),
         collectives.point_to_point(gpu, c, 4096, across_nodes=True),
-        linear.gated_delta_prefill(gpu, c, 16, 32, 128, 128),
-        linear.gated_delta_decode(gpu, c, 16, 32, 128, 128),
-        linear.mamba2_prefill(gpu, c, 64, 64, 8, 128),
-        linear.mamba2_decode(gpu, c, 64, 64, 8, 128),
+        attention.gated_delta_prefill(gpu, c, 16, 32, 128, 128),
+        attention.gated_delta_decode(gpu, c, 16, 32, 128, 128),
+        attention.mamba2_prefill(gpu, c, 64, 64, 8, 128),
+        attention.mamba2_decode(gpu, c, 64, 64, 8, 128),
     ]
 
 
