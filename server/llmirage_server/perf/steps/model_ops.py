@@ -1,17 +1,282 @@
-"""The operations of a model's layers and of its two ends: MLPs, mixtures of experts, the messages that join the ranks."""
+"""The operations of a model's layers and of its two ends: attention, MLPs, experts, the messages that join the ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmirage_server.perf.catalogue.layers import Attention, Dense, Gqa, LayerGroup, Mlp, Moe
+from llmirage_server.perf.catalogue.layers import (
+    Attention,
+    Dense,
+    GatedDelta,
+    Gqa,
+    LayerGroup,
+    Mamba2,
+    Mla,
+    Mlp,
+    Moe,
+    SparseIndex,
+    heads_per_rank,
+)
 from llmirage_server.perf.catalogue.models import ModelSpec
-from llmirage_server.perf.kernels import collectives, moe
-from llmirage_server.perf.kernels.kernel import TokenKernel, Work
-from llmirage_server.perf.steps.attention import attention_ops
-from llmirage_server.perf.steps.operations import BF16, Count, Op, Setting, TokenOp
+from llmirage_server.perf.kernels import attention, collectives, moe
+from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel, Work, round_up
+from llmirage_server.perf.steps.operations import BF16, Count, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 
+def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
+    """All layers of these groups: attention, MLP, a norm before each, and what joins the ranks after each."""
+    attentions: dict[Attention, int] = {}
+    mlps: dict[Mlp, int] = {}
+    for group in groups:
+        if group.attention is not None:
+            attentions[group.attention] = attentions.get(group.attention, 0) + group.count
+        if group.mlp is not None:
+            mlps[group.mlp] = mlps.get(group.mlp, 0) + group.count
+    blocks = sum(attentions.values()) + sum(mlps.values())
+    ops: list[Op] = []
+    # the output of a block and the residual are read, both sums written, bf16
+    ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden, fused_tokens=_fused_norm_tokens(s)))
+    for block, calls in attentions.items():
+        ops += [*attention_ops(replace(s, matrices=s.formats.attention), block, calls), *all_reduce(s, calls)]
+    for mlp, calls in mlps.items():
+        ops += mlp_ops(s, mlp, calls)
+    return ops
+
+
+def _fused_norm_tokens(s: Setting) -> float:
+    """Up to how many tokens the norm is part of the all-reduce before it: kernels for NVLink from Hopper on.
+
+    Larger messages go through other kernels (NCCL's, for the largest), and the norm is a kernel of its own.
+    """
+    if s.parallel.tp == 1 or s.parallel.dp > 1 or s.gpu.link != "nvlink":
+        return 0.0
+    return s.engine.fused_norm_tokens(s.gpu, s.parallel.tp, s.hidden)
+
+
+def embedding_ops(s: Setting) -> list[Op]:
+    """Return the table's rows of all tokens, summed, as its vocabulary is sharded over the tensor-parallel ranks."""
+    return [s.elementwise("embedding", 1, 4.0 * s.hidden), *all_reduce(s, 1)]
+
+
+def output_ops(s: Setting, model: ModelSpec, rows: Count = "rows") -> list[Op]:
+    """From hidden states to chosen tokens: final norm, lm_head (bf16, vocabulary sharded), logits to all, sampling."""
+    ops: list[Op] = [
+        s.elementwise("norms", 1, 8.0 * s.hidden),
+        s.gemm("lm_head", 1, -(-model.vocab // s.parallel.tp), s.hidden, rows, BF16),
+    ]
+    if s.parallel.tp > 1:
+        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 2.0 * model.vocab)
+        ops.append(TokenOp("logits all-gather", 1, gather, rows))
+    # bf16 logits in, a float32 copy out and in again
+    ops.append(s.elementwise("sampling", 1, 10.0 * model.vocab, rows))
+    return ops
+
+
+def hand_over_ops(s: Setting, stage: int) -> list[Op]:
+    """Hidden states and residual of all tokens to the next pipeline stage; tensor-parallel ranks each send their part."""
+    across = s.parallel.crosses_nodes(stage, s.gpu)
+    kernel = collectives.point_to_point(s.gpu, s.constants, 4.0 * s.hidden / s.parallel.tp, across)
+    ops: list[Op] = [TokenOp("pipeline hand-over", 1, kernel)]
+    if s.parallel.tp > 1:
+        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 4.0 * s.hidden)
+        ops.append(TokenOp("hand-over all-gather", 1, gather))
+    return ops
+
+
+def mtp_ops(s: Setting, model: ModelSpec) -> list[Op]:
+    """One multi-token prediction pass (DeepSeek-V3): the embedding and the hidden state joined, one layer, lm_head.
+
+    All tokens go through it, for its own cache; sequences are sampled.
+    """
+    return [
+        *embedding_ops(s),
+        s.elementwise("norms", 2, 4.0 * s.hidden),
+        s.gemm("draft joining projection", 1, s.hidden, 2 * s.hidden),
+        *layer_ops(s, model.draft.groups),
+        *output_ops(s, model, "sequences"),
+    ]
+
+
+def eagle3_ops(s: Setting, head: ModelSpec, first: bool) -> list[Op]:
+    """One pass of an EAGLE-3 head (Li et al. 2025): one layer that attends to embedding and hidden state side by side.
+
+    first: what it starts from are three hidden states of the model, joined by a projection; later passes go on from its own.
+    """
+    joining = [s.gemm("draft joining projection", 1, s.hidden, 3 * s.hidden)] if first else []
+    inner = head.groups[0].attention
+    if not isinstance(inner, Gqa):
+        raise TypeError("an EAGLE-3 head has grouped-query attention")
+    return [
+        *embedding_ops(s),
+        s.elementwise("norms", 2, 4.0 * s.hidden),
+        *joining,
+        s.gemm("draft qkv projection of embeddings", 1, inner.qkv_width(s.parallel.tp), s.hidden),
+        *layer_ops(s, head.groups),
+        *output_ops(s, head, "sequences"),
+    ]
+
+
+# Attention, or what stands in its place, on one rank. Projections are shared by all tokens of a step. Prompt chunks and
+# decoding sequences then part ways: chunks go through one causal attention kernel, decodes through another that reads the
+# cache.
+# chunked scan: decay summed within chunks, Gram matrix, its inverse, keys and values, states, outputs; norms of queries and
+# keys, gates (flash-linear-attention); queries, keys, values copied, states looked up, cast and put back (gdn_backend.py)
+_CHUNKED_LAUNCHES = 15
+# query heads that FlashMLA's sparse kernel for prompts works on, whatever a rank has of them (required_padding of
+# sglang/srt/layers/attention/nsa_backend.py, vllm/v1/attention/backends/mla/flashmla_sparse.py); 64 elsewhere
+_SPARSE_HEADS = {"blackwell": 128}
+
+
+def attention_ops(setting: Setting, block: Attention, calls: int) -> list[Op]:
+    """Everything between the norm before the attention and the sum of its output over the ranks."""
+    if isinstance(block, Gqa):
+        return _gqa(setting, block, calls)
+    if isinstance(block, Mla):
+        return _mla(setting, block, calls)
+    return _linear(setting, block, calls)
+
+
+def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
+    tp = s.parallel.tp
+    heads, kv_heads = block.heads // tp, heads_per_rank(block.kv_heads, tp)
+    shape = (s.gpu, s.constants, heads, kv_heads, block.head_dim, block.v_dim, s.kv_dtype)
+    seen = block.index.top_k if block.index else block.window  # keys that a query may look at; 0: all
+    suffix = ", sparse" if block.index else ", sliding window" if block.window else ""
+    share = s.constants.of("mixed_attention", "bf16")["per_group_head"] if s.engine.mixed_attention else 0.0
+    mixed = 1.0 + share * (heads / kv_heads - 1.0)
+    cached = kv_heads * (block.head_dim + block.v_dim)
+    prefill = attention.prefill(*shape, window=block.window)
+    decode = attention.decode(*shape, queries=s.queries, window=block.window)
+    ops: list[Op] = [
+        s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden, follows=True),
+        *_qk_norms(s, block, calls),
+        # queries and keys are read and written, keys and values go to the cache
+        s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached), launches=2),
+        *_index(s, block.index, s.hidden, calls),
+        PrefillOp(f"prefill attention{suffix}", calls, prefill, seen),
+        DecodeOp(f"decode attention{suffix}", calls, decode, seen, mixed),
+    ]
+    if block.output_gate:
+        ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim, launches=2))
+    ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim, follows=not block.output_gate))
+    return ops
+
+
+def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
+    """Norms of queries and keys. One over all heads (MiniMax-M2) needs the sums of squares of every rank.
+
+    Four launches then, as vLLM compiles MiniMaxText01RMSNormTP: squares of queries and of keys, and the scaling of both.
+    """
+    tp = s.parallel.tp
+    width = (block.heads // tp + heads_per_rank(block.kv_heads, tp)) * block.head_dim
+    if not block.qk_norm:
+        return []
+    if block.qk_norm < (block.heads + block.kv_heads) * block.head_dim:
+        return [s.elementwise("query and key norms", calls, 4.0 * width, launches=2)]
+    kernel = Elementwise(s.gpu, 6.0 * width, launches=4)
+    ops: list[Op] = [TokenOp("query and key norms", calls, kernel, launches=4)]
+    if tp > 1:
+        two_floats = collectives.all_reduce(s.gpu, s.constants, tp, 8.0)
+        ops.append(TokenOp("all-reduce of query and key norms", calls, two_floats))
+    return ops
+
+
+def _index(s: Setting, index: SparseIndex | None, q_width: int, calls: int) -> list[Op]:
+    """Return the choice of keys by a sparse index, which every rank repeats; nothing where a layer uses another's choice."""
+    if index is None or not index.heads:
+        return []
+    scores = attention.indexer_prefill(s.gpu, s.constants, index.heads, index.head_dim)
+    steps = attention.indexer_decode(s.gpu, s.constants, index.heads, index.head_dim, queries=s.queries)
+    width = (index.heads + 1) * index.head_dim
+    return [
+        s.gemm("index projections", calls, index.heads * index.head_dim, q_width),
+        # the key and the weights of the heads are a product each
+        s.gemm("index projections", calls, index.head_dim, s.hidden, dtype=BF16),
+        s.gemm("index projections", calls, index.heads, s.hidden, dtype=BF16),
+        # norm of the key; rotary embedding, Hadamard rotation and cast of queries and keys; weights scaled; key cached
+        s.elementwise("index norms, rotary embedding, cache write", calls * s.kernels(8), 4.0 * width / s.kernels(8)),
+        PrefillOp("sparse index, prefill", calls, scores),
+        DecodeOp("sparse index, decode", calls, steps),
+        # the best keys of each query: scores are read twice (a histogram, then the choice)
+        s.elementwise("index choice", calls, 4.0 * index.top_k),
+    ]
+
+
+def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
+    """DeepSeek's chain: down projections that every rank repeats, up projections of its heads.
+
+    Decodes attend in the latent space, with the key and value up-projections absorbed into two batched products; prompts
+    expand the latent cache, all of the context included, into full heads. With a sparse index prompts stay latent too, since
+    each query has its own keys.
+    """
+    heads = block.heads // s.parallel.tp
+    down = block.q_rank + block.latent if block.q_rank else block.latent
+    ops: list[Op] = [
+        s.gemm("q and kv down projection", calls, down, s.hidden),
+        # two norms, rotary embedding, cache write; keys put together from their two parts
+        s.elementwise(
+            "latent norms, rotary embedding, cache write", calls, 4.0 * (block.q_rank + 2 * block.latent), launches=6
+        ),
+        s.gemm("q up projection", calls, heads * block.qk_dim, block.q_rank or s.hidden),
+        *_index(s, block.index, block.q_rank or s.hidden, calls),
+    ]
+    absorb = attention.mla_bmm(s.gpu, s.constants, heads, block.kv_rank, block.nope_dim)
+    release = attention.mla_bmm(s.gpu, s.constants, heads, block.v_dim, block.kv_rank)
+    decode = attention.mla_decode(s.gpu, s.constants, heads, block.kv_rank, block.rope_dim, s.kv_dtype, queries=s.queries)
+    if block.index is None:
+        prefill = attention.mla_prefill(s.gpu, s.constants, heads, block.qk_dim, block.v_dim, block.latent, s.kv_dtype)
+        ops += [
+            s.gemm("kv up projection", calls, heads * (block.nope_dim + block.v_dim), block.kv_rank, "expanded"),
+            PrefillOp("prefill attention", calls, prefill),
+            TokenOp("absorbed projections", calls, absorb, "decode_tokens"),
+            DecodeOp("decode attention", calls, decode),
+            TokenOp("absorbed projections", calls, release, "decode_tokens"),
+        ]
+    else:
+        seen = block.index.top_k
+        padded = round_up(heads, _SPARSE_HEADS.get(s.gpu.arch, 64))
+        prefill = attention.mla_prefill(s.gpu, s.constants, padded, block.latent, block.kv_rank, block.latent, s.kv_dtype)
+        ops += [
+            TokenOp("absorbed projections", calls, absorb),
+            PrefillOp("prefill attention, sparse", calls, prefill, seen),
+            DecodeOp("decode attention, sparse", calls, decode, seen),
+            TokenOp("absorbed projections", calls, release),
+        ]
+    ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim))
+    return ops
+
+
+def _linear(s: Setting, block: GatedDelta | Mamba2, calls: int) -> list[Op]:
+    tp = s.parallel.tp
+    if isinstance(block, GatedDelta):
+        heads = block.value_heads // tp
+        delta = (s.gpu, s.constants, heads_per_rank(block.key_heads, tp), heads, block.key_dim, block.value_dim)
+        out = heads * block.value_dim
+        name, prefill, decode = "gated delta", attention.gated_delta_prefill(*delta), attention.gated_delta_decode(*delta)
+    else:
+        heads = block.heads // tp
+        scan = (s.gpu, s.constants, heads, block.head_dim, heads_per_rank(block.groups, tp), block.state)
+        out = heads * block.head_dim
+        name, prefill, decode = "state space", attention.mamba2_prefill(*scan), attention.mamba2_decode(*scan)
+    width = block.in_width(tp)
+    ops: list[Op] = []
+    if isinstance(block, GatedDelta):
+        # beta and decay are a product of their own; queries, keys, values and gate are taken apart, gates made of both
+        width -= 2 * heads
+        ops.append(s.gemm(f"{name} input projection", calls, 2 * heads, s.hidden, dtype=BF16))
+        ops.append(s.elementwise(f"{name} gates", calls * s.kernels(2), 4.0 * width / s.kernels(2)))
+    return [
+        s.gemm(f"{name} input projection", calls, width, s.hidden),
+        *ops,
+        s.elementwise("convolution", calls, 4.0 * block.conv_width(tp)),
+        TokenOp(f"{name}, prefill", calls, prefill, "new", launches=_CHUNKED_LAUNCHES),
+        TokenOp(f"{name}, decode", calls, decode, "decode_tokens"),
+        s.elementwise("gated norm", calls, 6.0 * out),
+        s.gemm(f"{name} output projection", calls, s.hidden, out),
+    ]
+
+
+# MLPs, mixtures of experts, and what joins their ranks.
 def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
     """Everything from the norm before the MLP to its output, summed over the ranks."""
     if isinstance(block, Dense):
@@ -152,96 +417,3 @@ def _sent_bytes(s: Setting) -> float:
     """Return the bytes of an activation sent to experts: quantized, but for block scales, which the kernel makes."""
     dtype = s.formats.experts
     return dtype.activation_bytes if dtype.name in ("fp8", "nvfp4") else 2.0
-
-
-def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
-    """All layers of these groups: attention, MLP, a norm before each, and what joins the ranks after each."""
-    attention: dict[Attention, int] = {}
-    mlp: dict[Mlp, int] = {}
-    for group in groups:
-        if group.attention is not None:
-            attention[group.attention] = attention.get(group.attention, 0) + group.count
-        if group.mlp is not None:
-            mlp[group.mlp] = mlp.get(group.mlp, 0) + group.count
-    blocks = sum(attention.values()) + sum(mlp.values())
-    ops: list[Op] = []
-    # the output of a block and the residual are read, both sums written, bf16
-    ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden, fused_tokens=_fused_norm_tokens(s)))
-    for block, calls in attention.items():
-        ops += [*attention_ops(replace(s, matrices=s.formats.attention), block, calls), *all_reduce(s, calls)]
-    for block_, calls in mlp.items():
-        ops += mlp_ops(s, block_, calls)
-    return ops
-
-
-def _fused_norm_tokens(s: Setting) -> float:
-    """Up to how many tokens the norm is part of the all-reduce before it: kernels for NVLink from Hopper on.
-
-    Larger messages go through other kernels (NCCL's, for the largest), and the norm is a kernel of its own.
-    """
-    if s.parallel.tp == 1 or s.parallel.dp > 1 or s.gpu.link != "nvlink":
-        return 0.0
-    return s.engine.fused_norm_tokens(s.gpu, s.parallel.tp, s.hidden)
-
-
-def embedding_ops(s: Setting) -> list[Op]:
-    """Return the table's rows of all tokens, summed, as its vocabulary is sharded over the tensor-parallel ranks."""
-    return [s.elementwise("embedding", 1, 4.0 * s.hidden), *all_reduce(s, 1)]
-
-
-def output_ops(s: Setting, model: ModelSpec, rows: Count = "rows") -> list[Op]:
-    """From hidden states to chosen tokens: final norm, lm_head (bf16, vocabulary sharded), logits to all, sampling."""
-    ops: list[Op] = [
-        s.elementwise("norms", 1, 8.0 * s.hidden),
-        s.gemm("lm_head", 1, -(-model.vocab // s.parallel.tp), s.hidden, rows, BF16),
-    ]
-    if s.parallel.tp > 1:
-        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 2.0 * model.vocab)
-        ops.append(TokenOp("logits all-gather", 1, gather, rows))
-    # bf16 logits in, a float32 copy out and in again
-    ops.append(s.elementwise("sampling", 1, 10.0 * model.vocab, rows))
-    return ops
-
-
-def hand_over_ops(s: Setting, stage: int) -> list[Op]:
-    """Hidden states and residual of all tokens to the next pipeline stage; tensor-parallel ranks each send their part."""
-    across = s.parallel.crosses_nodes(stage, s.gpu)
-    kernel = collectives.point_to_point(s.gpu, s.constants, 4.0 * s.hidden / s.parallel.tp, across)
-    ops: list[Op] = [TokenOp("pipeline hand-over", 1, kernel)]
-    if s.parallel.tp > 1:
-        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 4.0 * s.hidden)
-        ops.append(TokenOp("hand-over all-gather", 1, gather))
-    return ops
-
-
-def mtp_ops(s: Setting, model: ModelSpec) -> list[Op]:
-    """One multi-token prediction pass (DeepSeek-V3): the embedding and the hidden state joined, one layer, lm_head.
-
-    All tokens go through it, for its own cache; sequences are sampled.
-    """
-    return [
-        *embedding_ops(s),
-        s.elementwise("norms", 2, 4.0 * s.hidden),
-        s.gemm("draft joining projection", 1, s.hidden, 2 * s.hidden),
-        *layer_ops(s, model.draft.groups),
-        *output_ops(s, model, "sequences"),
-    ]
-
-
-def eagle3_ops(s: Setting, head: ModelSpec, first: bool) -> list[Op]:
-    """One pass of an EAGLE-3 head (Li et al. 2025): one layer that attends to embedding and hidden state side by side.
-
-    first: what it starts from are three hidden states of the model, joined by a projection; later passes go on from its own.
-    """
-    joining = [s.gemm("draft joining projection", 1, s.hidden, 3 * s.hidden)] if first else []
-    inner = head.groups[0].attention
-    if not isinstance(inner, Gqa):
-        raise TypeError("an EAGLE-3 head has grouped-query attention")
-    return [
-        *embedding_ops(s),
-        s.elementwise("norms", 2, 4.0 * s.hidden),
-        *joining,
-        s.gemm("draft qkv projection of embeddings", 1, inner.qkv_width(s.parallel.tp), s.hidden),
-        *layer_ops(s, head.groups),
-        *output_ops(s, head, "sequences"),
-    ]
