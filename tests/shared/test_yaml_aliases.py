@@ -13,7 +13,7 @@ from llmirage_client.workload.synthesis.profile import read_yaml
 from llmirage_server.commands.record_actions import ForeignFileError
 from llmirage_server.commands.record_actions import _read as cassette_of
 from llmirage_server.config.instance import InstanceSettings
-from llmirage_server.perf.catalogue.model_files import model_from_file
+from llmirage_server.perf.catalogue.models import model_from_file
 from llmirage_server.perf.deployment import DeploymentError
 from llmirage_server.replies.recordings.recording import Recording, RecordingError
 from llmirage_shared.settings import ConfigError

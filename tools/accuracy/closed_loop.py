@@ -19,8 +19,8 @@ from accuracy.transfer import without_own_constants
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.config import ConfigError
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rate_of_length
 
 Variant = Literal["known settings", "default settings", "silicon", "transferred"]

@@ -19,10 +19,10 @@ import numpy as np
 
 from accuracy import engine
 from llmirage_server.cluster.request import Request
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import weights_bytes_per_rank
 from llmirage_server.perf.parallelism import ONE_GPU
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.cluster import PoolConfig, instance_settings
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.deployment import look_up
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 
 _TENSOR_SIZES = (1, 2, 4, 8)
 

@@ -10,8 +10,8 @@ from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_server.commands.step import StepSettings
 from llmirage_server.commands.step_report import as_table, explain, explained_step
 from llmirage_server.config.file import make_config
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 from llmirage_shared.settings import ConfigError
 

@@ -14,9 +14,9 @@ from llmirage_server.commands.step import StepSettings
 from llmirage_server.config import InstanceSettings
 from llmirage_server.config.ineffective import check_effect, effect_notes
 from llmirage_server.config.planning import link_note
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.bands import SHARES, Quantity, band_of
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.stage import OperationTime
 from llmirage_server.perf.steps.step_model import StepBatch

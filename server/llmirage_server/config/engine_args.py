@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import About
 from llmirage_shared.yaml_lines import read_plain
 

@@ -21,9 +21,9 @@ from llmirage_server.config import (
 )
 from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.ineffective import check_effect
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import convert_to, settings_of
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 

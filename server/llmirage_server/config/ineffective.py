@@ -17,9 +17,9 @@ from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.cluster.limits import ONLY_OF
 from llmirage_server.config.cluster import SETTINGS, ClusterConfig
 from llmirage_server.config.instance import InstanceSettings
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import ConfigError
 
 

@@ -12,11 +12,11 @@ from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInter
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.config.instance import ACCEPTANCE
 from llmirage_server.config.lora import lora_module
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.gpus import DISK_GB_PER_S, DISK_LATENCY_S, GIB, PCIE_LATENCY_S
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.kernels.moe import busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
 from llmirage_server.perf.steps.step import expert_skew

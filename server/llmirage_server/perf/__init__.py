@@ -1,1 +1,14 @@
-"""HOW LONG a step takes and what fits: catalogues, parallelism, roofline, memory."""
+"""How long a step takes and what fits: catalogues, parallelism, roofline, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DeploymentError(ValueError):
+    """A deployment that cannot work. `problems` has one sentence for each reason, written for the user."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        problems = [problems] if isinstance(problems, str) else problems
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
@@ -14,7 +15,6 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine, MoeBackend
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.lora import LoraCosts
 from llmirage_server.perf.memory import (
     MemoryBudget,

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import weights_bytes_per_rank
 from llmirage_server.perf.parallelism import ONE_GPU
 from llmirage_server.perf.speculation import Speculative

@@ -2,13 +2,13 @@
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.constants import ENGINES
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import list_models
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import weights_bytes_per_rank
 from llmirage_server.perf.parallelism import ONE_GPU
 from llmirage_server.perf.steps.step_model import StepBatch

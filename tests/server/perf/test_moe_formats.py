@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.deployment import Deployment, MoeBackend
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.yaml_files import Key, one_of, positive, read_own, text, truth, whole
-from llmirage_server.perf.errors import DeploymentError
 
 GIB = 1024**3
 MIB = 1024**2

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.gpus import FITTED, GpuSpec, gpu_from_entry, gpu_from_file, transferred
-from llmirage_server.perf.catalogue.model_files import model_from_entry, model_from_file
-from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.catalogue.models import ModelSpec, model_from_entry, model_from_file
 from llmirage_server.perf.catalogue.yaml_files import DataFile, data_file, is_yaml_path
-from llmirage_server.perf.errors import DeploymentError
 
 _VENDORS = ("nvidia", "amd", "google")  # drivers put them before the name, people do not
 
@@ -63,7 +62,7 @@ def find_model(name: str) -> ModelSpec:
     if is_yaml_path(name):
         return model_from_file(name)
     if name.startswith((".", "/", "~")) or name.endswith(".json"):
-        from llmirage_server.perf.catalogue.hf.config import model_from_config
+        from llmirage_server.perf.catalogue.hf_config import model_from_config
 
         return model_from_config(name)
     if name in _models().names:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf import DeploymentError
 from llmirage_shared.yaml_lines import compose
 
 # The C parser is ten times faster; PyYAML is not always built with it.

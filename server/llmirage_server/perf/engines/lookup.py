@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import list_gpus, list_models
 from llmirage_server.perf.catalogue.yaml_files import Key, is_yaml_path, one_of, positive, read_own, text, truth, whole
 from llmirage_server.perf.engines.engine import Activations, Engine, version_numbers
 from llmirage_server.perf.engines.sglang import Sglang
 from llmirage_server.perf.engines.trtllm import Trtllm
 from llmirage_server.perf.engines.vllm import Vllm
-from llmirage_server.perf.errors import DeploymentError
 
 _ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (Vllm(), Sglang(), Trtllm())}
 _TIERS = ("max_num_seqs", "max_num_batched_tokens")

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.engines.engine import Engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue import yaml_files as data_file_module
 from llmirage_server.perf.catalogue.gpus import FITTED, LINK_KINDS, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model, list_gpus, list_models, model_names
 from llmirage_server.perf.catalogue.yaml_files import DataFile, data_file
-from llmirage_server.perf.errors import DeploymentError
 
 FITTED_KEYS = {"b300_sxm", "gb300", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "a100_sxm", "l40s", "rtx_pro_6000_server"}
 FIGURES = {"memory_mib", "bandwidth_tb_per_s", "tflops", "sm", "tdp_w", "price_usd_per_h", "node_link_gb_per_s"}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 
 
 def test_a_version_up_to_the_listed_one_has_its_differences() -> None:

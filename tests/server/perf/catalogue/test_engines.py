@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.constants import ENGINES
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine, list_engines
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 
 

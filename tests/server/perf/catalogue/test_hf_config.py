@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, Moe
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 
 CONFIGS = Path(__file__).parents[3] / "data" / "hf_configs"  # reduced to the keys that count
 

@@ -5,8 +5,7 @@ import pytest
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, Mamba2, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import find_model, list_models
-from llmirage_server.perf.catalogue.model_files import model_from_entry
-from llmirage_server.perf.catalogue.models import FITTED_MODEL, ModelSpec
+from llmirage_server.perf.catalogue.models import FITTED_MODEL, ModelSpec, model_from_entry
 
 # Billions of parameters as published: on the model card, in the technical report, or in the size of the bf16 checkpoint.
 # "e": the published count of active parameters leaves out the embedding table; "eh": and lm_head.

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.gpus import GPU_KEYS
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe, SparseIndex
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
-from llmirage_server.perf.catalogue.model_files import GROUP_KEYS
+from llmirage_server.perf.catalogue.models import GROUP_KEYS
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.errors import DeploymentError
 
 GPU = """\
 name: H100 SXM at 500 W

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
+from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps import silicon
 from llmirage_server.perf.steps.silicon import SiliconStep
 from llmirage_server.perf.steps.step_model import StepBatch

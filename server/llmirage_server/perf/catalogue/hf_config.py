@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.perf.catalogue.hf.blocks import Fields, groups_of
-from llmirage_server.perf.catalogue.hf.families import DEFAULTS, FAMILIES, REFUSED
+from llmirage_server.perf import DeploymentError
+from llmirage_server.perf.catalogue.hf_families import DEFAULTS, FAMILIES, REFUSED, Fields, groups_of
 from llmirage_server.perf.catalogue.models import ModelSpec, model_confidence
-from llmirage_server.perf.errors import DeploymentError
 
 # ModelOpt's names (TensorRT Model Optimizer)
 _MODELOPT = {

@@ -1,1 +1,0 @@
-"""Models from Hugging Face config.json files on disk."""
