@@ -14,7 +14,7 @@ from state_files import left_by_a_kill
 from llmirage_server.config import ConfigError
 from llmirage_server.state.sqlite import SqliteState
 from llmirage_server.state.state import OBJECT_BYTES, MemoryState, State
-from llmirage_server.stored import conversations
+from llmirage_server.stored import endpoints
 from llmirage_shared.wire.errors import state_unavailable
 
 CHAT = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -342,7 +342,7 @@ def test_items_of_many_responses_can_be_referred_to(api: Any) -> None:
 
 
 def test_a_conversation_has_only_so_many_items(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MOST_SIZE", 40_000)
+    monkeypatch.setattr(endpoints, "MOST_SIZE", 40_000)
     part = {"type": "input_text", "text": ""}
     item = {"role": "user", "content": [part] * 11_000}
     made = api.post("/v1/conversations", {"items": [item]}).json()
