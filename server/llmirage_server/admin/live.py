@@ -13,7 +13,7 @@ from starlette.responses import Response
 from llmirage_server.http.event_stream import STREAM_HEADERS, EventStream
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.service.service import Service
-from llmirage_server.telemetry.page.state import LiveCluster, Watch, live_page
+from llmirage_server.telemetry.live_page import LiveCluster, Watch, live_page
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 

@@ -14,7 +14,7 @@ from llmirage_server.admin import live
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.telemetry.journal import JournalEntry
-from llmirage_server.telemetry.page.state import LiveCluster, Watch
+from llmirage_server.telemetry.live_page import LiveCluster, Watch
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
