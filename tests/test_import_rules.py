@@ -249,7 +249,7 @@ def test_a_server_is_made_without_what_only_requests_need() -> None:
         "openai.responses.endpoint",
         "faults.rule",
         "faults.fault",
-        "telemetry.page",
+        "telemetry.live_page",
         "replies.structured.grammar",
     }
     late = libraries | {f"llmirage_server.{name}" for name in own} | {"llmirage._requests"}

@@ -19,6 +19,8 @@ from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared import pages
 from llmirage_shared.plural import plural
 
+SHOWN_REQUESTS = 100
+
 
 @cache
 def live_page() -> bytes:
@@ -28,10 +30,7 @@ def live_page() -> bytes:
 
 
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-SHOWN_REQUESTS = 100
+    return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
 class WatchedResponses(Protocol):
