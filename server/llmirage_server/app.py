@@ -38,10 +38,9 @@ from llmirage_server.perf.catalogue.layers import Attention, Gqa, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.service.adapters import LoraAdapters
 from llmirage_server.service.generation import ResponsesInProgress
 from llmirage_server.service.handoffs import HandoffEngine, KVHandoffs
-from llmirage_server.service.models import ServedModel, ServedModels
+from llmirage_server.service.models import LoraAdapters, ServedModel, ServedModels
 from llmirage_server.service.service import Service
 from llmirage_server.service.text import TextLoader, TextTools, warm_up
 from llmirage_server.state.files import FILE_FILES_MIB, TEMPORARY_FILES_MIB, FileStore
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
 # What few servers have takes 60 ms to import.
 fail_interrupted = at_call("llmirage_server.openai.responses.background:fail_interrupted")
 make_live = at_call("llmirage_server.admin.live:LiveHandler")
-make_live_cluster = at_call("llmirage_server.telemetry.page.state:LiveCluster")
+make_live_cluster = at_call("llmirage_server.telemetry.live_page:LiveCluster")
 make_replay = at_call("llmirage_server.proxy.replay:make_replay")
 make_state_file: Callable[..., State] = at_call("llmirage_server.state.sqlite:SqliteState")
 make_scripts: Callable[..., LoadedScripts] = at_call("llmirage_server.service.scripts:LoadedScripts")

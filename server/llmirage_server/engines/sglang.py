@@ -15,10 +15,10 @@ from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.json_pieces import LazyList
-from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
 from llmirage_server.service.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.service.generation import Choice, Generation, TokenStream
+from llmirage_server.service.logprobs import token_logprob
 from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
 from llmirage_server.service.service import Service, ServiceHandler, check_choices
 from llmirage_server.service.unstreamed import finish

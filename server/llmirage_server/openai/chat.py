@@ -14,12 +14,12 @@ from starlette.responses import Response
 from llmirage_server.http import bodies
 from llmirage_server.http.dialect import Dialect
 from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
-from llmirage_server.openai.completion_extras import cached_details, filtered, filtered_frame, filtered_opening
-from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.openai.render import rendered
+from llmirage_server.openai.generate import rendered
+from llmirage_server.openai.vendors import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.writers import ChatWriter
 from llmirage_server.service.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
+from llmirage_server.service.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.service.prompts import ContextWindow, EncodedPrompt
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.service.unstreamed import finish

@@ -1,28 +1,80 @@
-"""vLLM's POST /inference/v1/generate: token ids in, token ids out, for routers that render prompts themselves."""
+"""vLLM's endpoints for routers that render prompts themselves: prompts as token ids, and token ids in, token ids out.
+
+A `.../render` answers with the body of a POST to /inference/v1/generate.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.json_pieces import LazyList
-from llmirage_server.openai.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.service.constraints import completion_constraints
 from llmirage_server.service.generation import Choice, Generation, TokenStream
+from llmirage_server.service.logprobs import prompt_fields, reply_logprobs, token_logprob
 from llmirage_server.service.prompts import EncodedPrompt
 from llmirage_server.service.service import ServiceHandler
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.completions import read_ids
+from llmirage_shared.wire.chat import ChatRequest
+from llmirage_shared.wire.completions import TextRequest, read_ids
 from llmirage_shared.wire.output import DONE, event
 from llmirage_shared.wire.sampling import Sampling
+
+_PARAMS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+    "prompt_logprobs", "logit_bias", "skip_special_tokens", "include_stop_str_in_output",
+)  # fmt: skip
+
+
+def rendered(
+    request_id: str,
+    ids: npt.NDArray[np.int32],
+    request: ChatRequest | TextRequest,
+    asked: Mapping[str, Any],
+    max_model_len: int,
+) -> dict[str, Any]:
+    """Return vLLM's GenerateRequest of a prompt. asked: the body of the request."""
+    sampling, form = request.sampling, completion_constraints(request.body)
+    left = max(max_model_len - len(ids), 0)
+    params = {name: asked[name] for name in _PARAMS if asked.get(name) is not None}
+    if sampling.logprobs is not None:
+        params["logprobs"] = sampling.logprobs
+    if form.json_schema is not None:
+        params["structured_outputs"] = {"json": form.json_schema}
+    elif (grammar := form.grammar) is not None:
+        name = "grammar" if grammar.syntax == "lark" else grammar.syntax
+        params["structured_outputs"] = {name: list(grammar.choices) if name == "choice" else grammar.definition}
+    params |= {
+        "n": sampling.n,
+        "max_tokens": left if sampling.max_tokens is None else min(sampling.max_tokens, left),
+        "min_tokens": sampling.min_tokens,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+    }
+    return {
+        "request_id": request_id,
+        "token_ids": ids.tolist(),
+        "features": None,
+        "sampling_params": params,
+        "model": asked.get("model"),
+        "stream": sampling.stream,
+        "stream_options": asked.get("stream_options") if sampling.stream else None,
+        "cache_salt": asked.get("cache_salt"),
+        "priority": sampling.priority,
+        "kv_transfer_params": asked.get("kv_transfer_params"),
+    }
+
 
 _UNLESS_ASKED = (
     "prompt_logprobs", "prompt_token_ids", "mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params",

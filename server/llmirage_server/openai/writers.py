@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_server.openai.logprobs import ReplyLogprobs
 from llmirage_server.service.generation import Choice
+from llmirage_server.service.logprobs import ReplyLogprobs
 from llmirage_shared.wire.output import ChunkFrame, encoded, new_call_id
 
 UsageAt = Callable[[int], dict[str, Any]]

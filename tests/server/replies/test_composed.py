@@ -13,13 +13,13 @@ from jsonschema import Draft202012Validator
 
 from llmirage_server.replies.arguments import arguments_for
 from llmirage_server.replies.compose import ComposedReplies
-from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import ANY_OBJECT, Grammar, Reply, ReplyRequest, Tool, ToolChoice
 from llmirage_server.replies.structured.grammar import text_for
 from llmirage_server.replies.structured.matcher import GrammarError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_request import calls_now
+from llmirage_server.service.logprobs import token_logprob
 
 PLACE = {"type": "object", "properties": {"location": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
          "required": ["location"], "additionalProperties": False}  # fmt: skip

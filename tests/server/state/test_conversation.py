@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from llmirage_server.openai.responses import context
 from llmirage_server.state import conversation
-from llmirage_server.state.conversation import PageEnds, StoredConversation
-from llmirage_server.state.items import size_of
+from llmirage_server.state.conversation import PageEnds, StoredConversation, size_of
 from llmirage_server.state.sqlite import SqliteState
 from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.wire.errors import ApiError

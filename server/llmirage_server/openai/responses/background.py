@@ -14,7 +14,7 @@ from llmirage_server.http.exchange import LARGE_BYTES, LOGPROB_BYTES, HttpExchan
 from llmirage_server.openai.responses.hosted import STAGES
 from llmirage_server.openai.responses.writer import ResponseWriter
 from llmirage_server.service.generation import Generation, chunks_due
-from llmirage_server.state.items import Item
+from llmirage_server.state.conversation import Item
 from llmirage_server.state.state import State
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError

@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmirage_server.openai.responses.items import OWN_TOOLS, arguments
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_server.service.simulated_tools import code_output, mcp_output, search_urls
+from llmirage_server.state.conversation import Item, new_item_id
 from llmirage_server.state.files import SIMULATED
-from llmirage_server.state.items import Item, new_item_id
 from llmirage_shared.wire.output import new_call_id
 
 Event = tuple[str, Item]  # the end of its type, and its fields
@@ -22,6 +21,24 @@ Event = tuple[str, Item]  # the end of its type, and its fields
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
+def _arguments(*names: str) -> dict[str, Any]:
+    """Return the JSON Schema of arguments that are strings."""
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+
+
+# By type: the tool as the model sees it. The server runs `hosted` tools, the client runs `client` tools.
+OWN_TOOLS: dict[str, Tool] = {
+    "web_search": Tool("hosted", "web_search", "Search the web.", _arguments("query")),
+    "file_search": Tool("hosted", "file_search", "Search the uploaded documents.", _arguments("query")),
+    "code_interpreter": Tool("hosted", "code_interpreter", "Run Python code, plot and analyze data.", {
+        **_arguments("code"), "properties": {"code": {"type": "string", "contentMediaType": "text/x-python"}},
+    }),
+    "image_generation": Tool("hosted", "image_generation", "Generate an image, a picture or a photo.", _arguments("prompt")),
+    "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", _arguments()),
+    "shell": Tool("client", "shell", "Run a shell command.", _arguments("command")),
+    "local_shell": Tool("client", "local_shell", "Run a shell command.", _arguments("command")),
+    "apply_patch": Tool("client", "apply_patch", "Change a file.", _arguments("operation")),
+}  # fmt: skip
 _TYPE_BY_NAME = {tool.name: kind for kind, tool in OWN_TOOLS.items()}
 STAGES = {  # events between in_progress and completed, by type of the item
     "web_search_call": ("searching",),
@@ -51,7 +68,7 @@ def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
         if approved is False:
             continue
         runs = approved or not _needs_approval(declared, name)
-        tools.append(Tool("hosted" if runs else "client", f"{label}.{name}", about or f"Use {label}.", arguments("query")))
+        tools.append(Tool("hosted" if runs else "client", f"{label}.{name}", about or f"Use {label}.", _arguments("query")))
     return tools
 
 
@@ -108,7 +125,7 @@ def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, A
                 {
                     "name": name,
                     "description": "A simulated tool.",
-                    "input_schema": arguments("query"),
+                    "input_schema": _arguments("query"),
                     "annotations": {"simulated": True},
                 }
                 for name in _names(tool)

@@ -24,7 +24,6 @@ from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, IS_TEXT, Endpoi
 from llmirage_server.http.turns import turn
 from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
-from llmirage_server.openai.responses.resource import response_usage
 from llmirage_server.openai.responses.socket_frames import (
     FRAME,
     EventFrames,
@@ -36,10 +35,11 @@ from llmirage_server.openai.responses.socket_frames import (
     refused_kind,
     steering_failed,
 )
+from llmirage_server.openai.responses.writer import response_usage
 from llmirage_server.service.prompts import ContextWindow
 from llmirage_server.service.service import Service
 from llmirage_server.service.unstreamed import prefill
-from llmirage_server.state.items import Item
+from llmirage_server.state.conversation import Item
 from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
