@@ -149,12 +149,11 @@ def loaded_after(statement: str) -> set[str]:
 
 # The modules that import inside functions, and why. Everywhere else imports stand at the top.
 IMPORTS_WHEN_CALLED = {
-    "llmirage_client.load.event_loop": "uvloop is optional",
+    "llmirage_client.load.runner": "uvloop is optional",
     "llmirage_client.load.variation": "tokenizer and prose take 15 ms to import, and few repeats have texts to be written",
     "llmirage_client.operations.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
-    "llmirage_client.simulate.engine_run": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
-    "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
+    "llmirage_client.simulate.simulation": "lengths need neither the server's app and httpx, nor a tokenizer and prose",
     "llmirage_client.workers.ray_cluster": "Ray is optional",
     "llmirage_server.admin.endpoints": "pydantic's models of all bodies take 120 ms to import, for the first request",
     "llmirage_server.app": "the families of endpoints take 70 ms to import, and replies' expressions 40 ms to compile",
@@ -165,9 +164,8 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_server.replies.structured.regex_syntax": "regex takes 8 ms to import, and few patterns name properties",
     "llmirage_shared.command_line": "only a shell that completes a word needs click.shell_completion",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
-    "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
     "llmirage_shared.settings": "difflib takes 3 ms to import, and only a refusal of a name needs it",
-    "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",
+    "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who need one; transformers takes seconds",
 }
 
 

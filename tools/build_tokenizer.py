@@ -26,9 +26,10 @@ from pathlib import Path
 
 from tokenizers import trainers
 
-from llmirage_shared import embedded_tokenizer, synthetic_text, vocabulary
+from llmirage_shared import synthetic_text, tokenizer_loader
+from llmirage_shared.chat_template import SPECIAL_TOKENS
 from llmirage_shared.tokenizer_loader import embedded
-from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.tokens import Tokenizer, byte_alphabet
 
 VOCABULARY = 32_000
 LONGEST_TOKEN_CHARACTERS = 24
@@ -198,7 +199,7 @@ def texts(source: Source, work: Path, held_out: bool) -> Iterator[str]:
 
 def train(work: Path) -> list[tuple[str, str]]:
     """The merges, best first. Raises SystemExit when a source has no such files."""
-    backend = embedded_tokenizer.build([])
+    backend = tokenizer_loader.embedded_backend([])
     corpus = []
     for source in SOURCES:
         part = list(texts(source, work, held_out=False))
@@ -210,8 +211,8 @@ def train(work: Path) -> list[tuple[str, str]]:
             raise SystemExit(f"{source.package} {source.version}: no file matches {source.files}")
         corpus += part
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(vocabulary.SPECIAL_TOKENS),
-        initial_alphabet=vocabulary.byte_alphabet(),
+        vocab_size=VOCABULARY - len(SPECIAL_TOKENS),
+        initial_alphabet=byte_alphabet(),
         max_token_length=LONGEST_TOKEN_CHARACTERS,
         show_progress=False,
     )

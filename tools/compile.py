@@ -56,9 +56,9 @@ NAMES = (
     "llmirage_client.load.conversation",
     "llmirage_client.load.phase",
     "llmirage_client.load.rules",
-    "llmirage_client.load.sender",
+    "llmirage_client.load.conversation",
     "llmirage_client.simulate.event_queue",
-    "llmirage_client.simulate.cluster_sender",
+    "llmirage_client.simulate.event_queue",
     "llmirage_client.simulate.token_rows",
     "llmirage_client.simulate.token_streams",
 )

@@ -19,7 +19,7 @@ from llmirage._results import Progress, Result, columns_of_rows, progress_stream
 from llmirage._settings import PathName, settings_from, takes_settings
 from llmirage_client.choices import ArrivalPattern, EndpointName
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.load.event_loop import run_on_best_loop
+from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import all_request_columns, request_facts
 from llmirage_client.operations.execute_points import LoadsRun, NextRun, Steps

@@ -6,29 +6,53 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from llmirage_shared import vocabulary
 from llmirage_shared.media import part_digest, part_tokens, read_file
+
+# The special tokens of the embedded tokenizer.
+END_OF_TEXT = "<|end_of_text|>"
+END_OF_TURN = "<|end_of_turn|>"
+SYSTEM = "<|system|>"
+DEVELOPER = "<|developer|>"
+USER = "<|user|>"
+ASSISTANT = "<|assistant|>"
+TOOL = "<|tool|>"
+TOOLS = "<|tools|>"
+NAME = "<|name|>"
+TOOL_CALL = "<|tool_call|>"
+TOOL_ARGUMENTS = "<|tool_arguments|>"
+END_OF_TOOL_CALL = "<|end_of_tool_call|>"
+THINK = "<|think|>"
+END_OF_THINK = "<|end_of_think|>"
+IMAGE = "<|image|>"
+AUDIO = "<|audio|>"
+FILE = "<|file|>"
+PAD = "<|pad|>"
+
+SPECIAL_TOKENS = (
+    END_OF_TEXT, END_OF_TURN, SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL, TOOLS, NAME, TOOL_CALL, TOOL_ARGUMENTS,
+    END_OF_TOOL_CALL, THINK, END_OF_THINK, IMAGE, AUDIO, FILE, PAD,
+)  # fmt: skip
 
 Message = Mapping[str, Any]
 # Where a prompt ends: where the reply begins, after the last message, or inside it, so that the reply continues it.
 Ending = Literal["reply", "message", "open"]
 
 _ROLE_TOKENS = {
-    "system": vocabulary.SYSTEM,
-    "developer": vocabulary.DEVELOPER,
-    "user": vocabulary.USER,
-    "assistant": vocabulary.ASSISTANT,
-    "tool": vocabulary.TOOL,
-    "function": vocabulary.TOOL,  # deprecated name of a tool result
+    "system": SYSTEM,
+    "developer": DEVELOPER,
+    "user": USER,
+    "assistant": ASSISTANT,
+    "tool": TOOL,
+    "function": TOOL,  # deprecated name of a tool result
 }
 
 # The placeholder token of content parts that are not text, by type.
 _PLACEHOLDERS = {
-    "image_url": vocabulary.IMAGE,
-    "input_image": vocabulary.IMAGE,
-    "input_audio": vocabulary.AUDIO,
-    "file": vocabulary.FILE,
-    "input_file": vocabulary.FILE,
+    "image_url": IMAGE,
+    "input_image": IMAGE,
+    "input_audio": AUDIO,
+    "file": FILE,
+    "input_file": FILE,
 }
 
 
@@ -59,13 +83,13 @@ class EmbeddedTemplate:
     ) -> str:
         parts: list[str] = []
         if tools:
-            parts += [vocabulary.TOOLS, "\n".join(map(compact_json, tools)), vocabulary.END_OF_TURN]
+            parts += [TOOLS, "\n".join(map(compact_json, tools)), END_OF_TURN]
         for message in messages:
             parts += _message(message)
         if ending == "open":
             parts.pop()
         elif ending == "reply":
-            parts.append(vocabulary.ASSISTANT)
+            parts.append(ASSISTANT)
         return "".join(parts)
 
 
@@ -88,7 +112,7 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
         if placeholder is None:
             out.append(("\n" if after_text else "") + _part_text(part))
         else:
-            read = read_file(part) if placeholder == vocabulary.FILE else part_tokens(part)
+            read = read_file(part) if placeholder == FILE else part_tokens(part)
             out.append(_medium(part, placeholder, read) if isinstance(read, int) else placeholder + read)
         after_text = placeholder is None
     return "".join(out)
@@ -102,7 +126,7 @@ def _medium(part: Mapping[str, Any], placeholder: str, tokens: int) -> str:
     if tokens < 2:
         return placeholder
     digest = part_digest(part)
-    spelled = [vocabulary.FILE if digest >> bit & 1 else placeholder for bit in range(min(32, tokens - 1))]
+    spelled = [FILE if digest >> bit & 1 else placeholder for bit in range(min(32, tokens - 1))]
     return placeholder + "".join(spelled) + placeholder * (tokens - 1 - len(spelled))
 
 
@@ -115,9 +139,9 @@ def _message(message: Message) -> list[str]:
     role = str(message.get("role") or "user")
     token = _ROLE_TOKENS.get(role)
     name = message.get("name") if token else role
-    parts = [token or vocabulary.USER]
+    parts = [token or USER]
     if name:
-        parts += [str(name), vocabulary.NAME]
+        parts += [str(name), NAME]
     content = message.get("content")
     parts.append(text_of(content))
     refusal = message.get("refusal")
@@ -126,13 +150,13 @@ def _message(message: Message) -> list[str]:
     for function in called_functions(message):
         arguments = function.get("arguments", function.get("input", ""))
         parts += [
-            vocabulary.TOOL_CALL,
+            TOOL_CALL,
             str(function.get("name") or ""),
-            vocabulary.TOOL_ARGUMENTS,
+            TOOL_ARGUMENTS,
             arguments if isinstance(arguments, str) else compact_json(arguments),
-            vocabulary.END_OF_TOOL_CALL,
+            END_OF_TOOL_CALL,
         ]
-    parts.append(vocabulary.END_OF_TURN)
+    parts.append(END_OF_TURN)
     return parts
 
 

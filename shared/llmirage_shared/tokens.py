@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_shared.vocabulary import byte_alphabet
-
 if TYPE_CHECKING:
     import tokenizers
 
@@ -28,6 +26,12 @@ _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special to
 
 class TokenizerError(ValueError):
     """A tokenizer that cannot be loaded or used. The message gives the reason and the remedy."""
+
+
+def byte_alphabet() -> list[str]:
+    """Return the 256 characters that stand for bytes in byte-level BPE (GPT-2), in the order of their ids."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
 
 
 class Tokenizer:

@@ -25,7 +25,7 @@ from stored import Row, packed
 from llmirage_client.load.options import RunOptions, Share
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
-from llmirage_client.simulate import engine_run
+from llmirage_client.simulate import simulation
 from llmirage_client.simulate.simulation import SimulationError, Via, simulate
 from llmirage_client.simulator import in_process
 from llmirage_client.targets.target import Call
@@ -60,7 +60,7 @@ def play_run(row: Row, way: str) -> Row:
     via: Via = "api" if way == "protocol" else "engine"
     with pytest.MonkeyPatch.context() as patch:
         if way == "per_sequence":
-            for module in (engine_run, in_process):
+            for module in (simulation, in_process):
                 patch.setattr(module, "new_cluster", lambda _: cluster_of(row["cluster"], per_sequence=True))
         try:
             result = simulate(config, workload, options, via=via, max_time_s=max_time_s).result

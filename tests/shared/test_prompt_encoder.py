@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared import tokens as tokens_module
-from llmirage_shared import vocabulary
-from llmirage_shared.chat_template import EmbeddedTemplate
+from llmirage_shared.chat_template import SPECIAL_TOKENS, EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache, entry_bytes
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 
 pieces_of_text = st.one_of(
     st.text(max_size=20),
-    st.sampled_from(vocabulary.SPECIAL_TOKENS),
+    st.sampled_from(SPECIAL_TOKENS),
     st.sampled_from([" ", "  ", "\n", "\n\n", "<|", "|>", "<|user", "你好", "😀", "\ud800", "it's", " word", "word"]),
 )
 content = st.lists(pieces_of_text, max_size=8).map("".join)

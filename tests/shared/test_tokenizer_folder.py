@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.commands.workload_files import tokenizer as command
-from llmirage_shared import vocabulary
-from llmirage_shared.chat_template import EmbeddedTemplate
+from llmirage_shared.chat_template import END_OF_TURN, PAD, EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import embedded, load
 
@@ -80,7 +79,7 @@ def test_its_ids_are_the_servers(auto: Any, text: str) -> None:
 
 
 def test_its_special_tokens(auto: Any) -> None:
-    assert (auto.eos_token, auto.pad_token, auto.bos_token) == (vocabulary.END_OF_TURN, vocabulary.PAD, None)
+    assert (auto.eos_token, auto.pad_token, auto.bos_token) == (END_OF_TURN, PAD, None)
     assert auto.decode(auto.encode("<|user|>Hi<|end_of_turn|>"), skip_special_tokens=True) == "Hi"
     assert len(auto) == embedded().vocab_size
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_shared import synthetic_text, vocabulary
+from llmirage_shared import synthetic_text
+from llmirage_shared.chat_template import END_OF_TURN, SPECIAL_TOKENS
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import without_surrogates
 
@@ -26,7 +27,7 @@ CODE = """def merge(left: list[int], right: list[int]) -> list[int]:
 """
 
 SPECIAL_IDS = frozenset(embedded().special_tokens.values())
-special = st.sampled_from(vocabulary.SPECIAL_TOKENS)
+special = st.sampled_from(SPECIAL_TOKENS)
 any_text = st.lists(
     st.one_of(st.text(), special, st.sampled_from(["  ", "\n\n", "\r\n", "<|", "|>", "你好", "😀", "'s"]))
 ).map("".join)
@@ -116,8 +117,8 @@ def test_ordinary_encoding_takes_special_tokens_as_text(text: str) -> None:
 def test_special_tokens_in_a_text_are_recognised_and_none_are_added() -> None:
     tokenizer = embedded()
     assert tokenizer.encode("").tolist() == []
-    assert tokenizer.encode(vocabulary.END_OF_TURN).tolist() == [tokenizer.end_id]
-    for token in vocabulary.SPECIAL_TOKENS:
+    assert tokenizer.encode(END_OF_TURN).tolist() == [tokenizer.end_id]
+    for token in SPECIAL_TOKENS:
         assert tokenizer.encode(token).tolist() == [tokenizer.token_id(token)]
     assert tokenizer.vocab_size == 32_000
 

@@ -30,7 +30,7 @@ class WarmUpError(Exception):
 
 
 class AnyRunner:
-    """The base of load.runner.Runner (an event loop) and simulate.engine_run (virtual time)."""
+    """The base of load.runner.Runner (an event loop) and simulate.simulation.EngineRun (virtual time)."""
 
     def __init__(self, workload: Workload, options: RunOptions) -> None:
         self._branching = workload.branching

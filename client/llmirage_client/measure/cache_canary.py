@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.cache_verdict import LEAST, CacheVerdict, Verdict
-from llmirage_client.measure.record import Record
+from llmirage_client.measure.record import LEAST_REPEATED, CacheVerdict, Record, Verdict
 
 _PIECE = 128  # characters by which prompts are compared
 _HOSTED_LEAST = 1024  # from which on hosted APIs cache
@@ -35,7 +34,7 @@ def cache_verdict(sent: Iterable[tuple[Record, Mapping[str, Any]]], counters: in
     sent: the records with the bodies of their requests. counters: tokens that were found in the cache during the run, by
     the endpoint's /metrics; None: it has no such counters.
     """
-    found = [one for one in _repeats(sent) if one.tokens >= LEAST]
+    found = [one for one in _repeats(sent) if one.tokens >= LEAST_REPEATED]
     large = [one for one in found if one.tokens >= _HOSTED_LEAST]
     judged = large or found
     possible = sum(one.tokens for one in judged)

@@ -16,7 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Bools, Floats, Ints, ratio
-from llmirage_client.measure.breakdowns import Level, RequestGroup, cached_pct, fairness, grouped, levels, tenant_groups
+from llmirage_client.measure.breakdowns import (
+    CachedSource,
+    Level,
+    Rates,
+    RequestGroup,
+    cached_or_estimated,
+    cached_pct,
+    fairness,
+    grouped,
+    levels,
+    tenant_groups,
+    timeline,
+)
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
@@ -27,7 +39,6 @@ from llmirage_client.measure.request_metrics import (
     parse_goodput,
     request_columns,
 )
-from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
 
 

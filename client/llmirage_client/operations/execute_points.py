@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.choices import Variable
-from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import MaxSearch, Point, probe
+from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.measure.load_points import LOOKS, PointResult, PooledVerdict, SearchAnswer, least_requests
 from llmirage_client.measure.slo import MISSED, Objective, judge

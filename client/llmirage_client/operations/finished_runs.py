@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.measure.cluster_series import ClusterLevels, ClusterSeriesError, read_cluster_series
 from llmirage_client.measure.comparison import Comparison, Difference, run_differences
 from llmirage_client.measure.comparison import compare as compare_results
-from llmirage_client.measure.run_folder import NO_RUN, find_runs, read_runs
+from llmirage_client.measure.run_folder import (
+    NO_RUN,
+    ClusterLevels,
+    ClusterSeriesError,
+    find_runs,
+    read_cluster_series,
+    read_runs,
+)
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import names_of
 from llmirage_client.report.load_points import read_sweep

@@ -11,9 +11,8 @@ from typing import Any
 
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
-from llmirage_client.load.event_loop import Heartbeat, put_loop_first
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.runner import Runner
+from llmirage_client.load.runner import Heartbeat, Runner, put_loop_first
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.measure.cache_canary import cache_verdict
 from llmirage_client.measure.columns import columns_of

@@ -1,14 +1,15 @@
-"""An outside router against our own: the run that it served, and simulations of the same load on the same cluster."""
+"""Scores of routers: of the run that an outside router served, and of simulations of its load with our own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from llmirage_client.measure.client_error import read_instances
 from llmirage_client.measure.record import Record, RunResult
-from llmirage_client.measure.route_score import RouteScore, against, route_score
 from llmirage_client.measure.run_folder import read_runs
 from llmirage_client.measure.usage import usage_counts
 from llmirage_client.operations.simulate import SimulateSettings, simulate
@@ -22,6 +23,32 @@ from llmirage_shared.settings import InputRefused, settings_of
 # A store of all KV that costs nothing: any instance finds what any other has computed.
 _INFINITE_CACHE = {"kv_store_gib": 1e6, "kv_store_gb_per_s": 1e6, "router": "least_loaded"}
 BEST = "an infinite KV cache that all instances share at no cost; TTFT on an idle instance, by the performance model"
+
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(slots=True, frozen=True)
+class RouteScore:
+    """The routing of a run's successful requests.
+
+    requests: successful and streamed; placed: those of which the instance is known. hit_rate: the cached share of their
+    prompt tokens. balance: the most computed tokens (uncached prompts and replies) of an instance over the mean of all; 1 is
+    even. ttft_ms: mean, p50, p90, p99. None: not known.
+    """
+
+    requests: int
+    placed: int
+    failed: int
+    hit_rate: float | None
+    balance: float | None
+    ttft_ms: dict[str, float] | None
+
+    def ttft_over_best(self, best: RouteScore) -> dict[str, float] | None:
+        """Return how many times the best figures the times to the first token are; None: not known."""
+        if self.ttft_ms is None or best.ttft_ms is None:
+            return None
+        return {name: self.ttft_ms[name] / value for name, value in best.ttft_ms.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +68,7 @@ class RouteScores:
         }
 
     def _entry(self, score: RouteScore) -> dict[str, Any]:
-        return asdict(score) | against(score, self.best)
+        return asdict(score) | {"ttft_over_best": score.ttft_over_best(self.best)}
 
     def rows(self) -> Iterator[tuple[str, RouteScore]]:
         """Yield all scores in the order of the table: the measured one, the bound, and our routers by their TTFT."""
@@ -82,8 +109,7 @@ def route_scores(run: str, stamps: str, settings: RouteScoreSettings, cluster: C
     best = simulated(**_INFINITE_CACHE)
     bounds = Bounds(config)
     for record in best:
-        counts = usage_counts(record.exchange.usage or {})
-        prompt, hit = counts.get("usage_prompt_tokens", 0), counts.get("usage_prompt_cache_read_tokens", 0)
+        prompt, hit, _ = _tokens(record)
         ttft_s = bounds.ttft_s(prompt, prompt - hit) if prompt else None
         record.exchange.token_s = [] if ttft_s is None else [record.exchange.start_s + ttft_s]
     return RouteScores(
@@ -91,6 +117,49 @@ def route_scores(run: str, stamps: str, settings: RouteScoreSettings, cluster: C
         replace(route_score(best, instances), balance=1.0),
         {name: route_score(simulated(router=name), instances) for name in _names(settings.routers)},
     )
+
+
+def route_score(records: Iterable[Record], instances: int, speed: float = 1.0) -> RouteScore:
+    """Return the score of a run whose records name their instance.
+
+    instances: all there are, idle ones too. speed: seconds of the cluster in one of the records.
+    """
+    prompts = cached = failed = placed = 0
+    ttft_ms: list[float] = []
+    computed = np.zeros(instances)
+    for record in records:
+        exchange = record.exchange
+        if record.phase != "profiling" or record.cancelled:
+            continue
+        if not record.ok or not exchange.token_s:
+            failed += 1
+            continue
+        ttft_ms.append((exchange.token_s[0] - exchange.start_s) * 1000 * speed)
+        prompt, hit, reply = _tokens(record)
+        prompts, cached = prompts + prompt, cached + hit
+        if exchange.instance is not None and 0 <= exchange.instance < instances:
+            placed += 1
+            computed[exchange.instance] += prompt - hit + reply
+    return RouteScore(
+        len(ttft_ms),
+        placed,
+        failed,
+        cached / prompts if prompts else None,
+        float(computed.max() / computed.mean()) if computed.any() else None,
+        _statistics(ttft_ms) if ttft_ms else None,
+    )
+
+
+def _statistics(values: list[float]) -> dict[str, float]:
+    return {"mean": float(np.mean(values))} | {f"p{p}": float(np.percentile(values, p)) for p in PERCENTILES}
+
+
+def _tokens(record: Record) -> tuple[int, int, int]:
+    """Return the tokens of a request: of its prompt, of these the cached ones, and of its reply."""
+    counts = usage_counts(record.exchange.usage or {})
+    tags = ("usage_prompt_tokens", "usage_prompt_cache_read_tokens", "usage_completion_tokens")
+    prompt, hit, reply = (counts.get(tag, 0) for tag in tags)
+    return prompt, hit, reply
 
 
 def _traffic(result: RunResult) -> TrafficSettings:

@@ -20,8 +20,7 @@ from llmirage_client.settings.scenario import default_seed
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.progress import SimulationProgress
-from llmirage_client.simulate.simulation import Simulation, SimulationError
-from llmirage_client.simulate.window import Window
+from llmirage_client.simulate.simulation import Simulation, SimulationError, Window
 from llmirage_client.simulator.bands import bands_json
 from llmirage_client.simulator.cluster_settings import ClusterSettings, cluster_config
 from llmirage_client.simulator.deployments import assumed

@@ -8,13 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from llmirage_client.measure.breakdowns import RequestGroup
+from llmirage_client.measure.breakdowns import LAST_WINDOW_S, RequestGroup
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute
 from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
-from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, fairness_line, group_cells, known, number, percent, statistic
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, plain_table, styled, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text

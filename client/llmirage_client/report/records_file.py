@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST
-from llmirage_client.measure.cluster_series import CLUSTER_FILE
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
-from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
+from llmirage_client.measure.run_folder import CLUSTER_FILE, HEAD_FILE, RECORDS_FILE
 from llmirage_client.report.secrets import hide_in_options, hide_in_text
 from llmirage_client.workload.session import Tenant
 

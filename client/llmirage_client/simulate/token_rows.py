@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from llmirage_client.load.conversation import Conversation, Identifiers
-from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
+from llmirage_client.load.conversation import BY_RUN, ON_PURPOSE, Conversation, Identifiers
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.simulator.engine import InFlightRequest, Request, RequestTooLongError, RouterError
 from llmirage_shared.wire import errors

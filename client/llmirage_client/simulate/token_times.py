@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.load.sender import BY_RUN, ON_PURPOSE
+from llmirage_client.load.conversation import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns

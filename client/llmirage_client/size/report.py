@@ -8,7 +8,7 @@ from typing import Any
 
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.report.screen import Block, bold, plain_table
-from llmirage_client.simulate.rates import rates_text
+from llmirage_client.simulate.saturation import rates_text
 from llmirage_client.simulator.deployments import (
     OF_SPLIT,
     ROLES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulate.window import Window
+from llmirage_client.simulate.simulation import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig, plan_of

@@ -18,7 +18,7 @@ import numpy as np
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.slo import Objective, Verdict
-from llmirage_client.simulate.rates import clumping_of, root_turns
+from llmirage_client.simulate.saturation import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities

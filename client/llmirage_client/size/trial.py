@@ -15,9 +15,8 @@ from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
-from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
-from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
-from llmirage_client.simulate.window import Window
+from llmirage_client.simulate.saturation import LoadRates, rates_json, rates_of
+from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig

@@ -21,9 +21,8 @@ from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options, with_distinct_conversations
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
-from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
+from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
 from llmirage_client.simulate.summary import SHOWN_STATISTICS
-from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, gradual_start_s, steady_load
 from llmirage_client.size.traffic import file_source, synthetic_source

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from llmirage_client.load.http_sender import ProgressSink
 from llmirage_client.load.options import Share
+from llmirage_client.load.runner import ProgressSink
 from llmirage_client.workers.job import Begin, Clocks, Crew, Event, Failed, Finished, Job, Lost, Progressed, Ready
 
 LEAD_S = 0.2  # between the order to begin and the beginning; an order takes milliseconds

@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from llmirage_client.load.calls import CONTENT_ERRORS, short_prompts
-from llmirage_client.load.event_loop import Heartbeat, put_loop_first, run_on_best_loop
-from llmirage_client.load.runner import Runner
+from llmirage_client.load.runner import Heartbeat, Runner, put_loop_first, run_on_best_loop
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.records_file import RunClock, record_line
 from llmirage_client.targets.target import TransportUse

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, Tool
-from llmirage_shared import vocabulary
+from llmirage_shared.chat_template import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 
@@ -107,7 +107,7 @@ class Draft:
         """limit_tokens: tokens the reply may have, at least 1; marks and the end token count."""
         self._tokenizer = tokenizer
         self._limit_tokens = limit_tokens
-        self._own_marks = tokenizer.token_id(vocabulary.TOOL_CALL) is not None
+        self._own_marks = tokenizer.token_id(TOOL_CALL) is not None
         self._ids: list[TokenIds] = []
         self._pieces: list[str] = []
         self._parts: list[Part] = []
@@ -135,16 +135,14 @@ class Draft:
 
     def end_thoughts(self) -> None:
         """Add the mark that closes the reasoning part before it."""
-        self._mark(vocabulary.END_OF_THINK if self._own_marks else "\n\n")
+        self._mark(END_OF_THINK if self._own_marks else "\n\n")
 
     def call(self, tool: Tool, arguments: str) -> None:
         """Add a call. arguments: JSON text of a function's arguments, or the input of a custom tool."""
         name = tool.name
-        self._mark(
-            f"{vocabulary.TOOL_CALL}{name}{vocabulary.TOOL_ARGUMENTS}" if self._own_marks else _CALL_OPENS.format(name)
-        )
+        self._mark(f"{TOOL_CALL}{name}{TOOL_ARGUMENTS}" if self._own_marks else _CALL_OPENS.format(name))
         self.write(_CALL_KINDS[tool.kind], arguments, name)
-        self._mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
+        self._mark(END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
     def stopped(self, stop: tuple[str, ...], include_stop: bool = False, min_tokens: int = 0) -> Reply | None:
         """Return the reply cut where its last part contains one of the stop strings, None if it contains none."""

@@ -9,9 +9,8 @@ import pytest
 
 from llmirage_client.load.options import RunOptions, Share
 from llmirage_client.load.plan import Sampler
-from llmirage_client.load.variation import Variation
+from llmirage_client.load.variation import Variation, common_shares, common_tokens
 from llmirage_client.workload import registry
-from llmirage_client.workload.common_prefixes import common_shares, common_tokens
 from llmirage_client.workload.session import Branch, Session, SyntheticUser, TokenSpec, Turn, Workload
 from llmirage_shared.tokenizer_loader import load
 

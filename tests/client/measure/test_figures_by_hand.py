@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from column_records import NAN, record
 
-from llmirage_client.measure.breakdowns import levels, mean_in_flight, statistics
+from llmirage_client.measure.breakdowns import cached_or_estimated, levels, mean_in_flight, statistics, timeline
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.metrics import compute, conversations, time_slices
 from llmirage_client.measure.record import RequestError, RunResult
 from llmirage_client.measure.request_metrics import good_requests, parse_goodput, request_columns
-from llmirage_client.measure.workload_throughput import cached_or_estimated, timeline
 
 
 def both(columns: Columns, speed: float = 1.0) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.cluster_series import read_cluster_series
+from llmirage_client.measure.run_folder import read_cluster_series
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.simulator.engine import ClusterConfig

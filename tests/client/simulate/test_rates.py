@@ -5,8 +5,8 @@ import pytest
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import filled
-from llmirage_client.simulate.rates import rates_of
 from llmirage_client.simulate.report import cluster_blocks
+from llmirage_client.simulate.saturation import rates_of
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load

@@ -14,15 +14,13 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.cluster_series import read_cluster_series
+from llmirage_client.measure.run_folder import read_cluster_series
 from llmirage_client.simulate import token_times
-from llmirage_client.simulate.chrome_trace import write_trace
-from llmirage_client.simulate.report import cluster_blocks
+from llmirage_client.simulate.report import cluster_blocks, write_trace
 from llmirage_client.simulate.saturation import queue_of
-from llmirage_client.simulate.simulation import SimulationError, Via, simulate
+from llmirage_client.simulate.simulation import SimulationError, Via, Window, simulate
 from llmirage_client.simulate.summary import SHOWN_STATISTICS
 from llmirage_client.simulate.token_rows import TokenRow
-from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load

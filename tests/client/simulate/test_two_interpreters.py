@@ -17,8 +17,8 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import LaneOptions, RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, Record, RunResult
-from llmirage_client.simulate import engine_run
-from llmirage_client.simulate.engine_run import EngineRun
+from llmirage_client.simulate import simulation
+from llmirage_client.simulate.simulation import EngineRun
 from llmirage_client.simulate.token_rows import LOST, TokenRow
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.targets.target import Call
@@ -108,7 +108,7 @@ def by_tasks(workload: Workload, options: RunOptions) -> RunResult:
 
 def by_queue(workload: Workload, options: RunOptions) -> RunResult:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_run, "ClusterRun", Replies)
+        patch.setattr(simulation, "ClusterRun", Replies)
         run = EngineRun(ClusterConfig(ttft_ms=1.0, itl_ms=1.0), workload, options)
         observer: Any = Nobody()
         result = run.run(observer, None, "")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulate.engine_run import EngineRun, engine_run
-from llmirage_client.simulate.simulation import Via, simulate
+from llmirage_client.simulate.simulation import EngineRun, Via, engine_run, simulate
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload

@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.operations.execute_points import carried_out
 from llmirage_client.operations.one_run import CTRL_C, INTERRUPTED, RefusedError, RunWatch

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.output import check_unused, open_page
-from llmirage_client.measure.route_score import against
 from llmirage_client.measure.slo import MISSED, judge_failures
 from llmirage_client.operations import route_score as routing
 from llmirage_client.operations import simulate as operation
@@ -26,9 +25,8 @@ from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks, print_table
 from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.simulation import RouteScoreSettings
-from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.garbage import own_process
-from llmirage_client.simulate.report import cluster_blocks, report_series, write_series
+from llmirage_client.simulate.report import cluster_blocks, report_series, write_series, write_trace
 from llmirage_client.simulate.simulation import Simulation
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.plural import plural
@@ -159,7 +157,7 @@ def route_score(run: str, stamps: str, json: bool, **given: Any) -> None:
                 "cached": _shown(one.hit_rate, "{:.1%}"),
                 "balance": _shown(one.balance, "{:.2f}"),
                 **{f"TTFT {tag}": _shown((one.ttft_ms or {}).get(tag), "{:,.1f}") for tag in ("mean", "p50", "p90", "p99")},
-                "mean/best": _shown((against(one, scores.best)["ttft_over_best"] or {}).get("mean"), "{:.2f}"),
+                "mean/best": _shown((one.ttft_over_best(scores.best) or {}).get("mean"), "{:.2f}"),
             }
             for name, one in scores.rows()
         ]

@@ -26,7 +26,7 @@ from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import WorkloadSummary, summarise
 from llmirage_client.workload.synthesis.conversations import as_yaml, compare, gaps
 from llmirage_client.workload.synthesis.profile import read_profile, read_values
-from llmirage_shared import embedded_tokenizer
+from llmirage_shared import tokenizer_loader
 from llmirage_shared.plural import plural, rounded
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of
@@ -188,7 +188,7 @@ def _shows(text: str) -> bool:
 def tokenizer(folder: str, json: bool) -> None:
     """Run `llmirage tokenizer`."""
     place = Path(folder)
-    files = {place / name: text.encode() for name, text in embedded_tokenizer.folder_files().items()}
+    files = {place / name: text.encode() for name, text in tokenizer_loader.embedded_files().items()}
     try:
         place.mkdir(parents=True, exist_ok=True)
         for path, data in files.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
-from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.run_folder import ClusterLevels
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import run_sections, run_summary
 from llmirage_client.report.html.comparison import comparison_page

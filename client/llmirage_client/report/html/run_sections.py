@@ -9,9 +9,9 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.breakdowns import RequestGroup
-from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
+from llmirage_client.measure.run_folder import ClusterLevels
 from llmirage_client.report.html.charts import (
     MOST_DOTS,
     Axis,

@@ -9,7 +9,7 @@ from drawn import Document, charts_of
 from made_runs import family, run
 
 from llmirage_client.cli import main
-from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterLevels, ClusterSeriesError, read_cluster_series
+from llmirage_client.measure.run_folder import CLUSTER_FILE, ClusterLevels, ClusterSeriesError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.html.run_sections import _coarser, cluster_section
 

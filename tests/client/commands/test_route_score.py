@@ -14,7 +14,7 @@ import llmirage
 from llmirage_client.commands.simulate import route_score as command
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import RequestError
-from llmirage_client.measure.route_score import RouteScore, route_score
+from llmirage_client.operations.route_score import RouteScore, route_score
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.session import Session, Turn, Workload
