@@ -33,6 +33,7 @@ from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.contradictions import RunSettings
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
     from llmirage._workload import LoadedWorkload
@@ -282,6 +283,8 @@ def _made(steps: Made) -> RunReport | RunSweep:
 
 def _steps(workload: PathName | LoadedWorkload | None, progress: Progress, chosen: RunSettings) -> Made:
     """Return the generator of the runs that are asked for, and of their result. Raises ConfigError."""
+    if chosen.audit is not None:
+        raise ConfigError(["audit: only the command `llmirage run` has it"])
     check_unused(chosen.artifact_dir, chosen.overwrite)
     requested = requested_run(workload_of(workload), chosen)
     passing = None

@@ -33,6 +33,17 @@ _ONE_OF = (
 )
 
 
+_PACED, _COUNTED = "a rate would hide a faster endpoint", "both phases are of as many samples"
+_NOT_AUDITED = {
+    "find_max": "it is of one load",
+    "share": "its verdict is on the whole load",
+    "agents": "it sends samples, not agents",
+    **dict.fromkeys(("request_rate", "request_rate_series", "user_centric_rate", "fixed_schedule"), _PACED),
+    **dict.fromkeys(("duration", "benchmark_duration"), _COUNTED),
+    **dict.fromkeys(("warmup_request_count", "num_warmup_sessions", "warmup_duration"), "samples would be sent twice"),
+}
+
+
 def _conflicts(given: LoadSettings) -> Iterator[str]:
     """Say what is wrong: {name} is a setting, {name:v} its value, {name:n} how many numbers it has."""
     if given.arrival_smoothness is not None and given.arrival_pattern in ("poisson", "constant"):
@@ -77,6 +88,9 @@ def _conflicts(given: LoadSettings) -> Iterator[str]:
     yield from _sweep_conflicts(given)
     if isinstance(given, RunSettings) and given.find_max is not None:
         yield from _search_conflicts(given)
+    if isinstance(given, RunSettings) and given.audit is not None:
+        yield from (f"{{audit}} excludes {{{name}}}: {why}" for name, why in _NOT_AUDITED.items() if getattr(given, name))
+        yield from (f"{{audit}} is of one load: give {{{name}}} one number" for name in _lists(given))
 
 
 def _search_conflicts(given: RunSettings) -> Iterator[str]:

@@ -40,6 +40,16 @@ class PointSettings:
     )
     find_max_precision: float = _points(0.05, "Relative precision of the answer.", least=0.001, most=1)
     sleep_interval: float = _points(0.0, "Pause between points.", metavar="S", least=0, carried=True)
+    audit: Literal["output_caching_test"] | None = _points(
+        None,
+        "Run MLPerf's audit (TEST04) instead: distinct samples, then one of them repeated, which must not be faster "
+        "(docs/agentx.md).",
+        unset="none",
+    )
+    audit_sample_index: int = _points(0, "Sample of the workload, from 0, that the audit repeats.", least=0)
+    audit_threshold: float = _points(
+        0.1, "Share by which the repeated sample may be faster in the audit, and that may be missing.", above=0, most=0.99
+    )
 
 
 def not_a_share(text: str) -> str | None:

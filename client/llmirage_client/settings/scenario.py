@@ -31,7 +31,7 @@ _UNKNOWN_CORPUS = (
     "local file is of cannot be verified, so the run is no submission"
 )
 _PACED = ("request_rate", "request_rate_series", "arrival_pattern", "user_centric_rate", "fixed_schedule", "agents")
-_OTHER_LOADS = ("executor", "find_max", "steady_state")
+_OTHER_LOADS = ("executor", "find_max", "steady_state", "audit")
 _WARM_UPS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration")
 _OF_LANES = (
     "trajectory_start_min_ratio", "trajectory_start_max_ratio", "burst_phase_starts", "warmup_requests_per_lane",

@@ -21,6 +21,7 @@ from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.operations.execute_points import carried_out
 from llmirage_client.operations.one_run import CTRL_C, INTERRUPTED, RefusedError, RunWatch
+from llmirage_client.operations.output_caching import audit_output_caching
 from llmirage_client.operations.run import RequestedRun, requested_run, run_json, steps_of
 from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Stoppable
@@ -41,12 +42,33 @@ def run(file: str | None, json: bool, open: bool, **given: Any) -> None:
     settings = instance_of(RunSettings, given)
     check_unused(settings.artifact_dir, settings.overwrite)
     requested = requested_run(file, settings)
+    if settings.audit is not None:
+        sys.exit(_audit(requested, settings, json))
     many = requested.points or requested.search
     status, folder = _several_loads(requested, settings, json) if many else _one_run(requested, settings, json)
     if open and folder is not None and find_runs(str(folder)):
         with contextlib.redirect_stdout(sys.stderr if json else sys.stdout):
             report((str(folder),), None, open=True, json=False)
     sys.exit(status)
+
+
+def _audit(requested: RequestedRun, settings: RunSettings, json: bool) -> int:
+    """Return the exit status."""
+    try:
+        audit, status = audit_output_caching(requested, settings, USERS_WATCH)
+    except RefusedError as error:
+        click.echo(error, err=True)
+        return error.status
+    except OSError as error:
+        click.echo(f"--artifact-dir: {error.filename}: {error.strerror or error}", err=True)
+        return 1
+    if audit is None:
+        click.echo("The audit has no verdict: a phase was cut off.", err=True)
+    elif json:
+        click.echo(dumps(audit.as_dict()))
+    else:
+        print_blocks(audit.blocks(), wrap=False)
+    return status
 
 
 def _several_loads(requested: RequestedRun, settings: RunSettings, json: bool) -> tuple[int, Path | None]:
