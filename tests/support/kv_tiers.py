@@ -3,8 +3,7 @@
 import numpy as np
 
 from llmirage_server.cluster.kv.offload import TierSpec
-from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.request import Request, Sequence
 
 BYTES = 2.0  # a token
 HOST = TierSpec("host", capacity_bytes=400.0, read_bytes_per_s=20.0, write_bytes_per_s=40.0)  # 200 tokens

@@ -14,8 +14,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Sequence
 from llmirage_server.cluster.schedulers import Scheduler
-from llmirage_server.cluster.sequence import Sequence
 
 _Arrival = tuple[float, Scheduler, Sequence]
 

@@ -10,8 +10,7 @@ from itertools import count
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.request import Request, Sequence, StepEnd
 from llmirage_server.cluster.snapshots import Reading
 
 _AT_ONCE = 32  # tokens of a request in one event where no time is between them: drivers do other work between events

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from llmirage_server.cluster.adapters import Adapter, AdapterCosts
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Sequence
 from llmirage_server.cluster.schedulers.batch import Step
-from llmirage_server.cluster.sequence import Sequence
 
 
 class AdapterSlots:

@@ -19,12 +19,10 @@ from operator import attrgetter
 
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, Sequence
 from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots
-from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
-from llmirage_server.cluster.schedulers.sequence_batch import SequenceBatch
+from llmirage_server.cluster.schedulers.batch import DecodeBatch, SequenceBatch, Step
 from llmirage_server.cluster.schedulers.summed_batch import SummedBatch
-from llmirage_server.cluster.sequence import Sequence
 
 _ADMISSION = attrgetter("admission")
 _NOBODY: tuple[Request, ...] = ()
@@ -36,7 +34,7 @@ class Scheduler(ABC):
     reserves: whether it reserves memory for the tokens that sequences are expected to have in the end.
     counts_steps: whether it must be told of fast-forwarded steps (`pass_steps`).
     size: number of running sequences.
-    holds_prompts: the next step computes no prompts (instances/prompt_gates.py).
+    holds_prompts: the next step computes no prompts (instances/ranks.py).
     """
 
     reserves = True

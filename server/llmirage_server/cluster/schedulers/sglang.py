@@ -24,10 +24,9 @@ import sys
 from collections import deque
 
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, Sequence
 from llmirage_server.cluster.schedulers.base import Scheduler
 from llmirage_server.cluster.schedulers.batch import Step
-from llmirage_server.cluster.sequence import Sequence
 
 _INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR

@@ -20,9 +20,8 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 
 from llmirage_server.cluster.kv.cache import KVCache
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, Sequence
 from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
-from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.step_counts import StepCounts
 
 ENDLESS = sys.maxsize  # steady steps of an empty batch

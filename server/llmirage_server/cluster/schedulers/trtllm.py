@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.request import Sequence
 from llmirage_server.cluster.schedulers.base import Scheduler
 from llmirage_server.cluster.schedulers.batch import Step
-from llmirage_server.cluster.sequence import Sequence
 
 
 class TrtllmScheduler(Scheduler):

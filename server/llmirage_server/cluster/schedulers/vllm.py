@@ -17,9 +17,9 @@ here either; the block that vLLM keeps as null block is not reserved.
 
 from __future__ import annotations
 
+from llmirage_server.cluster.request import Sequence
 from llmirage_server.cluster.schedulers.base import Scheduler
 from llmirage_server.cluster.schedulers.batch import Step
-from llmirage_server.cluster.sequence import Sequence
 
 
 class VllmScheduler(Scheduler):

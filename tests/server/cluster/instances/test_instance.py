@@ -10,8 +10,8 @@ from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Sequence as KVSequence
 from llmirage_server.cluster.routers import make_router
-from llmirage_server.cluster.sequence import Sequence as KVSequence
 
 
 def step_s(prefill_tokens: int, decoding: int) -> float:

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kv_tiers import BYTES, HOST, sequence
 
+from llmirage_server.cluster.kv.cache import TieredKVCache
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
-from llmirage_server.cluster.kv.tiered_cache import TieredKVCache
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import token_bytes
-from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.request import Sequence, token_bytes
 
 DISK = TierSpec("disk", capacity_bytes=4000.0, read_bytes_per_s=4.0, write_bytes_per_s=4.0, latency_s=0.5)
 

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, Sequence
 from llmirage_server.cluster.schedulers.batch import Step
 from llmirage_server.cluster.schedulers.summed_batch import SummedBatch
-from llmirage_server.cluster.sequence import Sequence
 
 
 def decoding(contexts: list[int]) -> tuple[SummedBatch, list[Sequence]]:
