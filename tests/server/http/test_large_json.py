@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.http import bodies, json_pieces, long_texts
+from llmirage_server.http import bodies, json_pieces
 from llmirage_server.state.state import written
 from llmirage_shared.wire import refusals
 from llmirage_shared.wire.errors import ApiError
 
-PIECE = long_texts.PIECE_BYTES
+PIECE = bodies.PIECE_BYTES
 # Parts of a JSON text between its quotes: each takes some bytes that must not be torn apart.
 PARTS = st.sampled_from(
     ["a", "some words ", "\\n", '\\"', "\\\\", "\\u017c", "\\ud83d\\ude00", "\\ud83d", "ż", "\U0001f600", "{[:,"]
@@ -27,7 +27,7 @@ PARTS = st.sampled_from(
 
 
 def read(body: bytes) -> Any:
-    return long_texts.decoded(body, lambda rest: json.JSONDecoder().decode)
+    return bodies.decoded(body, lambda rest: json.JSONDecoder().decode)
 
 
 @given(st.lists(PARTS, min_size=1, max_size=12), st.integers(0, 7), st.booleans())
@@ -45,7 +45,7 @@ def test_a_long_text_is_read_as_by_a_decoder(parts: list[str], shift: int, as_na
 
 def _joined(value: Any) -> Any:
     """Halves of a pair of surrogates that stand beside each other are the character, others U+FFFD."""
-    return long_texts.changed(value, lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return bodies.changed(value, lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 @pytest.mark.parametrize(
