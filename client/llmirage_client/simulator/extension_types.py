@@ -11,8 +11,7 @@ from llmirage_client.workload.format import Option as FormatOption
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.cluster.routers.custom import InstanceView, RequestView
-from llmirage_server.faults.events import StreamEvent
-from llmirage_server.faults.fault import Close, EditedReply, FaultAtToken, InjectedFault, Pause
+from llmirage_server.faults.fault import Close, EditedReply, FaultAtToken, InjectedFault, Pause, StreamEvent
 from llmirage_server.faults.fault import parameter as fault_parameter
 from llmirage_server.replies.reply import ReplyRequest
 

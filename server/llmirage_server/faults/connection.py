@@ -9,8 +9,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Literal, Protocol
 
-from llmirage_server.faults.events import ENDS, read_event
-from llmirage_server.faults.fault import Close, CrashInstance, InjectedFault, Pause, SoFar, Step
+from llmirage_server.faults.fault import ENDS, Close, CrashInstance, InjectedFault, Pause, SoFar, Step, read_event
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import encoded
 

@@ -10,28 +10,26 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from llmirage_server.faults.fault import InjectedFault
-from llmirage_server.faults.replies import (
+from llmirage_server.faults.kinds import (
     AddedTtft,
-    EmptyBody,
-    EmptyReply,
-    MissingDone,
-    MissingUsage,
-    RateLimitFault,
-    SlowBody,
-    StatusFault,
-    WrongContentType,
-    WrongFinishReason,
-)
-from llmirage_server.faults.streams import (
     CrashFault,
     CutFault,
     DuplicateChunk,
+    EmptyBody,
+    EmptyReply,
     ErrorEventFault,
     MalformedFault,
+    MissingDone,
+    MissingUsage,
     OversizedFault,
+    RateLimitFault,
     ResetFault,
+    SlowBody,
     StallFault,
+    StatusFault,
     TornUtf8Fault,
+    WrongContentType,
+    WrongFinishReason,
 )
 from llmirage_shared.extensions import find_extension, installed
 from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of, under

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.faults.connection import FaultyConnection, Message
-from llmirage_server.faults.events import read_event
-from llmirage_server.faults.fault import InjectedFault, SoFar
+from llmirage_server.faults.fault import InjectedFault, SoFar, read_event
+from llmirage_server.faults.kinds import CutFault
 from llmirage_server.faults.rule import FAULTS
-from llmirage_server.faults.streams import CutFault
 from llmirage_shared import virtual_time
 
 ALTERING = [kind for name, kind in FAULTS.items() if name not in ("status", "rate_limit", "ttft")]

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.faults.events import ENDS
+from llmirage_server.faults.fault import ENDS
 from llmirage_server.http.bodies import MOST_VALUES, check_values, json_object
 from llmirage_server.http.byte_budget import Held
 from llmirage_server.http.dialect import Dialect
