@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmirage_server.anthropic.batches import MessageBatchesHandler, MessagesLineExchange
-from llmirage_server.anthropic.files import AnthropicFilesHandler
 from llmirage_server.anthropic.messages import MessagesExchange, MessagesHandler
+from llmirage_server.anthropic.stored import AnthropicFilesHandler, MessageBatchesHandler, MessagesLineExchange
 from llmirage_server.batches.runner import BatchRunner
 from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, Methods, get, methods, post
 from llmirage_server.service.service import Service
