@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.replies.choose import make_reply_source
+from llmirage_server.replies.compose import make_reply_source
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.prose import EchoReplies, ProseReplies, conversation_key
 from llmirage_server.replies.reply import Reply, ReplyRequest
@@ -199,7 +199,7 @@ def test_one_changed_token_changes_the_conversation() -> None:
 def test_another_process_replies_the_same() -> None:
     program = (
         "from llmirage_shared.tokenizer_loader import embedded;"
-        "from llmirage_server.replies.choose import make_reply_source;"
+        "from llmirage_server.replies.compose import make_reply_source;"
         "from llmirage_server.replies.reply import ReplyRequest; t = embedded();"
         "print(make_reply_source('prose', t, 1).reply(ReplyRequest(t.encode('Hi'), 'Hi', 50, 1000, seed=3)).text)"
     )
