@@ -471,7 +471,7 @@ def served_models(pools: Sequence[ServedPool], class_priorities: Sequence[tuple[
 def load_text_tools(config: ClusterConfig) -> TextTools:
     """Load the tokenizer and what depends on it. Raises ConfigError if it cannot be loaded or used."""
     # Here, in the loader's thread: their expressions take 40 ms to compile, which the start of the server does not wait for.
-    from llmirage_server.replies.choose import OwnReplies, make_reply_source
+    from llmirage_server.replies.compose import OwnReplies, make_reply_source
     from llmirage_server.replies.lengths import ReplyLengths
 
     try:

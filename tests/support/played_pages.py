@@ -18,8 +18,7 @@ from llmirage_client.targets import endpoint
 from llmirage_client.targets.http import HttpTarget
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands import http_server
-from llmirage_server.commands.banner import banner
-from llmirage_server.commands.held_speed import machine_cost
+from llmirage_server.commands.banner import banner, machine_cost
 from llmirage_server.config import ClusterConfig
 from llmirage_shared.virtual_time import run
 

@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 # uvicorn, only for a port.
 bind = at_call("llmirage_server.commands.http_server:bind")
 base_url = at_call("llmirage_server.commands.http_server:base_url")
-open_port = at_call("llmirage_server.commands.open_port:OpenPort")
+open_port = at_call("llmirage_server.commands.ports:OpenPort")
 
 
 # A server is ready without what is asked of it later.

@@ -26,7 +26,7 @@ from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.http.event_stream import SEND_TIMEOUT_S
 from llmirage_server.http.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.http.turns import turn
-from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
+from llmirage_server.telemetry.journal import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors

@@ -28,12 +28,10 @@ from starlette.types import ASGIApp
 from llmirage_server.app import WEBSOCKETS, LlmirageApp, create_app
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher
-from llmirage_server.commands.banner import banner, farewell, pacing_json, served
-from llmirage_server.commands.fleet_ports import FleetPorts
-from llmirage_server.commands.held_speed import machine_cost
+from llmirage_server.commands.banner import banner, farewell, machine_cost, pacing_json, served
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
+from llmirage_server.commands.ports import FleetPorts, TlsHandshake
 from llmirage_server.commands.serve import ServeSettings
-from llmirage_server.commands.tls_handshake import TlsHandshake
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.config.ineffective import effect_notes

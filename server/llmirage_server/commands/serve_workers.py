@@ -16,8 +16,8 @@ from types import FrameType
 import click
 
 from llmirage_server.app import create_app
-from llmirage_server.commands.fleet_ports import FleetPorts
 from llmirage_server.commands.http_server import Fleet, Listening, LiveServer, bind, prepare, say_farewell, tune
+from llmirage_server.commands.ports import FleetPorts
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.service.text import TextLoader
 from llmirage_server.workers.engine import Hub, SharedDriver

@@ -26,7 +26,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.exchange import ARRIVED, IS_TEXT
 from llmirage_server.http.turns import turn
-from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
+from llmirage_server.telemetry.journal import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 

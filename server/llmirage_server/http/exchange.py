@@ -32,8 +32,7 @@ from llmirage_server.replies.structured.budget import (
     InThread,
     limited,
 )
-from llmirage_server.telemetry.client_connection import CONNECTION
-from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
+from llmirage_server.telemetry.journal import CONNECTION, Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError

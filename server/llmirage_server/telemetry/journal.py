@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.replies.reply import Reply
-from llmirage_server.telemetry.client_connection import ClientConnection
 
 MOST_ENTRIES = 1000
 MOST_BYTES = 32 << 20
@@ -388,3 +387,41 @@ def _plain(text: str) -> str:
     if text.isprintable() and text.isascii() and '"' not in text and " " not in text:
         return text
     return text.encode("unicode_escape").decode("ascii").replace('"', "%22").replace(" ", "%20")
+
+
+CONNECTION = "llmirage.connection"  # key in a scope's state
+
+
+class ClientConnection:
+    """Times are seconds on the server's clock.
+
+    opened_s, closed_s: when it was opened and closed; closed_s None: it is open. unused_since_s: when its last response was
+    complete; None while a request is under way, and before the first.
+    """
+
+    __slots__ = ("_blocked_s", "_blocked_since_s", "closed_s", "opened_s", "unused_since_s")
+
+    def __init__(self, opened_s: float) -> None:
+        self.opened_s = opened_s
+        self.closed_s: float | None = None
+        self.unused_since_s: float | None = None
+        self._blocked_since_s: float | None = None
+        self._blocked_s = 0.0
+
+    def blocked(self, at_s: float) -> None:
+        """Note that the buffers are full, because the client does not read, and the server has to wait."""
+        self._blocked_since_s = at_s
+
+    def unblocked(self, at_s: float) -> None:
+        """Note that the buffers take bytes again."""
+        self._blocked_s = self.longest_block_s(at_s)
+        self._blocked_since_s = None
+
+    def closed(self, at_s: float) -> None:
+        self.closed_s = at_s
+        self.unblocked(at_s)
+
+    def longest_block_s(self, now_s: float) -> float:
+        """Return the longest time for which nothing could be sent."""
+        since_s = self._blocked_since_s
+        return self._blocked_s if since_s is None else max(self._blocked_s, now_s - since_s)

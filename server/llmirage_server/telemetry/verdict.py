@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from llmirage_server.telemetry.client_connection import ClientConnection
-from llmirage_server.telemetry.journal import JournalEntry
+from llmirage_server.telemetry.journal import ClientConnection, JournalEntry
 
 UNUSED_S = 5.0  # a connection unused for so long, while the client opens another one, is leaked
 MOST_SHOWN = 20  # findings of a rule

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.app import create_app
-from llmirage_server.commands import held_speed
-from llmirage_server.commands.banner import banner
-from llmirage_server.commands.held_speed import EXCESS, MachineCost, machine_cost, rounded
+from llmirage_server.commands import banner as start
+from llmirage_server.commands.banner import EXCESS, MachineCost, banner, machine_cost, rounded
 from llmirage_server.config import ClusterConfig
 
 COST = MachineCost(front_end_s=0.003, request_s=0.0015, token_s=5e-6, wake_s=0.0004)
@@ -56,19 +55,19 @@ def test_a_machine_is_as_fast_as_its_fastest_pass_and_as_late_as_its_median_nap(
 
     def loop(count: int) -> float:
         nonlocal now_s
-        now_s += next(passes) * count / held_speed._PASSES
+        now_s += next(passes) * count / start._PASSES
         return 0.0
 
     def sleep(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds + next(lags)
 
-    monkeypatch.setattr(held_speed, "_loop", loop)
+    monkeypatch.setattr(start, "_loop", loop)
     cost = machine_cost(lambda: now_s, sleep)
-    pass_s = 0.002 / held_speed._PASSES
-    assert cost.front_end_s == pytest.approx(held_speed._FRONT_END * pass_s)
-    assert cost.token_s == pytest.approx(held_speed._TOKEN * pass_s)
-    assert cost.wake_s == pytest.approx(0.0003 + held_speed._WAY * pass_s)
+    pass_s = 0.002 / start._PASSES
+    assert cost.front_end_s == pytest.approx(start._FRONT_END * pass_s)
+    assert cost.token_s == pytest.approx(start._TOKEN * pass_s)
+    assert cost.wake_s == pytest.approx(0.0003 + start._WAY * pass_s)
 
 
 def row(**settings: object) -> str:

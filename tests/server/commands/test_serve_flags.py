@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.app import LlmirageApp, create_app, load_text_tools
-from llmirage_server.commands.banner import banner
-from llmirage_server.commands.held_speed import MachineCost
+from llmirage_server.commands.banner import MachineCost, banner
 from llmirage_server.commands.script_actions import EXAMPLE_FILE
 from llmirage_server.commands.serve import serve
 from llmirage_server.config import SETTINGS, ClusterConfig, ConfigError

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.telemetry import verdict
-from llmirage_server.telemetry.client_connection import ClientConnection
-from llmirage_server.telemetry.journal import JournalEntry, Outcome
+from llmirage_server.telemetry.journal import ClientConnection, JournalEntry, Outcome
 from llmirage_server.telemetry.verdict import MOST_SHOWN, RULES, RuleVerdict, judge
 
 NOW_S = 1000.0
