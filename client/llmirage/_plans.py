@@ -22,7 +22,7 @@ from llmirage_client.report.html.page import PageHead, Section, notes, page, tab
 from llmirage_client.report.screen import Block
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.progress import SimulationProgress
-from llmirage_client.size.day_report import DayReport
+from llmirage_client.size.day import DayReport
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line

@@ -26,7 +26,7 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import LIVE_MODES, Message, Thread, authored, fit_results, items_of
 from llmirage_client.load.options import RunOptions
 from llmirage_client.targets.endpoints import Endpoint, EndpointName, TurnRequest, endpoint_named
-from llmirage_client.targets.endpoints.completions import prompt_body
+from llmirage_client.targets.endpoints.chat import prompt_body
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
 from llmirage_shared.chat_template import ChatTemplateError

@@ -14,8 +14,17 @@ from typing import Any, NoReturn
 
 from llmirage_client.calibrate.calibration import Calibration
 from llmirage_client.calibrate.calibration import calibrate as fit_factors
-from llmirage_client.calibrate.measured_deployment import mismatches, unchecked, unknown_names, with_log, with_measured
-from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, figures_of, read_measured
+from llmirage_client.calibrate.measured_run import (
+    MeasuredRun,
+    MeasuredRunError,
+    figures_of,
+    mismatches,
+    read_measured,
+    unchecked,
+    unknown_names,
+    with_log,
+    with_measured,
+)
 from llmirage_client.calibrate.table import factor_line
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.settings.simulation import CalibrationSettings

@@ -38,9 +38,8 @@ from llmirage_client.simulator.deployments import (
     steady,
 )
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.day import size_day
+from llmirage_client.size.day import DayReport, size_day
 from llmirage_client.size.day_file import Day, read_day
-from llmirage_client.size.day_report import DayReport
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.pools import size_pools

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.settings.simulation import SweepSettings
-from llmirage_client.sweep.executors import executor_named
 from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
 from llmirage_client.sweep.point import problems_of
-from llmirage_client.sweep.sweep import OnPoint, Sweep
+from llmirage_client.sweep.sweep import OnPoint, Sweep, executor_named
 from llmirage_client.sweep.sweep import sweep as simulate_points
 from llmirage_client.workers.job import CrewError
 from llmirage_shared.settings import InputRefused

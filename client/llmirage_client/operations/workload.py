@@ -12,7 +12,7 @@ from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.scenario import Resolved, resolved
 from llmirage_client.settings.workload import FileSettings, LengthSettings, WorkloadSettings
-from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.endpoints.chat import CompletionsEndpoint
 from llmirage_client.workload.format import parse_pairs
 from llmirage_client.workload.registry import ALIASES, detect, load
 from llmirage_client.workload.session import Problem, Workload, WorkloadError

@@ -9,7 +9,7 @@ import numpy as np
 from llmirage_client.report.html.charts import Axis, Better, Mark, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
 from llmirage_client.simulator.deployments import models_of
-from llmirage_client.size.day_report import DayReport
+from llmirage_client.size.day import DayReport
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of_answer
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.report import (

@@ -27,7 +27,7 @@ from typing import Literal
 from llmirage_client.measure.slo import Verdict
 from llmirage_client.simulator.deployments import Refused, Shape
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.rate_grid import user_grid
+from llmirage_client.size.max_rate import user_grid
 from llmirage_client.size.traffic import missed_unloaded
 from llmirage_client.size.trial import Effort, Trial, Trials
 

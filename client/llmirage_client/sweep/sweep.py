@@ -1,17 +1,28 @@
-"""Works a study out: every point once, results on disk at once, and only what is missing when it is started again."""
+"""Works a study out: every point once, results on disk at once, and only what is missing when it is started again.
+
+Points are worked out here, in processes of this machine, or on a Ray cluster.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, Protocol, TextIO, TypeVar
 
-from llmirage_client.sweep.executors import Executor, WorkerDied
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.sweep.file import Study, StudyPoint
 from llmirage_client.sweep.point import Task, key_of, measured_steadily, work
+from llmirage_client.workers.job import usable_cpus
+from llmirage_client.workers.ray_cluster import connect
 
 RESULTS_FILE = "results.jsonl"
 _FINAL = ("ok", "refused", "stopped")  # a point that failed is tried again
@@ -139,3 +150,140 @@ def _known(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield result["key"], result
         except (ValueError, KeyError, TypeError):
             continue
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ExecutorName = Literal["processes", "ray"]
+
+_starting = threading.Lock()
+_WARM = ["llmirage_client.sweep.point"]  # imported once, in the server that forks the workers
+
+
+class WorkerDied(RuntimeError):
+    """A process ended before its work was done: killed, or out of memory."""
+
+
+class Executor(Protocol):
+    """A map over several workers."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        """Yield (index, result) as they come. What a function raises is raised here."""
+        ...
+
+
+def executor_named(name: ExecutorName, workers: int | None, address: str | None = None) -> Executor:
+    """Return the executor of a name. Raises CrewError if Ray is missing.
+
+    workers: the most at a time; None: one for each core. address: of the Ray cluster.
+    """
+    if name == "ray":
+        return RayTasks(connect(address), workers)
+    count = workers or usable_cpus()
+    return Processes(count) if count > 1 else Here()
+
+
+class Here:
+    """One after the other in this process."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        for index, item in enumerate(items):
+            yield index, function(item)
+
+
+class Processes:
+    """Processes that are forked from one which has imported everything; spawned where that cannot be."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            multiprocessing.set_forkserver_preload(_WARM)
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        if len(items) < 2:
+            yield from Here().map(function, items)
+            return
+        left = dict(enumerate(items))
+        while left:  # again without the items that killed their process
+            yield from self._round(function, left)
+
+    def _round(self, function: Callable[[Item], Result], left: dict[int, Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        """Take from `left` what is done. When a process dies, those under way are done again, each in a process alone."""
+        workers = min(self._workers, len(left))
+        pool = ProcessPoolExecutor(workers, mp_context=self._context, initializer=own_process)
+        waiting = iter(list(left.items()))
+        running: dict[Future[Result], int] = {}
+        suspects: list[int] = []
+        try:
+            while not suspects:
+                for index, item in waiting:
+                    with _main_left_out():
+                        running[pool.submit(function, item)] = index
+                    if len(running) >= workers:
+                        break
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index = running.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        suspects.append(index)
+                        continue
+                    del left[index]
+                    yield index, result
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for index in (*suspects, *running.values()):
+            yield index, self._alone(function, left.pop(index))
+
+    def _alone(self, function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
+        with ProcessPoolExecutor(1, mp_context=self._context, initializer=own_process) as pool:
+            with _main_left_out():
+                future = pool.submit(function, item)
+            try:
+                return future.result()
+            except BrokenProcessPool:
+                return WorkerDied("its process died: killed, or out of memory")
+
+
+@contextlib.contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Workers that start do not import the caller's program, of which they need nothing and which may start this sweep."""
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    with _starting:
+        kept: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main["__spec__"] = None
+        main.pop("__file__", None)
+        try:
+            yield
+        finally:
+            main.update(kept)
+
+
+class RayTasks:
+    """Tasks of a Ray cluster, of one CPU each."""
+
+    def __init__(self, ray: Any, workers: int | None) -> None:
+        self._ray = ray
+        self._most = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        ray = self._ray
+        task = ray.remote(num_cpus=1)(function)
+        waiting = iter(list(enumerate(items)))
+        running: dict[Any, int] = {}
+        while True:
+            while len(running) < self._most and (pair := next(waiting, None)) is not None:
+                running[task.remote(pair[1])] = pair[0]
+            if not running:
+                return
+            ready, _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready[0])
+            try:
+                yield index, ray.get(ready[0])
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError):
+                yield index, WorkerDied("its Ray worker died: killed, or out of memory")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from llmirage_client.calibrate.calibration import calibrate
-from llmirage_client.calibrate.least_squares import FactorFit, System
+from llmirage_client.calibrate.calibration import FactorFit, System, calibrate
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions

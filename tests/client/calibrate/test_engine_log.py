@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llmirage_client.calibrate.measured_deployment import engine_log_settings, with_log, with_measured
+from llmirage_client.calibrate.measured_run import engine_log_settings, with_log, with_measured
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.settings import ConfigError
 

@@ -12,9 +12,8 @@ from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.operations.run import endpoint_of
 from llmirage_client.settings.contradictions import RunSettings, contradictions
-from llmirage_client.targets.endpoint import EndpointSettings, Tls
+from llmirage_client.targets.endpoint import EndpointSettings, ServersTarget, Tls, worth_retrying
 from llmirage_client.targets.endpoints.responses import ResponsesReply
-from llmirage_client.targets.servers import ServersTarget, worth_retrying
 from llmirage_client.targets.target import Call
 from llmirage_shared import virtual_time
 from llmirage_shared.settings import instance_of

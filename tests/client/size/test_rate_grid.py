@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.size.rate_grid import highest_met, rate_grid, user_grid
+from llmirage_client.size.max_rate import highest_met, rate_grid, user_grid
 
 
 def test_rates_go_up_to_the_top_in_steps_of_two_percent() -> None:

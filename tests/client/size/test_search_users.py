@@ -10,8 +10,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.simulator.deployments import InstanceShape
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.max_rate import max_rates
-from llmirage_client.size.rate_grid import highest_met, search_grid, search_users, user_grid
+from llmirage_client.size.max_rate import highest_met, max_rates, search_grid, search_users, user_grid
 from llmirage_client.size.traffic import Traffic, synthetic_source
 from llmirage_client.size.trial import Trials
 

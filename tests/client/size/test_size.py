@@ -15,8 +15,7 @@ from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.simulator.deployments import InstanceShape, shapes
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.early_stopping import Interval
-from llmirage_client.size.max_rate import max_rates
-from llmirage_client.size.rate_grid import user_grid
+from llmirage_client.size.max_rate import max_rates, user_grid
 from llmirage_client.size.sizing import Goal, Sizing, Terms, size
 from llmirage_client.size.traffic import Kind, RequestSource, Traffic, missed_unloaded, synthetic_source
 from llmirage_client.size.trial import Trial, Trials

@@ -12,10 +12,9 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.sweep.executors import Here, Processes, RayTasks, WorkerDied
 from llmirage_client.sweep.file import Study, StudyError, read_study
 from llmirage_client.sweep.point import Task, problems_of, work
-from llmirage_client.sweep.sweep import sweep
+from llmirage_client.sweep.sweep import Here, Processes, RayTasks, WorkerDied, sweep
 
 STUDY = """\
 name: two GPUs

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from llmirage_client.choices import EndpointName
-from llmirage_client.targets.endpoints.chat import ChatEndpoint
-from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.endpoints.chat import ChatEndpoint, CompletionsEndpoint
 from llmirage_client.targets.endpoints.messages import MessagesEndpoint
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.endpoints.raw import RawEndpoint

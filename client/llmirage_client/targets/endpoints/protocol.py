@@ -15,7 +15,7 @@ class TurnRequest:
     """One request, independent of the API except for items and tools, which already have the API's own form.
 
     previous_response_id: of the response that this request continues; items are then only the new ones. conversation_id:
-    likewise; the client's name of a conversation that targets/servers.py creates. alone: it neither continues a request nor
+    likewise; the client's name of a conversation that ServersTarget creates. alone: it neither continues a request nor
     is continued.
     """
 

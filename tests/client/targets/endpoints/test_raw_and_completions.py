@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.endpoints.chat import CompletionsEndpoint
 from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.raw import RawReply
 from llmirage_client.targets.wire_json import WireObject, encode, encode_body
