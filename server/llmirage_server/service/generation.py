@@ -47,7 +47,7 @@ from llmirage_shared.wire.output import event, usage
 
 if TYPE_CHECKING:
     from llmirage_server.telemetry.traces.served import RequestTrace
-    from llmirage_server.telemetry.traces.stamps import SentStamps, StreamStamps
+    from llmirage_server.telemetry.traces.tracing import SentStamps, StreamStamps
 
 logger = logging.getLogger("llmirage")
 

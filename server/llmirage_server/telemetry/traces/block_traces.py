@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.telemetry.traces.served import TracedRequest
-from llmirage_server.telemetry.traces.sessions import Earlier, PlacedRequest, Sessions
-from llmirage_server.telemetry.traces.trace_file import opened
-
-SETTING = "trace_out"
+from llmirage_server.telemetry.traces.served import Earlier, PlacedRequest, Sessions, TracedRequest
+from llmirage_server.telemetry.traces.trace_file import SETTING, json_line, milliseconds, opened
 
 
-def json_line(value: Any) -> bytes:
-    """Return a line of compact JSON. Half of a surrogate pair becomes a question mark."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+class _BlockWriter(ABC):
+    """A file with a line for each request that was not refused."""
 
-
-def milliseconds(seconds: float) -> float:
-    """Return milliseconds to the microsecond."""
-    return round(seconds * 1000, 3)
-
-
-class DynamoWriter:
-    """Schema dynamo.request.trace.v1: a request_end a request. All have a session, of one request where nothing tells."""
-
-    def __init__(self, path: Path, block_tokens: int) -> None:
+    def __init__(self, path: Path, block_tokens: int, beginning: bytes = b"") -> None:
         """Create the file. Raises ConfigError if it cannot be made."""
-        self._file = opened(path, SETTING)
+        self._file = opened(path, SETTING, beginning)
         self._block_tokens = block_tokens
         self._sessions = Sessions()
 
@@ -39,8 +26,12 @@ class DynamoWriter:
             if served.refusal is None:
                 self._file.add(json_line(self._row(self._sessions.place(served))))
 
-    def close(self) -> None:
-        """Do nothing: the file is complete."""
+    @abstractmethod
+    def _row(self, placed: PlacedRequest) -> dict[str, Any]: ...
+
+
+class DynamoWriter(_BlockWriter):
+    """Schema dynamo.request.trace.v1: a request_end a request. All have a session, of one request where nothing tells."""
 
     def _row(self, placed: PlacedRequest) -> dict[str, Any]:
         served, session = placed.served, placed.session
@@ -81,7 +72,7 @@ class DynamoWriter:
         }
 
 
-class MooncakeWriter:
+class MooncakeWriter(_BlockWriter):
     """Schema dynamo.agentic_mooncake, version 2: a header, and a request with the events it waits for a line.
 
     Hashes mean the same in all plays, as the prompts of sessions may begin alike.
@@ -90,19 +81,9 @@ class MooncakeWriter:
     def __init__(self, path: Path, block_tokens: int) -> None:
         """Create the file. Raises ConfigError if it cannot be made."""
         header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": block_tokens, "hash_id_scope": "global"}
-        self._file = opened(path, SETTING, json_line(header | {"source": {"format": "llmirage"}}))
-        self._block_tokens = block_tokens
-        self._sessions = Sessions()
+        super().__init__(path, block_tokens, json_line(header | {"source": {"format": "llmirage"}}))
         self._origin_s: float | None = None
         self._plays: dict[str, int] = {}
-
-    def write(self, requests: Iterable[TracedRequest]) -> None:
-        for served in requests:
-            if served.refusal is None:
-                self._file.add(json_line(self._row(self._sessions.place(served))))
-
-    def close(self) -> None:
-        """Do nothing: the file is complete."""
 
     def _row(self, placed: PlacedRequest) -> dict[str, Any]:
         served, root = placed.served, placed.session.root.name

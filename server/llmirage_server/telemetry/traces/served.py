@@ -1,4 +1,4 @@
-"""A served request as traces know it, taken when its generation ends; nothing is done for a token."""
+"""A served request as traces know it, taken when its generation ends, and its place in its session."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import itertools
 import math
 import os
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.http.sessions import PARENT_HEADERS, SESSION_HEADERS, first_header, labels
@@ -21,7 +23,6 @@ from llmirage_shared.wire.sampling import Sampling
 
 Finish = Literal["stop", "length", "tool_calls", "content_filter", "cancelled", "error"]
 
-_AFFINITY = b"x-session-affinity"
 _MOST_NAME = 256
 _REFUSED = 400  # and more: the status of a refusal
 _ANSWERED = ("/completions", "/messages", "/responses")  # paths of requests for a reply
@@ -118,7 +119,6 @@ class RequestTrace:
         entry, recorder = self._entry, self._recorder
         body, texts, sampling, history, tools = self._asked
         now_s, origin_s = recorder.clock()
-        affinity = first_header(entry.header, (_AFFINITY,))
         prompt = b""
         for number, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             if not number % sampling.n:
@@ -127,34 +127,27 @@ class RequestTrace:
             text = "" if history.messages else texts[number // sampling.n]
             recorder.take(
                 TracedRequest(
-                    recorder.new_id(),
-                    (entry.header(b"x-request-id") or b"").decode("latin-1")[:_MOST_NAME],
-                    entry.path,
-                    entry.served,
-                    entry.model or entry.served,
-                    request.instance,
-                    origin_s + (now_s if math.isnan(request.arrival_s) else request.arrival_s),
-                    origin_s + request.admitted_s,
-                    origin_s + request.first_token_s,
-                    origin_s + (now_s if math.isnan(end_s) else end_s),
-                    number % sampling.n,
-                    prompt,
-                    request.prompt_tokens,
-                    request.produced,
-                    request.cached_tokens,
-                    _finish(request, reply),
-                    first_header(entry.header, SESSION_HEADERS),
-                    first_header(entry.header, PARENT_HEADERS),
-                    affinity,
-                    (entry.header(b"traceparent") or b"").decode("latin-1") or None,
-                    sampling,
-                    sampling.max_tokens,
-                    body,
-                    text,
-                    history.messages,
-                    tools,
-                    reply,
-                    labels(entry.header),
+                    **recorder.named(entry),
+                    model=entry.served,
+                    asked_model=entry.model or entry.served,
+                    instance=request.instance,
+                    arrival_s=origin_s + (now_s if math.isnan(request.arrival_s) else request.arrival_s),
+                    admitted_s=origin_s + request.admitted_s,
+                    first_token_s=origin_s + request.first_token_s,
+                    end_s=origin_s + (now_s if math.isnan(end_s) else end_s),
+                    choice=number % sampling.n,
+                    prompt=prompt,
+                    prompt_tokens=request.prompt_tokens,
+                    output_tokens=request.produced,
+                    cached_tokens=request.cached_tokens,
+                    finish=_finish(request, reply),
+                    sampling=sampling,
+                    max_tokens=sampling.max_tokens,
+                    body=body,
+                    text=text,
+                    messages=history.messages,
+                    tools=tools,
+                    reply=reply,
                 )
             )
 
@@ -200,9 +193,7 @@ class ServedRecorder:
         end_s = origin_s + now_s
         self.take(
             TracedRequest(
-                id=self.new_id(),
-                caller_id=(entry.header(b"x-request-id") or b"").decode("latin-1")[:_MOST_NAME],
-                path=entry.path,
+                **self.named(entry),
                 model=entry.served or entry.model or "unknown",
                 asked_model=entry.model or entry.served or "unknown",
                 instance=-1,
@@ -216,10 +207,6 @@ class ServedRecorder:
                 output_tokens=0,
                 cached_tokens=0,
                 finish="error",
-                session=first_header(entry.header, SESSION_HEADERS),
-                parent=first_header(entry.header, PARENT_HEADERS),
-                affinity=first_header(entry.header, (_AFFINITY,)),
-                traceparent=(entry.header(b"traceparent") or b"").decode("latin-1") or None,
                 sampling=_NOTHING_ASKED,
                 max_tokens=None,
                 body={},
@@ -227,16 +214,174 @@ class ServedRecorder:
                 messages=(),
                 tools=(),
                 reply=_NOTHING_SAID,
-                labels=labels(entry.header),
                 refusal=(status, entry.error),
             )
         )
 
-    def new_id(self) -> str:
-        return f"{self._run}-{next(self._numbers)}"
+    def named(self, entry: JournalEntry) -> dict[str, Any]:
+        """Return the fields of a TracedRequest that name it: a new id, and what its headers tell."""
+        header = entry.header
+        return {
+            "id": f"{self._run}-{next(self._numbers)}",
+            "caller_id": (header(b"x-request-id") or b"").decode("latin-1")[:_MOST_NAME],
+            "path": entry.path,
+            "session": first_header(header, SESSION_HEADERS),
+            "parent": first_header(header, PARENT_HEADERS),
+            "affinity": first_header(header, (b"x-session-affinity",)),
+            "traceparent": (header(b"traceparent") or b"").decode("latin-1") or None,
+            "labels": labels(header),
+        }
 
 
 def _finish(request: Request, reply: Reply) -> Finish:
     if request.produced >= request.output_tokens:
         return reply.finish_reason
     return "error" if request.failed else "cancelled"
+
+
+MOST_SESSIONS = 20_000  # that are remembered; the one unused for longest is forgotten
+_MOST_RECENT = 64  # requests of a session
+_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio
+
+Hashes = npt.NDArray[np.int64]
+
+
+def prefix_hashes(ids: npt.NDArray[np.int32]) -> Hashes:
+    """Return the hash of the prompt up to each token, shape (tokens,), 63 bits: equal where all tokens so far are."""
+    numbers = ids.astype(np.uint64) + (np.arange(len(ids), dtype=np.uint64) << np.uint64(32))
+    return (_mixed(np.cumsum(_mixed(numbers), dtype=np.uint64)) >> np.uint64(1)).view(np.int64)
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return numbers that have nothing to do with their neighbours (the finisher of SplitMix64)."""
+    x = numbers * _SPREAD
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58_476D_1CE4_E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D0_49BB_1331_11EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+class Earlier(NamedTuple):
+    """A request that had ended."""
+
+    id: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, eq=False)
+class TracedSession:
+    """parent: the session that started it. root: the first of its tree. joined: no request waits for its last one."""
+
+    name: str
+    parent: TracedSession | None = None
+    recent: list[Earlier] = field(default_factory=list)
+    children: dict[str, TracedSession] = field(default_factory=dict)
+    joined: bool = False
+    begun_s: float = 0.0
+
+    @property
+    def root(self) -> TracedSession:
+        return self if self.parent is None else self.parent.root
+
+    def last_before(self, time_s: float) -> Earlier | None:
+        """Return the request that was the last to end by then."""
+        return max((one for one in self.recent if one.end_s <= time_s), key=lambda one: one.end_s, default=None)
+
+
+@dataclass(slots=True, frozen=True)
+class PlacedRequest:
+    """A request in its session. hashes: of the prompt, see `prefix_hashes`.
+
+    previous: the request that it follows. spawned_by: of the first of a session, the parent's request that it follows.
+    joins: sessions that it started which had all ended, with the last request of each.
+    """
+
+    served: TracedRequest
+    session: TracedSession
+    hashes: Hashes
+    previous: Earlier | None
+    spawned_by: Earlier | None
+    joins: tuple[tuple[TracedSession, Earlier], ...]
+
+    def blocks(self, block_tokens: int, cut: bool = False) -> list[int]:
+        """Return the hashes of the whole blocks; cut: and of the last one, which may be shorter."""
+        ends = list(range(block_tokens - 1, len(self.hashes), block_tokens))
+        if cut and len(self.hashes) % block_tokens:
+            ends.append(len(self.hashes) - 1)
+        found: list[int] = self.hashes[ends].tolist()
+        return found
+
+
+class Sessions:
+    """Places requests in the order in which they end.
+
+    Without a header that names it, a request belongs to the session of the last one whose prompt it continues.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, TracedSession] = OrderedDict()
+        self._continued: OrderedDict[int, tuple[int, str]] = OrderedDict()  # by hash of a prompt: its length, its session
+        self._lengths: Counter[int] = Counter()  # of these prompts
+
+    def place(self, served: TracedRequest) -> PlacedRequest:
+        hashes = prefix_hashes(np.frombuffer(served.prompt, np.int32))
+        name = served.session or self._found(hashes, served) or f"session-{served.id}"
+        session = self._session(name, served)
+        previous = session.last_before(served.arrival_s)
+        spawned_by = None
+        if not session.recent and session.parent is not None:
+            spawned_by = session.parent.last_before(served.arrival_s)
+        joins = []
+        for child in session.children.values():
+            if child.joined or not child.recent or max(one.end_s for one in child.recent) > served.arrival_s:
+                continue
+            last = child.last_before(served.arrival_s)
+            assert last is not None
+            child.joined = True
+            joins.append((child, last))
+        session.joined = False
+        session.begun_s = min(session.begun_s, served.arrival_s) if session.recent else served.arrival_s
+        session.recent = [*session.recent[1 - _MOST_RECENT :], Earlier(served.id, served.arrival_s, served.end_s)]
+        if served.session is None and len(hashes):
+            self._remember(int(hashes[-1]), len(hashes), name)
+        return PlacedRequest(served, session, hashes, previous, spawned_by, tuple(joins))
+
+    def _remember(self, prompt: int, tokens: int, name: str) -> None:
+        """Note the session of a prompt, by its hash."""
+        if prompt not in self._continued:
+            self._lengths[tokens] += 1
+        self._continued[prompt] = tokens, name
+        if len(self._continued) > MOST_SESSIONS:
+            length, _ = self._continued.popitem(last=False)[1]
+            self._lengths[length] -= 1
+            if not self._lengths[length]:
+                del self._lengths[length]
+
+    def _found(self, hashes: Hashes, served: TracedRequest) -> str | None:
+        """Return the session whose longest prompt so far this one begins with, if that request had ended."""
+        lengths = sorted([length for length in self._lengths if length < len(hashes)], reverse=True)
+        for known in hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ():
+            if (found := self._continued.get(known)) is None:
+                continue
+            session = self._sessions.get(found[1])
+            if session is not None and session.last_before(served.arrival_s) is not None:
+                return found[1]
+        return None
+
+    def _session(self, name: str, served: TracedRequest) -> TracedSession:
+        if (known := self._sessions.get(name)) is not None:
+            self._sessions.move_to_end(name)
+            return known
+        asked = served.parent or (served.affinity if served.affinity != name else None)
+        parent = self._sessions.get(asked) if asked else None
+        session = self._sessions[name] = TracedSession(name, parent)
+        if parent is not None:
+            parent.children[name] = session
+        while len(self._sessions) > MOST_SESSIONS:
+            _, forgotten = self._sessions.popitem(last=False)
+            if forgotten.parent is not None:
+                forgotten.parent.children.pop(forgotten.name, None)
+        return session

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from llmirage_shared.settings import ConfigError
 
 logger = logging.getLogger("llmirage")
 
+SETTING = "trace_out"
 MOST_WAITING_BYTES = 128 << 20  # of requests that are not written yet; what comes beyond is left out
 _CLOSING_S = 10.0
 
@@ -33,10 +35,6 @@ class TraceWriter(Protocol[T_contra]):
 
     def write(self, requests: Iterable[T_contra]) -> None:
         """Write them. Raises OSError; what was written before is whole, and the next call goes on."""
-        ...
-
-    def close(self) -> None:
-        """Write what is only known at the end. Raises OSError."""
         ...
 
 
@@ -130,22 +128,16 @@ class TraceThread(Generic[T]):
                     self._lock.wait()
                 some, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
                 closed = self._closed
-            for writer in self._writers:
-                if some:
-                    self._guarded(writer, some)
-                if closed:
-                    self._guarded(writer, None)
+            for writer in self._writers if some else ():
+                self._write(writer, some)
             if closed:
                 return
 
-    def _guarded(self, writer: TraceWriter[T], some: Iterable[T] | None) -> None:
-        """Write, or close for None. What goes wrong is one line of the log, and no request's business."""
+    def _write(self, writer: TraceWriter[T], some: Iterable[T]) -> None:
+        """Write. What goes wrong is one line of the log, and no request's business."""
         try:
-            if some is None:
-                writer.close()
-            else:
-                writer.write(some)
-                self._failing = False
+            writer.write(some)
+            self._failing = False
         except OSError as error:
             if not self._failing:
                 logger.error("The trace cannot be written: %s: what cannot be written is left out", error)
@@ -164,3 +156,13 @@ def opened(path: Path, setting: str, beginning: bytes = b"", ending: bytes = b""
         raise ConfigError([f"{setting}: {path} is there already: name another file, or remove it"]) from None
     except OSError as error:
         raise ConfigError([f"{setting}: {path}: {error.strerror or error}"]) from None
+
+
+def json_line(value: Any) -> bytes:
+    """Return a line of compact JSON. Half of a surrogate pair becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def milliseconds(seconds: float) -> float:
+    """Return milliseconds to the microsecond."""
+    return round(seconds * 1000, 3)

@@ -11,10 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.telemetry.traces.block_traces import SETTING, json_line
-from llmirage_server.telemetry.traces.served import TracedRequest
-from llmirage_server.telemetry.traces.sessions import MOST_SESSIONS, PlacedRequest, Sessions, TracedSession
-from llmirage_server.telemetry.traces.trace_file import GrowingFile
+from llmirage_server.telemetry.traces.served import MOST_SESSIONS, PlacedRequest, Sessions, TracedRequest, TracedSession
+from llmirage_server.telemetry.traces.trace_file import SETTING, GrowingFile, json_line
 from llmirage_shared.settings import ConfigError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -62,9 +60,6 @@ class WekaWriter:
         for served in requests:
             if served.refusal is None:
                 self._add(self._sessions.place(served))
-
-    def close(self) -> None:
-        """Do nothing: each file is complete."""
 
     def _add(self, placed: PlacedRequest) -> None:
         served = placed.served

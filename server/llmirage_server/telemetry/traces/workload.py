@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_server.telemetry.traces.block_traces import json_line, milliseconds
-from llmirage_server.telemetry.traces.served import TracedRequest
-from llmirage_server.telemetry.traces.sessions import MOST_SESSIONS
-from llmirage_server.telemetry.traces.trace_file import opened
+from llmirage_server.telemetry.traces.served import MOST_SESSIONS, TracedRequest
+from llmirage_server.telemetry.traces.trace_file import json_line, milliseconds, opened
 
 _NOTICED_S = 0.05  # after its end: by then a proxy has noticed that a response is over, of which the client acts at once
 
@@ -53,9 +51,6 @@ class WorkloadWriter:
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
         self.add([replace(_call_of(served), labels=served.labels) for served in requests if served.output_tokens])
-
-    def close(self) -> None:
-        """Do nothing: the file is complete."""
 
     def add(self, calls: Iterable[RecordedCall]) -> None:
         """Write the calls. Raises OSError."""

@@ -20,9 +20,8 @@ from traced import traced
 
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
-from llmirage_server.telemetry.traces.sessions import Sessions
-from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender
+from llmirage_server.telemetry.traces.served import Sessions
+from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender, PerfettoWriter
 from llmirage_server.telemetry.traces.trace_file import GrowingFile, TraceThread
 
 from ...conftest import Api
@@ -136,7 +135,7 @@ def test_a_killed_server_leaves_a_whole_file(tmp_path: Path) -> None:
 import os, sys, time
 from traced import traced
 from pathlib import Path
-from llmirage_server.telemetry.traces.perfetto import PerfettoWriter
+from llmirage_server.telemetry.traces.spans import PerfettoWriter
 from llmirage_server.telemetry.traces.trace_file import TraceThread
 thread = TraceThread([PerfettoWriter(Path({str(tmp_path / "out.json")!r}))])
 for number in range(100_000):
