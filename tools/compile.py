@@ -55,8 +55,6 @@ NAMES = (
     "llmirage_client.load.conversation",
     "llmirage_client.load.phase",
     "llmirage_client.load.rules",
-    "llmirage_client.load.conversation",
-    "llmirage_client.simulate.event_queue",
     "llmirage_client.simulate.event_queue",
     "llmirage_client.simulate.token_rows",
     "llmirage_client.simulate.token_streams",
