@@ -38,7 +38,6 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 REDACTED = "[redacted]"
 _FALLBACK = "fallback:"
 _OF_CONNECTION = re.compile(r"accept.*|connection|content-(length|encoding)|host|transfer-encoding|user-agent|cookie")
-_TOKEN_BYTES = 80  # of a token's id and text
 MOST_HELD_BYTES = 32 * 2**20  # bodies and replies; the oldest are dropped
 _SECRET = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature")
 _OF_CALLER = (b"authorization", b"x-api-key", b"api-key", b"user-agent")
@@ -60,8 +59,8 @@ class JournalEntry:
     advice: the headers of a refusal. continues: the numbers of requests whose reply was cut and whose text stands in this
     one as if it were the whole reply. connection: None in process.
 
-    body: empty until it has come; None where the journal has no room for it. said: the plan of the first choice, and the
-    number of its tokens that were generated; None without one, or without room.
+    body: empty until it has come; None where the journal has no room for it. said: kind, name and text of the parts of the
+    first choice, as far as generated; None without one, or without room.
     """
 
     __slots__ = (
@@ -97,7 +96,7 @@ class JournalEntry:
         self.arrived_s = 0.0
         self.digest = 0
         self.body: bytes | None = b""
-        self.said: tuple[Reply, int] | None = None
+        self.said: tuple[tuple[str, str, str], ...] | None = None
         self.advice: RawHeaders = ()
         self.continues: tuple[int, ...] = ()
         self.connection: ClientConnection | None = None
@@ -130,7 +129,7 @@ class JournalEntry:
     @property
     def held_bytes(self) -> int:
         """The memory of body and reply, about."""
-        return len(self.body or b"") + (0 if self.said is None else _TOKEN_BYTES * self.said[1])
+        return len(self.body or b"") + sum([getsizeof(text) for _, _, text in self.said or ()])
 
     def header(self, name: bytes) -> bytes | None:
         """Return a header as it was sent. name: in lower case."""
@@ -160,19 +159,20 @@ class JournalEntry:
             self.cached_tokens += request.cached_tokens
         self.output_tokens = sum([request.produced for request in requests])
         produced = first.produced
-        self.said = reply, produced
         if not math.isnan(first.first_token_s):
             self.ttft_ms = round(1000 * (first.first_token_s - first.arrival_s), 6)
         if produced >= first.output_tokens:
             self.finish_reason = reply.finish_reason
             self.duration_s = max([request.finished_s for request in requests]) - first.arrival_s
-        if not reply.parts:
-            self.reply = cut("".join(reply.pieces[: min(produced, MOST_CHARACTERS)]))
-            return
-        said = [(part, "".join(reply.pieces[part.start : min(part.end, produced)])) for part in reply.parts]
-        self.reply = cut("".join([text for part, text in said if part.kind in ("text", "refusal")]))
-        calls = [(part.name, cut(text)) for part, text in said if part.kind.endswith("_call") and part.start < produced]
-        self.calls = tuple(calls[:MOST_ITEMS])
+        self.said = tuple(
+            [
+                (part.kind, part.name, "".join(reply.pieces[part.start : min(part.end, produced)]))
+                for part in reply.all_parts
+                if part.start < produced
+            ]
+        )
+        self.reply = cut("".join([text for kind, _, text in self.said if kind in ("text", "refusal")]))
+        self.calls = tuple([(name, cut(text)) for kind, name, text in self.said if kind.endswith("_call")][:MOST_ITEMS])
 
     def shown(self) -> dict[str, Any]:
         """Return the entry as JSON data."""
@@ -223,18 +223,8 @@ class JournalEntry:
         if body is not None:
             with contextlib.suppress(ValueError, RecursionError):
                 request = json.loads(body)
-        parts = None
-        if self.said is not None:
-            reply, produced = self.said
-            parts = [
-                {
-                    "kind": part.kind,
-                    "name": part.name or None,
-                    "text": "".join(reply.pieces[part.start : min(part.end, produced)]),
-                }
-                for part in reply.all_parts
-                if part.start < produced and self.output_tokens
-            ] or None
+        said = (self.said or ()) if self.output_tokens else ()
+        parts = [{"kind": kind, "name": name or None, "text": text} for kind, name, text in said] or None
         return {**self.shown(), "request": request, "parts": parts, "curl": self._curl(base_url, body)}
 
     def _curl(self, base_url: str, body: str | None) -> str | None:
