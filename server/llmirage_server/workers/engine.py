@@ -145,9 +145,9 @@ class Link:
             for request in requests:
                 request.tag = None
             self._driver.cancel(requests)
-        self.written += [(number, written(one)) for number, one in zip(numbers, requests, strict=True)]
-        self.flush()
-        self.channel.send(("placed", numbers[-1], error))
+        self.tell_clock()
+        told = [(number, written(one)) for number, one in zip(numbers, requests, strict=True)]
+        self.channel.send(("placed", numbers[-1], told, error))
 
     def _cancel(self, numbers: Sequence[int]) -> None:
         self._driver.cancel([self.requests[number] for number in numbers if number in self.requests])

@@ -32,6 +32,8 @@ _OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 _SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|\\u00')
 _STATEFUL = ("store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details")
 
+_SOON_S = 0.05  # a message of its own costs both processes as much as a token or two
+
 Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
 
 
@@ -77,6 +79,7 @@ class RemoteDriver(Driver):
 
     def cancel(self, requests: Iterable[Request]) -> None:
         self.tell("cancel", [request.id for request in requests])
+        self.flush()
 
     def counted(self, request: Request, finish_reason: str) -> None:
         """Forget a request that has ended."""
@@ -86,9 +89,9 @@ class RemoteDriver(Driver):
             self.tell("count", request.id, finish_reason)
 
     def tell(self, *message: Any) -> None:
-        """Tell the engine process something by the end of this turn of the loop: the name of a method of Link, arguments."""
+        """Tell the engine process something, soon or with the next request: the name of a method of Link, arguments."""
         if not self._later:
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_later(_SOON_S, self.flush)
         self._later.append(message)
 
     def flush(self) -> None:
@@ -105,10 +108,8 @@ class RemoteDriver(Driver):
         due_s: the cluster's time of the earliest; reached_s: of the latest. numbers, counts: requests, and how many tokens
         each has produced, unsigned 32-bit. written: what the cluster has written of some requests, by number.
         """
+        self._write(written)
         requests, emitted, tokens = self._requests, list[Request](), 0
-        for number, values in written:
-            if (request := requests.get(number)) is not None:
-                write(request, values)
         for number, produced in zip(memoryview(numbers).cast("I"), memoryview(counts).cast("I"), strict=True):
             if (request := requests.get(number)) is not None:
                 tokens += produced - request.produced
@@ -120,13 +121,19 @@ class RemoteDriver(Driver):
             sent_s = self._clock()
             self.pacing.sent(sent_s - self._start_s - due_s / self._speed, tokens, sent_s)
 
+    def _write(self, written: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+        for number, values in written:
+            if (request := self._requests.get(number)) is not None:
+                write(request, values)
+
     def set_clock(self, start_s: float, speed: float) -> None:
         """Take the cluster's clock. start_s: the time on this machine's at which it was 0."""
         self._start_s, self._speed = start_s, speed
         self.pacing.set_speed(speed)
 
-    def set_placed(self, number: int, error: ApiError | None) -> None:
+    def set_placed(self, number: int, written: Sequence[tuple[int, tuple[Any, ...]]], error: ApiError | None) -> None:
         """Note that submitted requests, the last with this number, have their places; with an error they have none."""
+        self._write(written)
         if error is not None and (request := self._requests.get(number)) is not None and request.tag:
             request.tag.abort(error)
         if (waiting := self._placing.get(number)) is not None and not waiting.done():
@@ -210,16 +217,19 @@ class HttpWorker:
     def ready(self) -> None:
         """Tell the engine process that the server listens."""
         self._driver.tell("ready")
+        self._driver.flush()
 
     def busy(self) -> bool:
         """Refuse new responses, and tell whether any is in progress."""
         self._driver.tell("drain", False)
+        self._driver.flush()
         return self.app.service.responses.busy() or bool(self._forwarded)
 
     def close(self) -> None:
         """End every response in progress with an error that the client understands."""
         self.app.close()
         self._driver.tell("drain", True)
+        self._driver.flush()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
