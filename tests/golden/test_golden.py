@@ -24,7 +24,7 @@ def kept(family: str) -> tuple[Mapping[str, Row], Mapping[str, Row]]:
     return stored.read(PLANS[family]), stored.read(OUTCOMES[family])
 
 
-GROUPS = {family: dict.fromkeys(map(group_of, kept(family)[0])) for family in PLANS}
+GROUPS = {family: dict.fromkeys(map(group_of, stored.names(path))) for family, path in PLANS.items()}
 CASES = [(family, group, way) for family in PLANS for group in GROUPS[family] for way in WAYS[family]]
 
 

@@ -14,7 +14,7 @@ from llmirage_server.replies.compose import ComposedReplies
 from llmirage_server.replies.reply import ReplyRequest, Tool, ToolChoice
 from llmirage_shared.wire.chat import chat_history
 
-DATA = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text("utf-8"))
+DATA = yaml.load((Path(__file__).parent / "cases.yaml").read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 CASES, MISSES = DATA["cases"], DATA["misses"]
 SAMPLE = "*"
 Calls = list[tuple[str, Any]]
