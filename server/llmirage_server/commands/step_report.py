@@ -131,7 +131,7 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
 def _impossible(deployment: Deployment, batch: StepBatch) -> list[str]:
     """Why no engine would form this step on this instance; its time is then what the kernels would take."""
     contexts = [*batch.decode_contexts, *(tokens + before for tokens, before in batch.prefill)]
-    held, room, most = sum(contexts), deployment.memory.kv_tokens, deployment.max_model_len
+    held, room, most = sum(contexts), deployment.memory.kv_tokens, deployment.model.max_model_len
     found = []
     if held > room:
         found.append(f"it needs {held:,} tokens of KV cache, and there is room for {room:,}")

@@ -333,7 +333,7 @@ _SCHEDULING = (
 
 
 def _max_model_len(config: PoolConfig, deployment: Deployment, limits: EngineLimits) -> int:
-    architecture, memory = deployment.max_model_len, limits.max_request_tokens
+    architecture, memory = deployment.model.max_model_len, limits.max_request_tokens
     wanted = config.max_model_len
     if wanted is None:
         return min(architecture, memory)

@@ -278,16 +278,8 @@ class Deployment:
         return self.parallel.gpus
 
     @property
-    def tp(self) -> int:
-        return self.parallel.tp
-
-    @property
     def most_running(self) -> int:
         return self.engine.most_running(self.max_num_seqs, self.parallel.pp)
-
-    @property
-    def max_model_len(self) -> int:
-        return self.model.max_model_len
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -25,7 +25,7 @@ def test_the_default_introduces_itself() -> None:
     deployment = Deployment.create("Qwen/Qwen3-30B-A3B", "h100", weights="fp8")
     assert deployment.describe() == "Qwen/Qwen3-30B-A3B on 1x H100 SXM, fp8 weights, bf16 KV"
     assert deployment.gpus == 1
-    assert deployment.max_model_len == 40_960
+    assert deployment.model.max_model_len == 40_960
 
 
 def test_parallel_and_weight_only_deployments_say_so() -> None:

@@ -35,7 +35,7 @@ def test_a_step_is_slower_than_light_and_not_absurdly_so(model: ModelSpec, engin
         assert seconds == pytest.approx(sum(o.seconds for o in operations), rel=1e-12)
         assert sum(o.ideal_s for o in operations) <= seconds < 2.0
         assert all(o.ideal_s <= o.seconds for o in operations)
-        assert seconds >= _lower_bound_s(model, gpu, deployment.tp, prefill or [(len(decode), 0)])
+        assert seconds >= _lower_bound_s(model, gpu, deployment.parallel.tp, prefill or [(len(decode), 0)])
 
 
 def _lower_bound_s(model: ModelSpec, gpu: GpuSpec, tp: int, prefill: list[tuple[int, int]]) -> float:

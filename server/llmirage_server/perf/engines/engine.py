@@ -68,6 +68,7 @@ class Engine:
     compiles: ClassVar[bool] = False  # elementwise operations that follow each other are one kernel (torch.compile)
     routes_in_experts: ClassVar[bool] = False  # the choice of experts is part of their kernels as measured
     writes_nvfp4: ClassVar[bool] = False  # norms and attention write activations in nvfp4 for the product after them
+    fused_mib: ClassVar[Mapping[str, Mapping[int, float]]] = {}  # largest fused all-reduce: by arch and ranks
     whole_windows: ClassVar[bool] = False  # layers of sliding windows keep the whole context in the KV cache
     gathers_quantized: ClassVar[bool] = False  # tokens that all experts' ranks gather are in the format of the experts
 
@@ -134,8 +135,9 @@ class Engine:
         return 0
 
     def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
-        """Return up to how many tokens a norm after an all-reduce over NVLink is part of its kernel."""
-        return 0.0
+        """Return up to how many tokens (of bf16) a norm after an all-reduce over NVLink is part of its kernel."""
+        limits = {of: mib for of, mib in self.fused_mib.get(gpu.arch, {}).items() if of <= ranks}
+        return limits[max(limits)] * 2**20 / (2.0 * hidden) if self.fuses_norms and limits else 0.0
 
     def sends_to_experts(self, gpu: GpuSpec, parallel: Parallelism, per_token: int) -> bool:
         """Return if tokens of data-parallel ranks within a node are sent to their experts' ranks, not gathered on all."""
@@ -162,9 +164,3 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: of 1.0.0rc3 they are (1, 0, 0)."""
     numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
     return tuple(map(int, numbers[1].split("."))) if numbers else ()
-
-
-def fused_bytes(by_ranks: Mapping[int, float], ranks: int) -> float:
-    """Return the limit (bytes) of the most ranks that are not more than these; by_ranks: in MiB."""
-    least = max((each for each in by_ranks if each <= ranks), default=None)
-    return 0.0 if least is None else by_ranks[least] * 2**20

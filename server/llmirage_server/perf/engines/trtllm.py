@@ -8,11 +8,8 @@ from typing import ClassVar
 
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.engines.engine import Engine, MoeBackend, Tiers, fused_bytes
+from llmirage_server.perf.engines.engine import Engine, MoeBackend, Tiers
 from llmirage_server.perf.parallelism import NODE_GPUS, Parallelism
-
-# 16 MB between two GPUs, 8 MB among more (CustomAllReduceHelper.max_workspace_size_auto)
-_FUSED_MIB = {2: 15.26, 4: 7.63}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +48,8 @@ class Trtllm(Engine):
         "max_num_seqs": "max_batch_size",
         "block_size": "tokens_per_block",
     }
+    # all-reduces in its own kernel: 16 MB between two GPUs, 8 MB among more (CustomAllReduceHelper.max_workspace_size_auto)
+    fused_mib: ClassVar[Mapping[str, Mapping[int, float]]] = {arch: {2: 15.26, 4: 7.63} for arch in ("hopper", "blackwell")}
     writes_nvfp4: ClassVar[bool] = True  # AllReduceFusionOp.RESIDUAL_RMS_NORM_QUANT_NVFP4, attention's out_scale
     whole_windows: ClassVar[bool] = True
     routes_in_experts: ClassVar[bool] = True
@@ -75,11 +74,6 @@ class Trtllm(Engine):
 
     def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
         return weights if backend == "trtllm" else replace(weights, expert_kernels="cutlass")
-
-    def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
-        """Return the tokens of the largest all-reduce in its own kernel, which does the norm too."""
-        fuses = self.fuses_norms and gpu.arch in ("hopper", "blackwell")
-        return fused_bytes(_FUSED_MIB, ranks) / (2.0 * hidden) if fuses else 0.0
 
     def sends_to_experts(self, gpu: GpuSpec, parallel: Parallelism, per_token: int) -> bool:
         """Return if NVLink spans nodes and a token has fewer experts than there are ranks."""

@@ -9,10 +9,7 @@ from typing import Any, ClassVar
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
-from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers, fused_bytes
-
-# fi_allreduce_fusion_max_size_mb by the number of ranks (PassConfig, 0.16 and later)
-_FUSED_MIB = {"hopper": {2: 64, 4: 2, 8: 1}, "blackwell": {2: 64, 4: 32, 8: 1}}
+from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +53,11 @@ class Vllm(Engine):
     }
     mixed_attention: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
+    # fi_allreduce_fusion_max_size_mb (PassConfig, 0.16 and later)
+    fused_mib: ClassVar[Mapping[str, Mapping[int, float]]] = {
+        "hopper": {2: 64, 4: 2, 8: 1},
+        "blackwell": {2: 64, 4: 32, 8: 1},
+    }
     beside_tokens: ClassVar[int] = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD
 
     _captured_tokens: ClassVar[int] = 512  # of the largest piecewise CUDA graph
@@ -94,9 +96,6 @@ class Vllm(Engine):
         """Return the host's exposed and hidden seconds; without asynchronous scheduling the GPU waits for all of it."""
         exposed_s, hidden_s = super().host_parts_s(rows)
         return (exposed_s, hidden_s) if self.async_scheduling else (exposed_s + hidden_s, 0.0)
-
-    def fused_norm_tokens(self, gpu: GpuSpec, ranks: int, hidden: int) -> float:
-        return fused_bytes(_FUSED_MIB.get(gpu.arch, {}), ranks) / (2.0 * hidden) if self.fuses_norms else 0.0
 
     def tier(self, tiers: Tiers, gpu: GpuSpec) -> int:
         if gpu.key.startswith("a100") and len(tiers) > 1:

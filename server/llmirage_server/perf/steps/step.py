@@ -76,7 +76,7 @@ class RooflineStep:
         draft_method: SpeculativeMethod = "mtp",
         max_num_seqs: int = 1,
     ) -> None:
-        self._engine, self._parallel = engine, parallel
+        self._engine, self.ranks, self.stages = engine, parallel.dp, parallel.pp
         self._constants = used = replace(constants_for(gpu, engine.base), used={})
         self._queries = 1 + draft_tokens
         mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
@@ -107,14 +107,6 @@ class RooflineStep:
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
         self.sums = SummedSteps(self._stages[0], self._windows, self._overhead) if summed else None
-
-    @property
-    def ranks(self) -> int:
-        return self._parallel.dp
-
-    @property
-    def stages(self) -> int:
-        return self._parallel.pp
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
         """Seconds of one forward pass; see StepModel. Other attention data-parallel ranks have nothing to do."""
