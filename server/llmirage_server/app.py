@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.kv.transfer import KVLink
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.routers import reads_slo
 from llmirage_server.config import ClusterConfig, ConfigError, KvTransferConfig

@@ -14,8 +14,8 @@ from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import Role

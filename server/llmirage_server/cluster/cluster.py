@@ -15,8 +15,7 @@ from llmirage_server.cluster.gateway import Gateway
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
-from llmirage_server.cluster.kv.handoffs import Handoffs
-from llmirage_server.cluster.kv.transfer import KVLink, TransferSnapshot
+from llmirage_server.cluster.kv.handoffs import Handoffs, KVLink, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
 from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
 from llmirage_server.cluster.lifecycle.scaling import Scaling

@@ -10,8 +10,8 @@ from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
+from llmirage_server.cluster.kv.handoffs import KVLink, KVTransfers
 from llmirage_server.cluster.kv.offload import TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router

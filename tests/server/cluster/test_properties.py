@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import EngineLimits
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import TieredKVCache
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.kv.offload import TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.routers import ROUTERS
 

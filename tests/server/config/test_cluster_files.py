@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llmirage_server.app import create_app
-from llmirage_server.cluster.kv.transfer import KVLink
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.file import BUNDLED_DIRECTORY, make_config

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import FirstToken

@@ -10,7 +10,7 @@ from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.transfer import KVLink
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import Action
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import FirstToken, Role

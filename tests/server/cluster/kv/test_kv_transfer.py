@@ -12,7 +12,7 @@ from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.kv.handoffs import KVLink, KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request

@@ -11,8 +11,8 @@ from step_models import PromptStep
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
-from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.limits import EngineLimits

@@ -7,7 +7,7 @@ import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
-from llmirage_server.cluster.kv.transfer import KVLink
+from llmirage_server.cluster.kv.handoffs import KVLink
 from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
 from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
