@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from llmirage_server.drivers.live import Driver
-from llmirage_server.faults.active import ActiveFaults
 from llmirage_server.http.access import RateLimits
 from llmirage_server.http.exchange import FAULT_HEADER, HttpExchange
 from llmirage_server.http.fault_hooks import FaultOfRequest
@@ -17,7 +17,7 @@ from llmirage_shared.settings import ConfigError, at_call
 from llmirage_shared.wire.errors import ApiError
 
 if TYPE_CHECKING:
-    from llmirage_server.faults.rule import FaultRule
+    from llmirage_server.faults.rule import FaultRule, Subject
 
 logger = logging.getLogger("llmirage")
 
@@ -28,14 +28,23 @@ make_request_fault: Callable[..., FaultOfRequest] = at_call("llmirage_server.htt
 rule_of_header: Callable[[str, HttpExchange], FaultRule] = at_call("llmirage_server.http.request_fault:rule_of_header")
 
 
-class InjectedFaults(ActiveFaults):
-    """The faults of a server. allow_header: whether a request may inject a fault into its own reply.
+class Pending(NamedTuple):
+    """The faults that may happen to a request. The first depends on its body or its instance, which is not known yet."""
 
+    rules: tuple[FaultRule, ...]
+
+
+class InjectedFaults:
+    """The faults of a server in order: the first that fits a request happens to it.
+
+    allow_header: whether a request may inject a fault into its own reply.
     cuts: the text of each reply that a fault has cut, and the number of its request in the journal.
     """
 
     def __init__(self, driver: Driver, seed: int = 0, allow_header: bool = False) -> None:
-        super().__init__(lambda: driver.now_s, seed)
+        self.rules: tuple[FaultRule, ...] = ()
+        self._seed = seed
+        self._numbers = itertools.count(1)
         self.cuts: OrderedDict[str, int] = OrderedDict()
         self.driver = driver
         self.allow_header = allow_header
@@ -56,7 +65,31 @@ class InjectedFaults(ActiveFaults):
                 [f"at most {MOST_FAULTS} faults can be in force; with these there would be {len(self.rules) + len(added)}"]
             )
         self._check(added)
-        super().add(added)
+        for rule in added:
+            rule.begin(next(self._numbers), self._seed, self.driver.now_s)
+        self.rules += added
+
+    def remove(self, number: int) -> bool:
+        """Take a fault out of force; False if there is none of this number."""
+        left = tuple([rule for rule in self.rules if rule.number != number])
+        removed = len(left) < len(self.rules)
+        self.rules = left
+        return removed
+
+    def clear(self) -> None:
+        self.rules = ()
+
+    def first(self, subject: Subject, rules: Sequence[FaultRule] | None = None) -> FaultRule | Pending | None:
+        """Return the fate of a request, as far as it is known. rules: those that are left to look at; None: all in force."""
+        now_s = self.driver.now_s
+        left = self.rules if rules is None else tuple(rules)
+        for place, rule in enumerate(left):
+            fits = rule.fits(subject, now_s)
+            if fits is None:
+                return Pending(left[place:])
+            if fits and rule.drawn():
+                return rule
+        return None
 
     def prepare(self, rule: FaultRule) -> None:
         """Begin to count for a fault of a script or a header; the others are prepared when they are added.
@@ -64,7 +97,7 @@ class InjectedFaults(ActiveFaults):
         Raises ConfigError for one that no request can meet.
         """
         self._check((rule,))
-        rule.begin(0, self._seed, self._now_s())
+        rule.begin(0, self._seed, self.driver.now_s)
 
     async def happen(self, rule: FaultRule, exchange: HttpExchange, streamed: bool) -> None:
         """Let a fault happen that a script has chosen, if its own conditions allow it. Raises ApiError as `arrived` does.

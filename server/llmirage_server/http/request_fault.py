@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from llmirage_server.faults.active import Pending
 from llmirage_server.faults.connection import FaultyConnection
 from llmirage_server.faults.fault import InjectedFault, SoFar
 from llmirage_server.faults.rule import FaultRule, Subject, read_rule
@@ -19,7 +18,7 @@ from llmirage_server.http.access import given_key
 from llmirage_server.http.event_stream import SERVER_SEND, server_send, transport_of
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.fault_hooks import Limits, Placed
-from llmirage_server.http.faults import InjectedFaults
+from llmirage_server.http.faults import InjectedFaults, Pending
 from llmirage_server.telemetry.journal import Outcome, cut
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of

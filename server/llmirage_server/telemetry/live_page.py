@@ -12,7 +12,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.live import Driver
-from llmirage_server.faults.active import ActiveFaults
+from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.perf.steps.operations import StepShares
 from llmirage_server.telemetry.journal import Journal, JournalEntry
 from llmirage_server.telemetry.metrics import PrometheusMetrics
@@ -50,7 +50,7 @@ class LiveCluster:
         config: ClusterConfig,
         pools: Sequence[ServedPool],
         journal: Journal,
-        faults: ActiveFaults,
+        faults: InjectedFaults,
         responses: WatchedResponses,
     ) -> None:
         self.journal = journal
