@@ -24,9 +24,16 @@ from llmirage_server.http.exchange import Handler, Header, HttpExchange
 from llmirage_server.http.relay import BrokenOffError, ForwardedRequest, RelayedResponse, Upstream
 from llmirage_server.openai.responses import context
 from llmirage_server.proxy.recorder import ExchangeRecorder, redactor_of
-from llmirage_server.replies.recordings.matching import CONTENT_FIELDS, Matcher, endpoint_of, last_text
 from llmirage_server.replies.recordings.recording import Chunk, Recording, event_value, said
-from llmirage_server.replies.recordings.store import RecordingLibrary, RecordingWriter, read_folder
+from llmirage_server.replies.recordings.store import (
+    CONTENT_FIELDS,
+    Matcher,
+    RecordingLibrary,
+    RecordingWriter,
+    endpoint_of,
+    last_text,
+    read_folder,
+)
 from llmirage_server.replies.reply import Reply
 from llmirage_server.service.generation import Choice, Generation, TokenStream
 from llmirage_server.service.service import Service

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
-from llmirage_server.replies.draft import Draft, stopped_at_token, with_end_shown
+from llmirage_server.replies.draft import Draft, conversation_key, ended, find_stop, most_tokens
 from llmirage_server.replies.lengths import ReplyLengths, thought_tokens
 from llmirage_server.replies.moderation import is_refused, refusal_text
 from llmirage_server.replies.patches import editor_input, patch_input
 from llmirage_server.replies.prompted import object_form, with_prompted_form
-from llmirage_server.replies.prose import EchoReplies, ProseReplies, conversation_key
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Reply, ReplyRequest, ReplySource, Tool
 from llmirage_server.replies.shown import filled, shown_form
 from llmirage_server.replies.shown_files import ShownFiles
@@ -47,9 +46,7 @@ class ComposedReplies:
         """Return the plan for one choice. Raises SchemaError, PatternError or GrammarError for an impossible request."""
         shown = self._shown(request)
         reply = self._composed(with_prompted_form(request) if shown is None else request, shown)
-        if request.stop_token_ids:
-            reply = stopped_at_token(reply, request.stop_token_ids, request.include_stop_str, request.min_tokens)
-        return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
+        return ended(reply, request, self._tokenizer)
 
     def _shown(self, request: ReplyRequest) -> str | None:
         """Return the text of a reply in a form that the instructions show, where the request's fields ask for none."""
@@ -68,8 +65,7 @@ class ComposedReplies:
         if not (calls or shaped or request.reasoning_tokens or refuse or quote or shown):
             return self._texts.reply(request)
         key = conversation_key(request)
-        most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
-        draft = Draft(self._tokenizer, most)
+        draft = Draft(self._tokenizer, most_tokens(request))
         if request.reasoning_tokens:
             tokens = thought_tokens(request, mix(key ^ _THINKING))
             spend_tokens(tokens)
@@ -82,7 +78,7 @@ class ComposedReplies:
             if len(draft) + len(self._tokenizer.encode_ordinary(shown)) < request.min_tokens:
                 return self._written(draft, request, f"{shown}\n\n")
             draft.write("text", shown)
-            return draft.stopped(*_stops(request)) or draft.reply("stop")
+            return draft.stopped(request) or draft.reply("stop")
         files = ShownFiles(request.messages)
         request, calls = self._call_hosted(draft, request, calls, key, files)
         if calls:
@@ -115,7 +111,7 @@ class ComposedReplies:
         pieces = self._tokenizer.pieces(ids)
         if quote and len(ids) >= rest:
             draft.add("text", ids, pieces)
-            return draft.stopped(*_stops(request)) or draft.reply("length", ends=False)
+            return draft.stopped(request) or draft.reply("length", ends=False)
         used = len(draft) + len(ids)
         answer = self._texts.reply(
             replace(
@@ -127,7 +123,7 @@ class ComposedReplies:
             )
         )
         draft.add("text", np.concatenate([ids, answer.ids]), [*pieces, *answer.pieces])
-        stopped = draft.stopped(*_stops(request)) if quote else None
+        stopped = draft.stopped(request) if quote else None
         return stopped or draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
 
     @staticmethod
@@ -151,7 +147,7 @@ class ComposedReplies:
             schema = request.json_schema
             text = json_text(_value(schema, request.last_user_text, key))
         draft.write("text", f"```json\n{text}\n```" if request.fenced else text)
-        return draft.stopped(*_stops(request)) or draft.reply("stop")
+        return draft.stopped(request) or draft.reply("stop")
 
 
 def _quoted(request: ReplyRequest) -> str:
@@ -167,10 +163,6 @@ def _quoted(request: ReplyRequest) -> str:
         if result.strip()
     ]
     return "".join([*lines, "\n"] if lines else lines)
-
-
-def _stops(request: ReplyRequest) -> tuple[tuple[str, ...], bool, int]:
-    return request.stop, request.include_stop_str, request.min_tokens
 
 
 def _value(schema: Any, said: str, key: int) -> Any:
@@ -271,19 +263,16 @@ class OwnReplies:
             raise self._problem(f"raised {error_text(error)}") from error
         if said is None:
             return self.prose.reply(request)
-        most = request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens)
-        draft = Draft(self._tokenizer, max(1, most))
+        draft = Draft(self._tokenizer, most_tokens(request))
         reply = None
         if isinstance(said, str):
             draft.write("text", said)
-            reply = draft.stopped(request.stop, request.include_stop_str, request.min_tokens) if request.stop else None
+            reply = draft.stopped(request) if request.stop else None
         else:
             for name, arguments in self._calls(said):
                 draft.call(next((tool for tool in request.tools if tool.name == name), Tool("function", name)), arguments)
         reply = reply or draft.reply("stop" if isinstance(said, str) else "tool_calls")
-        if request.stop_token_ids:
-            reply = stopped_at_token(reply, request.stop_token_ids, request.include_stop_str, request.min_tokens)
-        return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
+        return ended(reply, request, self._tokenizer)
 
     def _calls(self, said: Any) -> list[tuple[str, str]]:
         """Name and arguments, as text, of each call."""
@@ -297,3 +286,88 @@ class OwnReplies:
 
     def _problem(self, problem: str) -> ApiError:
         return ApiError(f"reply source {self._name!r} {problem}", code="reply_source_error")
+
+
+class ProseReplies:
+    """Prose that depends on the conversation, the request's seed and the choice, and on nothing else.
+
+    The length of a reply is drawn from `lengths`: it ends with a whole sentence and the end-of-turn token (piece "") by
+    "stop", or by "length" where max_tokens or limit_tokens cut it. With ignore_eos, and of a source with exact_length, it
+    has exactly max_tokens tokens and ends by "length", so that load is what it was asked to be. max_tokens and stop strings
+    only cut the text: what is said before them does not change.
+    The pieces come from a small set of shared str objects: a dict from piece to ready JSON bytes is quick and small.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seed: int = 0,
+        *,
+        exact_length: bool = False,
+        lengths: ReplyLengths | None = None,
+        remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
+    ) -> None:
+        """remember: is told each text and its token ids, since the next prompt of the conversation repeats it."""
+        self._end_id = tokenizer.end_id
+        self._text = SyntheticText(tokenizer, seed)
+        self._exact_length = exact_length
+        self._lengths = lengths or ReplyLengths()
+        self._remember = remember
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        key = conversation_key(request)
+        most = most_tokens(request)
+        if request.ignore_eos or (self._exact_length and request.max_tokens is not None):
+            spend_tokens(most)
+            ids, pieces = self._text.ids_and_pieces(key, most)
+            ends = False
+        else:
+            wanted = max(request.min_tokens, self._lengths.tokens_for(request, mix(key)))
+            spend_tokens(length := min(max(wanted, 1), most))
+            ids, pieces = self._text.ids_and_pieces(key, length, whole_sentences=True)
+            if not wanted:  # an answer that is complete ends, though a limit leaves no room for one more sentence
+                ids, pieces = ids[: most - 1], pieces[: most - 1]
+            ends = len(ids) < most
+            ids, pieces = ids[:most], pieces[:most]
+        if stopped := _stopped(ids, pieces, request):
+            return stopped
+        self._remember("".join(pieces), ids)
+        if ends:
+            return Reply(np.append(ids, np.int32(self._end_id)), [*pieces, ""], "stop")
+        return Reply(ids, pieces, "length")
+
+
+class EchoReplies:
+    """The last user text, then the end-of-turn token (piece "") by "stop", or "length" where it is cut short.
+
+    min_tokens, ignore_eos and exact_length repeat the text until there is enough of it. Text that looks like a special token
+    is said as ordinary text. A character appears whole with the last of its tokens, and not at all when the reply ends
+    inside it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, exact_length: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._exact_length = exact_length
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        most = most_tokens(request)
+        ids = self._tokenizer.encode_ordinary(request.last_user_text)
+        endless = request.ignore_eos or (self._exact_length and request.max_tokens is not None)
+        least = most if endless else min(request.min_tokens, most)
+        if least > len(ids):
+            once = ids if len(ids) else self._tokenizer.encode_ordinary(".")
+            ids = np.tile(once, -(-least // len(once)))
+        ends = len(ids) < most and not endless
+        ids = ids[:most]
+        pieces = self._tokenizer.pieces(ids, final=False)
+        if stopped := _stopped(ids, pieces, request):
+            return stopped
+        if ends:
+            return Reply(np.append(ids, np.int32(self._tokenizer.end_id)), [*pieces, ""], "stop")
+        return Reply(ids, pieces, "length")
+
+
+def _stopped(ids: TokenIds, pieces: Sequence[str], request: ReplyRequest) -> Reply | None:
+    """Return the reply up to the first stop string of the request, None without one."""
+    match = find_stop(pieces, request.stop, request.include_stop_str, request.min_tokens) if request.stop else None
+    return None if match is None else Reply(ids[: match.tokens], match.pieces, "stop", match.stop)

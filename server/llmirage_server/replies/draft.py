@@ -1,14 +1,16 @@
-"""A reply in the making: token ids and pieces of text, up to a stop string or stop token of the request."""
+"""A reply in the making: token ids and pieces of text, up to a stop string or stop token, and what its words depend on."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, Tool
+from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, ReplyRequest, Tool
 from llmirage_shared.chat_template import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
+from llmirage_shared.synthetic_text import mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 
@@ -61,7 +63,19 @@ def _cut(pieces: Sequence[str], characters: int) -> list[str]:
     return cut
 
 
-def stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int = 0) -> Reply:
+def most_tokens(request: ReplyRequest) -> int:
+    """Return the tokens that a reply to the request may have, at least 1."""
+    return max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
+
+
+def ended(reply: Reply, request: ReplyRequest, tokenizer: Tokenizer) -> Reply:
+    """Return the reply up to a stop token of the request, and with the token that ends its turn if that is to show."""
+    if request.stop_token_ids:
+        reply = _stopped_at_token(reply, request.stop_token_ids, request.include_stop_str, request.min_tokens)
+    return _with_end_shown(reply, tokenizer) if request.shows_end else reply
+
+
+def _stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int = 0) -> Reply:
     """Return the reply up to the first of these tokens after `min_tokens` others, which shows only if `include` is set."""
     wanted = frozenset(stop_ids)
     for place, token in enumerate(reply.ids.tolist()):
@@ -76,7 +90,7 @@ def stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_t
     return Reply(reply.ids[: place + 1], pieces, "stop", token, parts)
 
 
-def with_end_shown(reply: Reply, tokenizer: Tokenizer) -> Reply:
+def _with_end_shown(reply: Reply, tokenizer: Tokenizer) -> Reply:
     """Return the reply with the token that ends its turn as text, where the model ended it by itself."""
     end_id = tokenizer.end_id
     if reply.stop_reason is not None or reply.ids[-1] != end_id:
@@ -144,10 +158,10 @@ class Draft:
         self.write(_CALL_KINDS[tool.kind], arguments, name)
         self._mark(END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
-    def stopped(self, stop: tuple[str, ...], include_stop: bool = False, min_tokens: int = 0) -> Reply | None:
-        """Return the reply cut where its last part contains one of the stop strings, None if it contains none."""
+    def stopped(self, request: ReplyRequest) -> Reply | None:
+        """Return the reply cut where its last part contains a stop string of the request, None if it contains none."""
         part = self._parts[-1]
-        match = find_stop(self._pieces[part.start : part.end], stop, include_stop, min_tokens)
+        match = find_stop(self._pieces[part.start : part.end], request.stop, request.include_stop_str, request.min_tokens)
         if match is None or part.start + match.tokens > self._limit_tokens:
             return None
         end = part.start + match.tokens
@@ -173,3 +187,35 @@ class Draft:
         ids = self._tokenizer.encode(text)
         self._ids.append(ids)
         self._pieces += [""] * len(ids)
+
+
+def conversation_key(request: ReplyRequest) -> int:
+    """Return 64 bits of the prompt's ids, the seed (else the conversation's name) and, unless greedy, the choice.
+
+    They are the same in every process.
+    """
+    key = mix(_digest(request.prompt_ids))
+    if request.seed is not None:
+        key = mix(key ^ mix(request.seed))
+    elif request.conversation is not None:
+        name = hashlib.blake2b(request.conversation.encode(), digest_size=8).digest()
+        key = mix(key ^ mix(int.from_bytes(name)))
+    return mix(key + (0 if request.greedy else request.choice))
+
+
+def _digest(ids: TokenIds) -> int:
+    """Return a sum of the ids, each times a pseudo-random odd number of its position, modulo 2**64."""
+    return int(np.dot(ids.astype(np.uint64) + np.uint64(1), _weights(len(ids)))) + len(ids)
+
+
+_known_weights = np.empty(0, dtype=np.uint64)
+
+
+def _weights(n: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    global _known_weights
+    if len(_known_weights) < n:
+        x = np.arange(max(n, 2 * len(_known_weights), 1024), dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+        _known_weights = (x ^ (x >> np.uint64(31))) | np.uint64(1)
+    return _known_weights[:n]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from llmirage_server.replies.compose import ComposedReplies
-from llmirage_server.replies.prose import ProseReplies
+from llmirage_server.replies.compose import ComposedReplies, ProseReplies
 from llmirage_shared.tokenizer_loader import embedded
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.replies.compose import make_reply_source
+from llmirage_server.replies.compose import EchoReplies, ProseReplies, make_reply_source
+from llmirage_server.replies.draft import conversation_key
 from llmirage_server.replies.lengths import ReplyLengths
-from llmirage_server.replies.prose import EchoReplies, ProseReplies, conversation_key
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.structured.budget import BRIEF_TOKENS, FULL, Budget, BudgetError, limited
 from llmirage_shared.tokenizer_loader import embedded

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmirage_server.replies.recordings.matching import endpoint_of
 from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording
 from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
+from llmirage_server.replies.recordings.store import endpoint_of
 
 # Headers of responses that clients act on. Others differ each time, or tell of accounts.
 KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-should-retry", "location")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_server.replies.recordings.matching import Matcher, last_text
+from llmirage_server.replies.recordings.store import Matcher, last_text
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

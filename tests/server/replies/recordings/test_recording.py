@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.replies.recordings.matching import Matcher
 from llmirage_server.replies.recordings.recording import Chunk, EventSplitter, Recording, RecordingError, write_json
-from llmirage_server.replies.recordings.store import RecordingLibrary, RecordingWriter, read_folder
+from llmirage_server.replies.recordings.store import Matcher, RecordingLibrary, RecordingWriter, read_folder
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
