@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmirage_server.app import LlmirageApp
 from llmirage_server.cluster.request import Request, StepEnd
@@ -19,6 +20,7 @@ from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_server.workers.channel import Channel, TunnelledRequest, written
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
 
 logger = logging.getLogger("llmirage")
 
@@ -27,53 +29,71 @@ _REPORTS = ("/metrics", "/prometheus/metrics", "/llmirage/")  # paths of what wo
 
 
 class SharedDriver(PacedDriver):
-    """The driver of a cluster whose requests come from several processes, each of which every wake-up costs as much."""
+    """The driver of a cluster whose requests come from several processes, each of which every wake-up costs as much.
+
+    Workers are told of tokens and places at ticks, so that the gap between these limits the wake-ups of all.
+    """
 
     gap_s = 0.001
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.links: set[Link] = set()
+        self._due_s = self._last_s = math.nan  # the cluster's time of the first and the last of what workers are not told
 
     @property
     def clock(self) -> tuple[float, float]:
         """The time on the machine's clock at which that of the cluster was 0, and its speed."""
         return self._start_s, self._speed
 
-    def _deliver(self, events: list[StepEnd]) -> None:
-        super()._deliver(events)
+    def flush(self) -> None:
+        """Tell the workers of what has become due, and of places."""
         for link in self.links:
-            link.flush(events)
+            link.flush(self._due_s, self._last_s)
+        self._due_s = math.nan
 
-    def _count_lateness(self, events: list[StepEnd]) -> None:
-        """Record the lateness of tokens that leave from this process; workers record that of theirs."""
-        own = [request for event in events for request in event.emitted if not isinstance(request.tag, _RemoteReceiver)]
-        if own:
-            super()._count_lateness([StepEnd(events[0].time_s, -1, own)])
+    def _advance(self, to: float) -> None:
+        """Advance; keep what is due for workers, which record its lateness."""
+        events, here = self._run_cluster(to), []
+        for event in events:
+            for request in event.emitted:
+                tag = request.tag
+                if isinstance(tag, _Remote):
+                    tag.link.due[tag.number] = request
+                else:
+                    here.append(request)
+        if events:
+            self._last_s = events[-1].time_s
+            if math.isnan(self._due_s):
+                self._due_s = events[0].time_s
+        if here:
+            self._deliver([StepEnd(self._last_s, -1, list(dict.fromkeys(here)))])
+            self._count_lateness([StepEnd(events[0].time_s, -1, here)])
+
+    def _schedule_next_event(self) -> None:
+        if math.isnan(self._event_s):  # at a tick
+            self.flush()
+        if not any(link.due or link.submitted for link in self.links):
+            super()._schedule_next_event()
+        elif self._event_s > -math.inf:
+            assert self._alarm is not None
+            self._event_s = -math.inf
+            self._alarm.set(self._event_s)
 
 
-class _RemoteReceiver:
-    """Receives the tokens of one request of a worker."""
+class _Remote(NamedTuple):
+    """The tag of a worker's request, by the worker's number."""
 
-    __slots__ = ("_begun", "_link", "_number")
-
-    def __init__(self, link: Link, number: int) -> None:
-        self._link, self._number, self._begun = link, number, False
-
-    def tokens_due(self, request: Request) -> None:
-        link, number = self._link, self._number
-        link.numbers.append(number)
-        link.produced.append(request.produced)
-        if not self._begun or request.failed or request.produced >= request.output_tokens:
-            self._begun = True
-            link.written.append((number, written(request)))
+    link: Link
+    number: int
 
 
 class Link:
     """One worker, seen from the engine process.
 
     The worker names the methods that it calls. requests: those that the metrics have not counted, by the worker's numbers.
-    clock: that it was told. numbers, produced, written: see RemoteDriver.due. reports: that are awaited.
+    clock: that it was told. due: requests with tokens that it was not told of; submitted: with places that it was not told
+    of. reports: that are awaited.
     """
 
     def __init__(self, hub: Hub, channel: Channel) -> None:
@@ -84,8 +104,10 @@ class Link:
         self.requests: dict[int, Request] = {}
         self._counted: dict[int, Request] = {}  # of prompts of which a choice goes on
         self.clock = 0.0, 0.0
-        self.numbers, self.produced = array("I"), array("I")
-        self.written: list[tuple[int, tuple[Any, ...]]] = []
+        self.due: dict[int, Request] = {}
+        self.submitted: dict[int, Request] = {}
+        self._placed: list[tuple[int, ApiError | None]] = []  # see RemoteDriver.due
+        self._not_begun: set[int] = set()  # requests of whose first token it was not told
         self.reports: deque[asyncio.Future[None]] = deque()
         self.held_bytes = 0
         self.closing = False  # what is in progress ends with an error
@@ -104,15 +126,23 @@ class Link:
         for name, *given in messages:
             self._methods[name](*given)
 
-    def flush(self, events: Sequence[StepEnd] = ()) -> None:
-        """Tell the worker of what has become due, or was written of its requests."""
-        if not self.numbers and not self.written:
+    def flush(self, due_s: float, last_s: float) -> None:
+        """Tell the worker, if there is anything to tell. due_s, last_s: the cluster's time of the first and the last."""
+        due, submitted = self.due, self.submitted
+        if not due and not submitted:
             return
-        reached_s = self._driver.cluster.reached_s
-        due_s, reached_s = (events[0].time_s, events[-1].time_s) if events else (reached_s, reached_s)
         self.tell_clock()
-        self.channel.send(("due", due_s, reached_s, self.numbers.tobytes(), self.produced.tobytes(), self.written))
-        self.numbers, self.produced, self.written = array("I"), array("I"), []
+        produced = [request.produced for request in due.values()]
+        begun = [
+            number
+            for number, request in due.items()
+            if request.produced >= request.output_tokens or number in self._not_begun or request.failed
+        ]
+        self._not_begun.difference_update(begun)
+        told = [(number, written(one)) for number, one in {**submitted, **{each: due[each] for each in begun}}.items()]
+        tokens = array("I", due).tobytes(), array("I", produced).tobytes()
+        self.channel.send(("due", due_s, last_s, *tokens, told, self._placed))
+        self.due, self.submitted, self._placed = {}, {}, []
 
     def tell_clock(self) -> None:
         if self.clock != self._driver.clock:
@@ -131,9 +161,12 @@ class Link:
 
     def _submit(self, requests: Sequence[Request], arrived_s: float, last: bool) -> None:
         numbers = [request.id for request in requests]
-        for request in requests:
-            self.requests[request.id] = request
-            request.tag = _RemoteReceiver(self, request.id)
+        submitted = dict(zip(numbers, requests, strict=True))
+        self.requests |= submitted
+        self.submitted |= submitted
+        self._not_begun |= submitted.keys()
+        for number, request in submitted.items():
+            request.tag = _Remote(self, number)
             request.id = self._service.next_id()  # in the order of arrival in the cluster, not in the worker
         try:
             self._driver.submit(requests, arrived_s, last=last)
@@ -145,9 +178,7 @@ class Link:
             for request in requests:
                 request.tag = None
             self._driver.cancel(requests)
-        self.tell_clock()
-        told = [(number, written(one)) for number, one in zip(numbers, requests, strict=True)]
-        self.channel.send(("placed", numbers[-1], told, error))
+        self._placed.append((numbers[-1], error))
 
     def _cancel(self, numbers: Sequence[int]) -> None:
         self._driver.cancel([self.requests[number] for number in numbers if number in self.requests])
@@ -155,6 +186,7 @@ class Link:
     def _count(self, number: int, finish_reason: str) -> None:
         request = self._counted[number] = self.requests.pop(number)
         request.tag = None
+        self._not_begun.discard(number)
         self._service.responses.metrics.ended(request, finish_reason)
 
     def _answer(self, numbers: Sequence[int]) -> None:
@@ -235,6 +267,7 @@ class Hub:
             await report
 
     def _sync(self, link: Link) -> asyncio.Future[None]:
+        self.driver.flush()
         link.tell_clock()
         link.channel.send(("sync", self._alone, self.app.service.responses.refusal is errors.asleep))
         link.reports.append(report := asyncio.get_running_loop().create_future())

@@ -101,14 +101,25 @@ class RemoteDriver(Driver):
             self.link.send(later)
 
     def due(
-        self, due_s: float, reached_s: float, numbers: bytes, counts: bytes, written: Sequence[tuple[int, tuple[Any, ...]]]
+        self,
+        due_s: float,
+        last_s: float,
+        numbers: bytes,
+        counts: bytes,
+        written: Sequence[tuple[int, tuple[Any, ...]]],
+        placed: Sequence[tuple[int, ApiError | None]],
     ) -> None:
         """Take tokens that are due, and what else there is to tell of requests.
 
-        due_s: the cluster's time of the earliest; reached_s: of the latest. numbers, counts: requests, and how many tokens
-        each has produced, unsigned 32-bit. written: what the cluster has written of some requests, by number.
+        due_s: the cluster's time of the earliest; last_s: of the latest. numbers, counts: requests, and how many tokens
+        each has produced, unsigned 32-bit. written: what the cluster has written of some requests, by number. placed: the
+        last of requests submitted together that have their places; with an error they have none.
         """
-        self._write(written)
+        for number, values in written:
+            if (request := self._requests.get(number)) is not None:
+                write(request, values)
+        for number, error in placed:
+            self._place(number, error)
         requests, emitted, tokens = self._requests, list[Request](), 0
         for number, produced in zip(memoryview(numbers).cast("I"), memoryview(counts).cast("I"), strict=True):
             if (request := requests.get(number)) is not None:
@@ -116,24 +127,17 @@ class RemoteDriver(Driver):
                 request.produced = produced
                 emitted.append(request)
         if emitted:
-            self._reached_s = reached_s
+            self._reached_s = last_s
             self._deliver([StepEnd(due_s, -1, emitted)])
             sent_s = self._clock()
             self.pacing.sent(sent_s - self._start_s - due_s / self._speed, tokens, sent_s)
-
-    def _write(self, written: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        for number, values in written:
-            if (request := self._requests.get(number)) is not None:
-                write(request, values)
 
     def set_clock(self, start_s: float, speed: float) -> None:
         """Take the cluster's clock. start_s: the time on this machine's at which it was 0."""
         self._start_s, self._speed = start_s, speed
         self.pacing.set_speed(speed)
 
-    def set_placed(self, number: int, written: Sequence[tuple[int, tuple[Any, ...]]], error: ApiError | None) -> None:
-        """Note that submitted requests, the last with this number, have their places; with an error they have none."""
-        self._write(written)
+    def _place(self, number: int, error: ApiError | None) -> None:
         if error is not None and (request := self._requests.get(number)) is not None and request.tag:
             request.tag.abort(error)
         if (waiting := self._placing.get(number)) is not None and not waiting.done():
@@ -196,7 +200,6 @@ class HttpWorker:
         self.there: list[bool] | None = None
         self._methods: Mapping[str, Callable[..., object]] = {
             "due": app.driver.due,
-            "placed": app.driver.set_placed,
             "clock": app.driver.set_clock,
             "there": self._set_there,
             "sync": self._sync,
