@@ -26,9 +26,9 @@ from llmirage_client.size.day import DayReport
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line
-from llmirage_client.sweep.page import page_of as sweep_page
+from llmirage_client.sweep.report import blocks, columns_of, records
+from llmirage_client.sweep.report import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep
-from llmirage_client.sweep.table import blocks, columns_of, records
 from llmirage_shared.plural import plural, rounded
 from llmirage_shared.settings import ConfigError
 

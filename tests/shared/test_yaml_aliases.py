@@ -9,7 +9,7 @@ import pytest
 
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import WorkloadError
-from llmirage_client.workload.synthesis.profile import read_yaml
+from llmirage_client.workload.synthesis.parameters import read_yaml
 from llmirage_server.commands.record_actions import ForeignFileError
 from llmirage_server.commands.record_actions import _read as cassette_of
 from llmirage_server.config.instance import InstanceSettings

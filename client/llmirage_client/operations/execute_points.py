@@ -14,13 +14,13 @@ from typing import Any
 
 from llmirage_client.choices import Variable
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import run_name
 from llmirage_client.load.points import MaxSearch, Point, probe
 from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.measure.load_points import LOOKS, PointResult, PooledVerdict, SearchAnswer, least_requests
 from llmirage_client.measure.slo import MISSED, Objective, judge
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RefusedError, RunWatch
-from llmirage_client.operations.run_description import run_name
 from llmirage_client.operations.spread import Spread
 from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.load_points import forget_points, one_line, write_points

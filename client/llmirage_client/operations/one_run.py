@@ -12,6 +12,7 @@ from typing import Any
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import expected_requests, model_shown
 from llmirage_client.load.runner import Heartbeat, Runner, put_loop_first
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.measure.cache_canary import cache_verdict
@@ -23,7 +24,6 @@ from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
 from llmirage_client.operations.preflight import preflight
-from llmirage_client.operations.run_description import expected_requests, model_shown
 from llmirage_client.operations.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.mlperf_events import with_bodies

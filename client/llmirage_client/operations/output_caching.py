@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llmirage_client.load.plan import run_name
 from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RunWatch
 from llmirage_client.operations.run import RequestedRun
-from llmirage_client.operations.run_description import run_name
 from llmirage_client.report.atomic_files import new_folder, write_json, write_text
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, ScreenTable

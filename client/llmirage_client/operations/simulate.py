@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import expected_requests
 from llmirage_client.measure.slo import verdicts_json
-from llmirage_client.operations.run_description import expected_requests
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
 from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.load import TrafficSettings
@@ -21,12 +21,10 @@ from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window
-from llmirage_client.simulator.bands import bands_json
 from llmirage_client.simulator.cluster_settings import ClusterSettings, cluster_config
-from llmirage_client.simulator.deployments import assumed
+from llmirage_client.simulator.deployments import assumed, bands_json
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.steady_state import NOT_STEADY, gradual_start_s, steady_load
-from llmirage_client.size.traffic import RequestSource, file_source
+from llmirage_client.size.traffic import NOT_STEADY, RequestSource, file_source, gradual_start_s, steady_load
 from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError, InputRefused
 

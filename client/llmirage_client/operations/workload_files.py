@@ -18,7 +18,7 @@ from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import summarise
 from llmirage_client.workload.synthesis.conversations import Plan, draw_parts
 from llmirage_client.workload.synthesis.generated import FORMAT_NAME, sessions_of
-from llmirage_client.workload.synthesis.profile import Profile, read_profile
+from llmirage_client.workload.synthesis.parameters import Profile, read_profile
 from llmirage_client.workload.writers import WRITERS
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError, InputRefused

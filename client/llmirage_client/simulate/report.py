@@ -21,7 +21,7 @@ from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 from llmirage_client.simulate.saturation import InstanceQueue, rates_text
-from llmirage_client.simulator.bands import bands_json
+from llmirage_client.simulator.deployments import bands_json
 from llmirage_client.simulator.engine import StepSpan
 from llmirage_shared.plural import plural, rounded
 

@@ -42,9 +42,8 @@ from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.simulate.token_times import FinishedRows
-from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.cluster_settings import effect_notes
-from llmirage_client.simulator.deployments import assumed, has_fixed_times, left_out
+from llmirage_client.simulator.deployments import Band, assumed, band_of_cluster, has_fixed_times, left_out
 from llmirage_client.simulator.engine import (
     ClusterConfig,
     ClusterRun,

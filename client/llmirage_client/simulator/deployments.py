@@ -1,10 +1,10 @@
-"""Which deployments a model can have, and what their GPUs cost: what the performance model says without a simulation."""
+"""Which deployments a model can have, what their GPUs cost, and how far from their figures measured servers are."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -12,6 +12,12 @@ from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.cluster import PoolConfig, instance_settings
 from llmirage_server.perf import DeploymentError
+from llmirage_server.perf.bands import SHARES as SHARES
+from llmirage_server.perf.bands import UNKNOWN as UNKNOWN
+from llmirage_server.perf.bands import Band as Band
+from llmirage_server.perf.bands import Quantity as Quantity
+from llmirage_server.perf.bands import Share as Share
+from llmirage_server.perf.bands import band_of
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.deployment import look_up
 from llmirage_server.perf.engines.lookup import find_engine
@@ -348,3 +354,40 @@ def assumed(config: ClusterConfig, *left_out: str, only: Sequence[str] = ()) -> 
         if parts:
             found.append((f"pool {pool.config.name}: " if config.pools else "") + "; ".join(parts))
     return found
+
+
+# Of the figures of `simulate --json`, the mean.
+FIGURES: dict[str, Quantity] = {
+    "ttft_ms": "ttft",
+    "tpot_ms": "tpot",
+    "latency_ms": "latency",
+    "output_tok_per_s": "throughput",
+}
+
+
+def band_of_cluster(config: ClusterConfig, concurrency: float | None = None, isl: float | None = None) -> Band | None:
+    """Return the band of the pool with the weakest evidence; None where times are the user's own. Raises ConfigError.
+
+    concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
+    """
+    pools = plan_of(config)
+    if any(pool.config.fixed_times for pool in pools):
+        return None
+    band = max((band_of(pool.deployment, concurrency, isl) for pool in pools), key=lambda band: band.factors["latency"][90])
+    if all(pool.config.role == "both" for pool in pools):
+        return band
+    separate = "no measured runs with separate prefill and decode pools in the band"
+    return replace(band, caution="; ".join(filter(None, (band.caution, separate))), measured=False)
+
+
+def bands_json(band: Band | None, summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the intervals of the means of a simulation, by figure and share; None where nothing is known of them."""
+    if band is None:
+        return None
+    means = {name: summary[name]["mean"] if isinstance(summary[name], dict) else summary[name] for name in FIGURES}
+    intervals = {
+        name: {str(share): band.interval(FIGURES[name], mean, share) for share in SHARES}
+        for name, mean in means.items()
+        if mean
+    }
+    return {**intervals, "of": band.of, "caution": band.caution}

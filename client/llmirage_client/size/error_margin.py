@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.bands import SHARES, UNKNOWN, Band, Quantity, Share, band_of_cluster
-from llmirage_client.simulator.deployments import decoding
+from llmirage_client.simulator.deployments import SHARES, UNKNOWN, Band, Quantity, Share, band_of_cluster, decoding
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.sizing import Capacity

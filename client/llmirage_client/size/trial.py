@@ -21,8 +21,7 @@ from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.deployments import units
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, EarlyStopInTime, Interval, Looks, intervals_of
-from llmirage_client.size.steady_state import fill_up
-from llmirage_client.size.traffic import Kind, Traffic, amount_text
+from llmirage_client.size.traffic import Kind, Traffic, amount_text, fill_up
 from llmirage_shared.plural import plural
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile

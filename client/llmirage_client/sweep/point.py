@@ -24,8 +24,14 @@ from llmirage_client.simulate.saturation import idle_models, in_step, start_burs
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate
 from llmirage_client.simulate.summary import SHOWN_STATISTICS
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
-from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, gradual_start_s, steady_load
-from llmirage_client.size.traffic import file_source, synthetic_source
+from llmirage_client.size.traffic import (
+    NOT_STEADY,
+    file_source,
+    fills_foreseeably,
+    gradual_start_s,
+    steady_load,
+    synthetic_source,
+)
 from llmirage_client.sweep.file import Study, StudyPoint, load_settings
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError

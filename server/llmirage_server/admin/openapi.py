@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from llmirage_shared import pages
 from llmirage_shared.wire import schema
-from llmirage_shared.wire.schema import chat, completions, embeddings, messages, responses
+from llmirage_shared.wire.schema import chat, embeddings, messages, responses
 from llmirage_shared.wire.schema.base import WireModel
 
 Style = Literal["json", "text", "list", "one_or_list", "bytes", "lines"]
@@ -55,7 +55,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = _FILE["examples"]  # a body for each pa
 
 # Bodies in which undocumented fields are refused.
 _CLOSED: tuple[type[WireModel], ...] = (
-    chat.ChatCompletionRequest, completions.CompletionRequest, responses.ResponseRequest, responses.InputFields,
+    chat.ChatCompletionRequest, chat.CompletionRequest, responses.ResponseRequest, responses.InputFields,
     responses.ConversationCreate, responses.ItemsCreate, embeddings.EmbeddingRequest, embeddings.ModerationRequest,
     messages.MessagesRequest, messages.CountRequest,
 )  # fmt: skip

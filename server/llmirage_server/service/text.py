@@ -82,7 +82,7 @@ def _run_in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Futur
 
 def warm_up(text: TextLoader) -> None:
     """Begin to load everything, without waiting for it."""
-    text.in_thread(lambda: (schema.chat, schema.completions))  # pydantic, and the bodies that all other bodies are made of
+    text.in_thread(lambda: schema.chat)  # pydantic, and the bodies that all other bodies are made of
     text.start()
     text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
     text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings))  # up to 0.1 s each in the event loop

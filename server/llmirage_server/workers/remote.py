@@ -209,7 +209,7 @@ class HttpWorker:
         """Load what requests need. Raises ConfigError for a tokenizer that cannot be loaded."""
         self.app.make_routes()
         self.app.service.text.load()
-        _ = schema.chat, schema.completions, schema.responses, schema.messages, schema.embeddings
+        _ = schema.chat, schema.responses, schema.messages, schema.embeddings
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""

@@ -29,7 +29,7 @@ class TextRequest:
     silent: no tokens were asked for (with echo, to score the prompt).
     """
 
-    body: schema.completions.CompletionRequest
+    body: schema.chat.CompletionRequest
     prompts: list[Prompt]
     sampling: Sampling
     silent: bool
@@ -40,7 +40,7 @@ def parse_completion(body: Mapping[str, Any], documented_only: bool = True, most
 
     documented_only: refuse fields that neither the API nor any engine documents. most_prompts: more are refused unread.
     """
-    request = schema.completions.CompletionRequest.check(body)
+    request = schema.chat.CompletionRequest.check(body)
     prompts = read_prompts(request.prompt, most=most_prompts)
     if request.suffix and request.echo:
         raise errors.only_with("suffix", "Setting 'echo' and 'suffix' at the same time is not supported.")

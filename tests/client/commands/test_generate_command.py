@@ -18,7 +18,7 @@ from llmirage_client.report import progress
 from llmirage_client.workload import registry
 from llmirage_client.workload.convert import differences
 from llmirage_client.workload.session import Workload
-from llmirage_client.workload.synthesis.profile import presets
+from llmirage_client.workload.synthesis.parameters import presets
 from llmirage_shared.tokenizer_loader import embedded
 
 CHAIN = ("agent-chain", "--sessions", "12", "--set", "turns=2:4", "--set", "first_input=20:60")

@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 
 from llmirage_client.measure.slo import Verdict, parse_slo
-from llmirage_client.simulator.bands import Quantity, band_of_cluster, bands_json
-from llmirage_client.simulator.deployments import InstanceShape
+from llmirage_client.simulator.deployments import InstanceShape, Quantity, band_of_cluster, bands_json
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import Interval
 from llmirage_client.size.error_margin import error_margin, margins_of_answer
 from llmirage_client.size.sizing import Capacity
 from llmirage_client.size.trial import Trial
 from llmirage_client.sweep.file import StudyPoint
+from llmirage_client.sweep.report import band_lines
 from llmirage_client.sweep.sweep import Row
-from llmirage_client.sweep.table import band_lines
 
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
 

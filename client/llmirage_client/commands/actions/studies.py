@@ -26,9 +26,8 @@ from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulator.cluster_settings import ClusterSettings, ShapelessClusterSettings
 from llmirage_client.size.page import page_of as size_page
 from llmirage_client.sweep.file import Study, study_path
-from llmirage_client.sweep.page import page_of
+from llmirage_client.sweep.report import blocks, page_of, records, write_tables
 from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
-from llmirage_client.sweep.table import blocks, records, write_tables
 from llmirage_shared.settings import InputRefused, instance_of
 
 

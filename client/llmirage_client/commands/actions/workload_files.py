@@ -25,7 +25,7 @@ from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import WorkloadSummary, summarise
 from llmirage_client.workload.synthesis.conversations import as_yaml, compare, gaps
-from llmirage_client.workload.synthesis.profile import read_profile, read_values
+from llmirage_client.workload.synthesis.parameters import read_profile, read_values
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.plural import plural, rounded
 from llmirage_shared.prompt_encoder import PromptEncoder

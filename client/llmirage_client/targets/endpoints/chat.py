@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
-from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, stated_error, text_of
-from llmirage_client.targets.sse import ChunkModel
+from llmirage_client.targets.reply import ChunkModel, ReplyReader, TextModel, dicts, stated_error, text_of
 from llmirage_client.targets.wire_json import WireObject
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokenizer_loader import load

@@ -10,6 +10,7 @@ from typing import Any
 from llmirage_client.measure.usage import is_count
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import (
+    ChunkModel,
     ReplyReader,
     TextModel,
     dicts,
@@ -19,7 +20,6 @@ from llmirage_client.targets.reply import (
     tool_calls_of,
     tool_result_id,
 )
-from llmirage_client.targets.sse import ChunkModel
 from llmirage_client.targets.wire_json import WireObject, parse
 
 _FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}

@@ -9,8 +9,7 @@ from llmirage_client.targets.endpoints.chat import ChatEndpoint, ChatReply
 from llmirage_client.targets.endpoints.messages import MessagesReply
 from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.responses import ResponsesReply
-from llmirage_client.targets.reply import ReplyReader, stated_error
-from llmirage_client.targets.sse import split_events
+from llmirage_client.targets.reply import ReplyReader, split_events, stated_error
 from llmirage_client.targets.wire_json import parse
 
 # Where APIs of other servers keep the text of a reply.

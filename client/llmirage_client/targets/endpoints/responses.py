@@ -10,6 +10,7 @@ from typing import Any
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import (
+    ESCAPED_BYTE,
     ReplyReader,
     TextModel,
     dicts,
@@ -19,7 +20,6 @@ from llmirage_client.targets.reply import (
     tool_calls_of,
     tool_result_id,
 )
-from llmirage_client.targets.sse import ESCAPED_BYTE
 from llmirage_client.targets.wire_json import WireObject
 
 _OUTPUT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.workload.session import Tenant
-from llmirage_client.workload.synthesis.parameters import PARAMETERS, Values
-from llmirage_client.workload.synthesis.profile import TENANTS, Profile
+from llmirage_client.workload.synthesis.parameters import PARAMETERS, TENANTS, Profile, Values
 
 
 @dataclass(slots=True, frozen=True)

@@ -20,8 +20,7 @@ from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import NOBODY, Branch, Session, Tenant, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthesis.conversations import Piece, Plan, PlannedConversation, PlannedTurn, draw_plan
-from llmirage_client.workload.synthesis.parameters import defaults
-from llmirage_client.workload.synthesis.profile import TENANTS, Profile, presets, read_profile
+from llmirage_client.workload.synthesis.parameters import TENANTS, Profile, defaults, presets, read_profile
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
 

@@ -1,15 +1,111 @@
-"""The body of POST /v1/chat/completions."""
+"""The bodies of POST /v1/chat/completions and /v1/completions."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.sampling import Sampling
-from llmirage_shared.wire.schema.base import CHAT_EXTENSIONS, Effort, Integer, Metadata, Number, WireModel
-from llmirage_shared.wire.schema.tools import ChatTool, FunctionDefinition, ResponseFormat, ToolChoice, ToolReference
+from llmirage_shared.wire.schema.base import (
+    CHAT_EXTENSIONS,
+    COMPLETIONS_EXTENSIONS,
+    Effort,
+    Integer,
+    Metadata,
+    Number,
+    WireModel,
+)
+
+ToolName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern="^[a-zA-Z0-9_-]+$")]
+
+
+class FunctionDefinition(WireModel):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class GrammarDefinition(WireModel):
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class CustomFormat(WireModel):
+    type: Literal["text", "grammar"]
+    grammar: GrammarDefinition | None = None
+
+
+class CustomDefinition(WireModel):
+    name: ToolName
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class FunctionTool(WireModel):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class CustomTool(WireModel):
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+
+ChatTool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+
+
+class ToolReference(WireModel):
+    name: str
+
+
+class FunctionChoice(WireModel):
+    type: Literal["function"]
+    function: ToolReference
+
+
+class CustomChoice(WireModel):
+    type: Literal["custom"]
+    custom: ToolReference
+
+
+class AllowedTools(WireModel):
+    mode: Literal["auto", "required"]
+    tools: list[Annotated[FunctionChoice | CustomChoice, Field(discriminator="type")]]
+
+
+class AllowedToolsChoice(WireModel):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[Annotated[FunctionChoice | CustomChoice | AllowedToolsChoice, Field(discriminator="type")], Tag("named")],
+    Discriminator(lambda value: "named" if isinstance(value, dict) else "word"),
+]
+
+
+class JsonSchemaFormat(WireModel):
+    name: ToolName
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class PlainResponseFormat(WireModel):
+    type: Literal["text", "json_object"]
+
+
+class JsonSchemaResponseFormat(WireModel):
+    type: Literal["json_schema"]
+    json_schema: JsonSchemaFormat
+
+
+ResponseFormat = Annotated[PlainResponseFormat | JsonSchemaResponseFormat, Field(discriminator="type")]
+
 
 INT64_MAX = 2**63 - 1
 MOST_TOOLS = 128
@@ -275,3 +371,30 @@ class ChatCompletionRequest(SamplingFields):
     include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_TOKEN_ID: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+TOKEN_IDS: dict[str, Any] = {"type": "array", "items": _TOKEN_ID, "minItems": 1}
+PROMPT: dict[str, Any] = {
+    "anyOf": [
+        _TEXT,
+        {"type": "array", "items": _TEXT, "minItems": 1},
+        TOKEN_IDS,
+        {"type": "array", "items": TOKEN_IDS, "minItems": 1},
+    ]
+}
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions. `prompt` is read by hand: it may be a million token ids."""
+
+    extensions: ClassVar[frozenset[str]] = COMPLETIONS_EXTENSIONS
+
+    prompt: Annotated[Any, Field(json_schema_extra=PROMPT)]
+    max_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    logprobs: Annotated[Integer, Field(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    prompt_cache_key: str | None = None
+    best_of: Annotated[Integer, Field(ge=1, le=20)] | None = None

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from llmirage_shared.wire.schema.base import EMBEDDINGS_EXTENSIONS, Integer, WireModel, either
-from llmirage_shared.wire.schema.chat import ImagePart, Message, TextPart
-from llmirage_shared.wire.schema.completions import PROMPT
+from llmirage_shared.wire.schema.chat import PROMPT, ImagePart, Message, TextPart
 
 MOST_INPUTS = 2048  # of one request, as OpenAI documents for embeddings
 _TEXT, _TEXTS, _IDS, _LISTS_OF_IDS = PROMPT["anyOf"]

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from llmirage_shared.wire.schema.base import Integer, KeptName, Number, WireModel, either
-from llmirage_shared.wire.schema.chat import Message, SamplingFields, StreamOptions
-from llmirage_shared.wire.schema.completions import PROMPT, TOKEN_IDS
-from llmirage_shared.wire.schema.tools import ChatTool
+from llmirage_shared.wire.schema.chat import PROMPT, TOKEN_IDS, ChatTool, Message, SamplingFields, StreamOptions
 
 
 class SglangSampling(WireModel):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.base import MESSAGES_EXTENSIONS, Integer, Number, WireModel
-from llmirage_shared.wire.schema.tools import ToolName
+from llmirage_shared.wire.schema.chat import ToolName
 
 
 class TextBlock(WireModel):

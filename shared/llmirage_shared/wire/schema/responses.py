@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from llmirage_shared.wire.schema.base import RESPONSES_EXTENSIONS, Effort, Integer, Metadata, Number, WireModel
-from llmirage_shared.wire.schema.chat import StructuredOutputs
+from llmirage_shared.wire.schema.chat import StructuredOutputs, ToolName
 from llmirage_shared.wire.schema.items import InputItem
-from llmirage_shared.wire.schema.tools import ToolName
 
 Options = dict[str, Any]
 

@@ -13,8 +13,7 @@ from workload_files import mutate
 from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.synthesis import conversations
 from llmirage_client.workload.synthesis.conversations import draw_plan
-from llmirage_client.workload.synthesis.parameters import PARAMETERS, defaults, put
-from llmirage_client.workload.synthesis.profile import presets, read_profile
+from llmirage_client.workload.synthesis.parameters import PARAMETERS, defaults, presets, put, read_profile
 
 
 def small(path: str) -> None:

@@ -24,7 +24,7 @@ from llmirage_client.workload.rates import RateSeries, Spike, read_rate_series
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.schedule import ArrivalProcess, Process
 from llmirage_client.workload.session import Tenant, WorkloadError
-from llmirage_client.workload.synthesis.profile import read_profile
+from llmirage_client.workload.synthesis.parameters import read_profile
 
 TRAFFIC = """
 preset: chat
