@@ -59,10 +59,7 @@ WALLS = [
 ]
 
 # The client knows the server only in simulator/ and, lazily, where the commands show its catalogue and settings.
-MAY_KNOW_THE_SERVER = (
-    "simulator/",
-    "commands/actions/catalog_server.py",
-)
+MAY_KNOW_THE_SERVER = ("simulator/", "commands/actions/catalog_server.py")
 
 
 class Statements(NamedTuple):

@@ -42,7 +42,7 @@ def test_the_curl_line_gets_a_reply_of_the_asked_length(url: str) -> None:
 
 def test_the_pytest_example_passes(tmp_path: Path) -> None:
     (tmp_path / "test_weather.py").write_text(block_with("python", "@pytest.mark.llmirage"))
-    command = [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "-W", "error"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:anyio", "-p", "no:cacheprovider", "-W", "error"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout

@@ -29,7 +29,7 @@ def quick(command: str) -> str:
     verb = rest.partition(" ")[0]
     if program != "llmirage" or "--speed max" in command:
         return command
-    few = QUICK.get(verb, ()) if "bundled:" in command or verb in ("size", "sweep") else ()
+    few = QUICK.get(verb, ()) if "bundled:" in command or verb in ("generate", "size", "sweep") else ()
     return " ".join([command, *few, *(["--speed", "60"] if verb in ("serve", "run") else [])])
 
 

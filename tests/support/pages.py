@@ -37,7 +37,13 @@ NEEDS_A_PORT = {
 }
 """Parts of commands that cannot run in one process without a port."""
 _FEW = ["--num-conversations", "4"]
-QUICK = {"run": _FEW, "simulate": _FEW, "size": ["--requests", "60", "--request-rate", "0.5"], "sweep": ["--workers", "1"]}
+QUICK = {
+    "generate": ["--conversations", "4"],
+    "run": _FEW,
+    "simulate": _FEW,
+    "size": ["--requests", "60", "--request-rate", "0.5"],
+    "sweep": ["--workers", "1"],
+}
 """Words that make a command quick; the last of equal options counts."""
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {

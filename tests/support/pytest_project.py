@@ -49,7 +49,8 @@ class Project:
     def run(self, *arguments: str, apart: bool = False, **outcomes: int) -> str:
         """What pytest prints. apart: in a process of its own. outcomes: passed=2, failed=1, errors=1."""
         run = self._pytester.runpytest_subprocess if apart else self._pytester.runpytest_inprocess
-        result = run("-p", "no:cacheprovider", "-p", "no:randomly", *arguments, "-W", _LOADED)
+        unused = ("-p", "no:anyio", "-p", "no:hypothesispytest") if apart else ()  # which take a second to load
+        result = run("-p", "no:cacheprovider", "-p", "no:randomly", *unused, *arguments, "-W", _LOADED)
         found = {kind: count for kind, count in result.parseoutcomes().items() if kind != "deselected"}
         assert found == outcomes
         return str(result.stdout)

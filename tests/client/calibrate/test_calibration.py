@@ -37,6 +37,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of as few requests as can be calibrated on."""
+    workload = synthetic_load("200:900", "5:9", 20, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
+    simulation = simulate(ClusterConfig(engine="vllm", **DEPLOYMENT), workload, RunOptions(request_rate_per_s=2.0))  # type: ignore[arg-type]
+    place = tmp_path_factory.mktemp("few")
+    write_artifacts(simulation.result, place, metrics=simulation.metrics)
+    return place
+
+
 def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> None:
     run = read_measured(str(folder / "run"))
     config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
@@ -253,8 +263,8 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said in " ".join(outcome.stderr.split())
 
 
-def test_what_has_no_effect_is_told_where_the_user_gave_it(folder: Path) -> None:
-    line = ["calibrate", str(folder / "run"), "-o", str(folder / "idle.yaml")]
+def test_what_has_no_effect_is_told_where_the_user_gave_it(few: Path) -> None:
+    line = ["calibrate", str(few), "-o", str(few / "idle.yaml")]
     refused = CliRunner().invoke(main, [*line, "--set", "host_kv_gb_per_s=5"])
     assert refused.exit_code == 2
     assert "host_kv_gb_per_s has no effect here: it needs host_kv_gib" in refused.stderr
@@ -263,9 +273,9 @@ def test_what_has_no_effect_is_told_where_the_user_gave_it(folder: Path) -> None
     assert "router has no effect here: it needs several instances" in " ".join(told.stdout.split())
 
 
-def test_a_run_of_another_deployment_is_refused_and_what_it_does_not_tell_is_said(folder: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_deployment_is_refused_and_what_it_does_not_tell_is_said(few: Path, tmp_path: Path) -> None:
     """A run against three L40S in fp8, as vLLM tells, does not calibrate one H100 in bf16."""
-    shutil.copytree(folder / "run", tmp_path / "run")
+    shutil.copytree(few, tmp_path / "run")
     file = tmp_path / "run" / "profile_export_aiperf.json"
     summary = json.loads(file.read_text())
     words = ["calibrate", str(tmp_path / "run"), "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "-o", str(tmp_path / "e")]

@@ -72,18 +72,16 @@ def test_token_for_token_repeats_are_told_with_their_share_of_the_cache_hits() -
 @pytest.mark.parametrize(
     ("words", "note"),
     [
-        (["--concurrency", 80, "--no-vary"], "Concurrency 80 was not reached: 50 conversations ran, each once."),
+        (["--concurrency", 8, "--no-vary"], "Concurrency 8 was not reached: 5 conversations ran, each once."),
         (
-            ["--num-conversations", 60, "--no-vary"],
-            "60 conversations ran, but only 50 are distinct: each came up to 2 times",
+            ["--num-conversations", 6, "--no-vary"],
+            "6 conversations ran, but only 5 are distinct: each came up to 2 times",
         ),
-        (["--agents", 60], "60 conversations ran, made of the 50 of the workload: each came up to 2 times"),
+        (["--agents", 6], "6 conversations ran, made of the 5 of the workload: each came up to 2 times"),
     ],
 )
 def test_the_first_ten_lines_say_it(words: list[Any], note: str, tmp_path: Path) -> None:
-    result = invoke(
-        "simulate", "bundled:coding-agent", "--no-fixed-schedule", *words, *CLUSTER, "--artifact-dir", tmp_path / "out"
-    )
+    result = invoke("simulate", conversations(tmp_path, 5), *words, *CLUSTER, "--artifact-dir", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert note in " ".join(" ".join(result.stdout.splitlines()[:10]).split())
     exported = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())["llmirage"]
@@ -152,12 +150,12 @@ def test_what_agents_exclude(words: list[Any], message: str) -> None:
 def test_points_of_a_study_say_it(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(
-        "name: agents\nworkload: bundled:coding-agent\nconcurrency: 60\nmodel: llama-3.1-8b\ngpu: h100_sxm\n"
+        f"name: agents\nworkload: {conversations(tmp_path, 5)}\nconcurrency: 6\nmodel: llama-3.1-8b\ngpu: h100_sxm\n"
         "grid: {vary: [true, false]}\n"
     )
     result = invoke("sweep", study, "--artifact-dir", tmp_path / "out", "--workers", 1)
     assert result.exit_code == 0, result.output
-    assert "60 conversations ran, made of the 50" in " ".join(result.stdout.split())
+    assert "6 conversations ran, made of the 5" in " ".join(result.stdout.split())
 
 
 # --- an endpoint that knows prompts of an earlier run ----------------------------------------------------------------------

@@ -67,10 +67,7 @@ class FakeTarget:
 
 
 def run(
-    workload: Workload,
-    target: FakeTarget | None = None,
-    during: Callable[[Runner], Any] | None = None,
-    **options: Any,
+    workload: Workload, target: FakeTarget | None = None, during: Callable[[Runner], Any] | None = None, **options: Any
 ) -> tuple[RunResult, FakeTarget]:
     """Runs the workload in virtual time. during: a coroutine function that goes on beside the run."""
     target = target or FakeTarget()

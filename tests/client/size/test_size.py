@@ -213,7 +213,7 @@ def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
 
 
 def test_four_instances_carry_about_four_times_as_many_conversations_as_one() -> None:
-    judged = conversations("ttft_p99<2s, tpot_mean<30ms", 1.0, "4", "10", ("8000", "50"))
+    judged = conversations("ttft_p99<2s, tpot_mean<30ms", 1.0, "4", "10", ("8000", "20"))
     one = max_rates(BASE, SHAPES[:1], (), judged, 1).found[0].trial
     assert one is not None
     four = SHAPES[0].config(BASE, 4)

@@ -216,6 +216,8 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     assert band in page
     assert "Throughput per GPU against speed per user" in page
     assert "tp 3 does not divide" in page
+    assert "ready" not in outcome.stdout  # without autoscaling
+    assert "Instances ready" not in page
     again = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--json"])
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == [row["status"] for row in rows]
 
@@ -296,14 +298,6 @@ def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) ->
     assert 1.0 < float(scaled["instances_ready"]) < 3.0
     assert float(scaled["gpu_hours"]) < float(steady["gpu_hours"])
     assert "Instances ready" in (out / "study.html").read_text()
-
-
-def test_without_autoscaling_nobody_is_told_how_many_are_ready(tmp_path: Path) -> None:
-    path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text(STUDY)
-    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
-    assert "ready" not in outcome.stdout
-    assert "Instances ready" not in (out / "study.html").read_text()
 
 
 def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path) -> None:

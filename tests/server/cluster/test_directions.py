@@ -135,13 +135,7 @@ def test_one_more_instance_never_serves_less(
     assert makespan_s(instances + 1) <= makespan_s(instances)
 
 
-@given(
-    limits=LIMITS,
-    turns=TURNS,
-    tiers=SOME_TIERS,
-    faster=st.sampled_from([2.0, math.inf]),
-    prefill=st.integers(0, 1),
-)
+@given(limits=LIMITS, turns=TURNS, tiers=SOME_TIERS, faster=st.sampled_from([2.0, math.inf]), prefill=st.integers(0, 1))
 def test_a_tier_that_is_read_faster_is_never_slower(
     limits: EngineLimits, turns: Turns, tiers: tuple[TierSpec, ...], faster: float, prefill: int
 ) -> None:

@@ -134,10 +134,7 @@ def digest() -> str:
 
 def test_two_processes_agree_to_the_last_bit() -> None:
     command = [sys.executable, str(Path(__file__))]
-    environment = {
-        "PYTHONHASHSEED": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2] / "support"),
-    }  # here another seed
+    environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "support")}  # here another seed
     other = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     assert len(other) > 100_000
     assert other == digest()

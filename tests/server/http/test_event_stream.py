@@ -286,10 +286,7 @@ def test_tokens_for_a_page_in_a_browser_do_not_pass_through_its_middleware() -> 
     connection.headers = [(b"origin", b"http://localhost:3000")]
     virtual_time.run(connection.run())
     head = dict(connection.messages[0][1]["headers"])
-    assert (head[b"access-control-allow-origin"], head[b"access-control-expose-headers"]) == (
-        b"http://localhost:3000",
-        b"*",
-    )
+    assert (head[b"access-control-allow-origin"], head[b"access-control-expose-headers"]) == (b"http://localhost:3000", b"*")
     assert connection.in_task == [False] * 10
 
 

@@ -9,12 +9,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model, list_mod
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.memory import (
-    MemoryBudget,
-    activation_bytes_per_rank,
-    budget,
-    weights_bytes_per_rank,
-)
+from llmirage_server.perf.memory import MemoryBudget, activation_bytes_per_rank, budget, weights_bytes_per_rank
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
 

@@ -78,8 +78,7 @@ def test_prompts_do_not_slow_down_experts_that_run_through_marlin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "model", "weights"),
-    [("sglang", "openai/gpt-oss-120b", "auto"), ("vllm", "Qwen/Qwen3-30B-A3B", "fp8")],
+    ("engine", "model", "weights"), [("sglang", "openai/gpt-oss-120b", "auto"), ("vllm", "Qwen/Qwen3-30B-A3B", "fp8")]
 )
 def test_marlin_is_refused_where_no_kernels_of_it_were_measured(engine: str, model: str, weights: str) -> None:
     with pytest.raises(DeploymentError, match="moe_backend marlin: measured beside other kernels only under vLLM"):

@@ -36,11 +36,7 @@ def test_acceptance_is_given_as_a_rate_a_length_or_by_position() -> None:
 def test_the_scheduler_gets_the_rates_by_position() -> None:
     [pool] = plan(
         ClusterConfig(
-            model=GPT_OSS,
-            gpu="h200_sxm",
-            speculative_method="eagle3",
-            num_speculative_tokens=2,
-            acceptance_rates=(0.6, 0.2),
+            model=GPT_OSS, gpu="h200_sxm", speculative_method="eagle3", num_speculative_tokens=2, acceptance_rates=(0.6, 0.2)
         )
     )
     assert pool.limits.acceptance_rates == (0.6, 0.2)

@@ -94,10 +94,7 @@ def test_whole_numbers_of_a_range_are_equally_likely() -> None:
         ({"mean": 5}, "'distribution' is missing: the kind of distribution, such as lognormal"),
         ({"distribution": "empirical"}, "empirical needs values (and weights, if they differ), or edges and counts"),
         ({"distribution": "empirical", "values": [1, 2], "weights": [1]}, "weights: give 2, one for each"),
-        (
-            {"distribution": "empirical", "edges": [1, 1], "counts": [1]},
-            "edges: give at least two, in increasing order",
-        ),
+        ({"distribution": "empirical", "edges": [1, 1], "counts": [1]}, "edges: give at least two, in increasing order"),
     ],
 )
 def test_one_that_cannot_be_is_refused_with_a_reason(value: Any, message: str) -> None:

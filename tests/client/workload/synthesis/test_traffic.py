@@ -174,12 +174,7 @@ def test_both_ways_to_simulate_traffic_tell_figures_by_class(tmp_path: Path, via
 
 
 @pytest.mark.parametrize(
-    "of_class",
-    [
-        ["--set", "class_priorities=batch:5"],
-        [*GATEWAY, "--set", "objective_priorities=interactive:1"],
-        SHED,
-    ],
+    "of_class", [["--set", "class_priorities=batch:5"], [*GATEWAY, "--set", "objective_priorities=interactive:1"], SHED]
 )
 def test_priorities_of_classes_are_the_same_in_both_ways_to_simulate(tmp_path: Path, of_class: list[str]) -> None:
     plain = TRAFFIC.replace("priority: 5, ", "").replace("output: 9", "output: 200").replace("weibull", "constant")

@@ -199,12 +199,7 @@ RULES: dict[str, dict[str, Any]] = {
     "windows, sglang": {"model": "openai/gpt-oss-20b", "scheduler": "sglang"},
     "ranks": {"ranks": 2, "model": MOE},
     "ranks, sglang mixed": {"ranks": 2, "scheduler": "sglang", "enable_mixed_chunk": True, "model": "openai/gpt-oss-20b"},
-    "ranks, trtllm, by prefix": {
-        "ranks": 4,
-        "scheduler": "trtllm",
-        "data_parallel_balance": "prefix",
-        "model": MOE,
-    },
+    "ranks, trtllm, by prefix": {"ranks": 4, "scheduler": "trtllm", "data_parallel_balance": "prefix", "model": MOE},
     "vllm, every fourth step": {"ranks": 2, "model": MOE, "prefill_schedule_interval": 4},
     "sglang, decodes between": {"scheduler": "sglang", "prefill_decode_interval": 3},
     "sglang, decodes between, ranks": {"scheduler": "sglang", "prefill_decode_interval": 3, "ranks": 2, "model": MOE},
@@ -305,11 +300,7 @@ def test_requests_that_fail_keep_the_tokens_that_they_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_deployment", "of_limits"),
-    [
-        ({"pp": 2}, {}),
-        ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5}),
-    ],
+    ("of_deployment", "of_limits"), [({"pp": 2}, {}), ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5})]
 )
 def test_what_sums_do_not_tell_is_followed_step_by_step(of_deployment: Any, of_limits: Any) -> None:
     model = Deployment.create("Qwen/Qwen3-8B", "h100_sxm", **of_deployment).step_model()

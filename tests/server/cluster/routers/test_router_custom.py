@@ -149,22 +149,10 @@ def test_names_inside_classes_and_optional_arguments_are_fine() -> None:
     [
         ("raises", "router 'own_routers:raises' raised ZeroDivisionError: integer division or modulo by zero"),
         ("silent", "router 'own_routers:silent' raised RuntimeError"),
-        (
-            "nothing",
-            "router 'own_routers:nothing' returned None of type NoneType: " + MUST,
-        ),
-        (
-            "text",
-            "router 'own_routers:text' returned '0' of type str: " + MUST,
-        ),
-        (
-            "real",
-            "router 'own_routers:real' returned 0.0 of type float: " + MUST,
-        ),
-        (
-            "truth",
-            "router 'own_routers:truth' returned True of type bool: " + MUST,
-        ),
+        ("nothing", "router 'own_routers:nothing' returned None of type NoneType: " + MUST),
+        ("text", "router 'own_routers:text' returned '0' of type str: " + MUST),
+        ("real", "router 'own_routers:real' returned 0.0 of type float: " + MUST),
+        ("truth", "router 'own_routers:truth' returned True of type bool: " + MUST),
         ("beyond", "router 'own_routers:beyond' returned 3: there are 3 instances to choose from, positions 0 to 2"),
         ("negative", "router 'own_routers:negative' returned -1: there are 3 instances to choose from, positions 0 to 2"),
         ("writes", "router 'own_routers:writes' raised ValueError: assignment destination is read-only"),

@@ -132,10 +132,7 @@ def test_a_wild_guess_says_what_there_is() -> None:
 
 @pytest.mark.parametrize(
     ("name", "feature"),
-    [
-        ("DeepSeek-V4-Pro", "attention to a compressed context"),
-        ("moonshotai/Kimi-K3", "Kimi delta attention"),
-    ],
+    [("DeepSeek-V4-Pro", "attention to a compressed context"), ("moonshotai/Kimi-K3", "Kimi delta attention")],
 )
 def test_a_known_architecture_that_is_not_covered_is_no_typo(name: str, feature: str) -> None:
     with pytest.raises(DeploymentError, match=f"is known but not supported: .*{feature}"):

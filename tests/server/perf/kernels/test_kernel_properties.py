@@ -34,12 +34,7 @@ def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
     ]
 
 
-COLLECTIVES = (
-    collectives.all_reduce,
-    collectives.all_gather,
-    collectives.reduce_scatter,
-    collectives.all_to_all,
-)
+COLLECTIVES = (collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter, collectives.all_to_all)
 
 
 def prefill_kernels(gpu: GpuSpec, c: Constants) -> list[attention.PrefillAttention]:

@@ -114,10 +114,7 @@ def test_order_of_sequences_does_not_matter(which: Which, prefill: list[tuple[in
     assert s.step_s(prefill[::-1], decode[::-1]) == s.step_s(prefill, decode)
 
 
-@given(
-    deployments,
-    st.lists(st.tuples(chunks, contexts), max_size=8),
-)
+@given(deployments, st.lists(st.tuples(chunks, contexts), max_size=8))
 def test_stages_add_up_to_the_explained_step(which: Which, ranks: list[tuple[list[tuple[int, int]], list[int]]]) -> None:
     s: GroupStepModel = step(*which)
     batches = [StepBatch(*batch) for batch in ranks[: s.ranks]]
