@@ -59,13 +59,6 @@ def find_draft(speculative: Speculative | None, model: ModelSpec | None, problem
     return None
 
 
-def number_problems(**numbers: int | None) -> Iterator[str]:
-    """Yield a sentence for each that is given and below 1."""
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            yield f"{name} is {value}, but must be at least 1"
-
-
 def hardware_problems(gpu: GpuSpec, engine: Engine, weights: str, kv_dtype: str) -> Iterator[str]:
     """Yield what the GPU cannot run, as far as it is known."""
     if gpu.vendor != "nvidia" and engine.base == "trtllm":
@@ -167,17 +160,12 @@ class Deployment:
         if profile is not None and engine_fields:
             profile = replace(profile, **dict(engine_fields))
         draft = find_draft(speculative, found_model, problems)
-        problems += number_problems(
-            tp=tp,
-            pp=pp,
-            ep=ep,
-            dp=dp,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            num_gpu_blocks_override=num_gpu_blocks_override,
-            block_size=block_size,
-            max_model_len=max_model_len,
-        )
+        numbers = {
+            "tp": tp, "pp": pp, "ep": ep, "dp": dp, "max_num_batched_tokens": max_num_batched_tokens,
+            "max_num_seqs": max_num_seqs, "num_gpu_blocks_override": num_gpu_blocks_override, "block_size": block_size,
+            "max_model_len": max_model_len,
+        }  # fmt: skip
+        problems += [f"{name} is {n}, but must be at least 1" for name, n in numbers.items() if n is not None and n < 1]
         if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
             problems.append(f"gpu_memory_utilization is {gpu_memory_utilization}, but must be above 0 and at most 1")
         if weights == "auto" and found_model is not None:

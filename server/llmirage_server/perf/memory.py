@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.dtypes import BF16, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
 from llmirage_server.perf.catalogue.models import Formats, ModelSpec, formats_of
@@ -36,7 +36,6 @@ class MemoryBudget:
     bytes_per_sequence: int  # windows and recurrent states
     sequences: int  # that may run at once: max_num_seqs, or fewer where their fixed parts would fill the pool
     tokens_override: int | None = None
-    utilization: float = 1.0
 
     @property
     def usable_bytes(self) -> int:
@@ -106,7 +105,7 @@ def budget(
         each = bytes_per_sequence + kv_bytes_per_token * _TOKENS_PER_SEQUENCE
         sequences = max(1, min(max_num_seqs, (gpu_bytes - sum(taken)) // each))
     kept = kv_bytes_per_token, bytes_per_sequence
-    return MemoryBudget(gpu_bytes, *taken, *kept, sequences, tokens_override, utilization)
+    return MemoryBudget(gpu_bytes, *taken, *kept, sequences, tokens_override)
 
 
 def weights_bytes_per_rank(
@@ -145,8 +144,8 @@ def draft_bytes_per_rank(
     if method == "eagle3" and draft is not None:
         inner = [group.attention for group in draft.groups]
         embedded = sum(of.qkv_width(parallel.tp) for of in inner if isinstance(of, Gqa))
-        beside, bf16 = 2 * draft.hidden * (3 * draft.hidden + embedded), WEIGHT_DTYPES["bf16"]
-        return beside + weights_bytes_per_rank(draft, bf16, Parallelism(parallel.tp), first=False)
+        beside = 2 * draft.hidden * (3 * draft.hidden + embedded)
+        return beside + weights_bytes_per_rank(draft, BF16, Parallelism(parallel.tp), first=False)
     if draft is not None:
         return weights_bytes_per_rank(draft, weights, Parallelism(parallel.tp))
     joining = 2 * model.hidden * model.hidden * weights.weight_bytes

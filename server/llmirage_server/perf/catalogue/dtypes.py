@@ -83,4 +83,5 @@ WEIGHT_DTYPES: dict[str, WeightDtype] = {
     "nvfp4": WeightDtype("nvfp4", 0.5625, 0.5625, "fp4"),
 }
 
+BF16 = WEIGHT_DTYPES["bf16"]
 KV_DTYPE_BYTES: dict[str, int] = {"bf16": 2, "fp8": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmirage_server.perf import DeploymentError
-from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.dtypes import BF16, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.layers import (
     Attention,
     Dense,
@@ -67,24 +67,6 @@ class ModelSpec:
         return any(isinstance(group.attention, Mla) for group in self.groups)
 
     @property
-    def main_attention(self) -> Attention | None:
-        """The attention that keeps the whole context; the first kind there is where none does."""
-        kinds = [group.attention for group in self.groups if group.attention is not None]
-        whole = [kind for kind in kinds if isinstance(kind, Mla) or (isinstance(kind, Gqa) and not kind.window)]
-        return (whole or kinds or [None])[0]
-
-    @property
-    def heads(self) -> int:
-        main = self.main_attention
-        return 0 if main is None else main.value_heads if isinstance(main, GatedDelta) else main.heads
-
-    @property
-    def kv_heads(self) -> int:
-        """KV heads of the main attention; 1 for a latent one."""
-        main = self.main_attention
-        return main.kv_heads if isinstance(main, Gqa) else 1
-
-    @property
     def embedding_weights(self) -> int:
         """Weights of the embedding table; lm_head has as many unless it is tied."""
         return self.vocab * self.hidden
@@ -116,7 +98,9 @@ class ModelSpec:
         As published ones are: attention like the model's, or heads of 128 where that is latent; an MLP like the model's
         dense ones, or else 6 times as wide as the hidden state (nvidia/gpt-oss-120b-Eagle3).
         """
-        main = self.main_attention
+        kinds = [group.attention for group in self.groups if group.attention is not None]
+        whole = [kind for kind in kinds if isinstance(kind, Mla) or (isinstance(kind, Gqa) and not kind.window)]
+        main = (whole or kinds or [None])[0]
         shape = (main.heads, main.kv_heads, main.head_dim) if isinstance(main, Gqa) else (self.hidden // 128, 8, 128)
         dense = next((group.mlp for group in self.groups if isinstance(group.mlp, Dense)), Dense(6 * self.hidden))
         name, groups = f"EAGLE-3 head of {self.name}", (LayerGroup(1, Gqa(*shape), dense),)
@@ -171,9 +155,6 @@ def _window(group: LayerGroup) -> int:
     return group.attention.window if isinstance(group.attention, Gqa) else 0
 
 
-_BF16 = WEIGHT_DTYPES["bf16"]
-
-
 class Formats(NamedTuple):
     """Formats of the matrices; lm_head, embeddings, routers and norms are bf16 in all of them."""
 
@@ -189,9 +170,9 @@ def formats_of(model: ModelSpec, weights: WeightDtype) -> Formats:
     leave attention in bf16 (nvidia/DeepSeek-R1-FP4, 394 GB, hf_quant_config.json). Elsewhere every matrix is quantised.
     """
     if model.experts and (weights.experts_only or (weights.name == "int4" and model.has_mla)):
-        return Formats(_BF16, _BF16, weights)
+        return Formats(BF16, BF16, weights)
     if weights.name == "nvfp4" and model.has_mla:
-        return Formats(_BF16, weights, weights)
+        return Formats(BF16, weights, weights)
     return Formats(weights, weights, weights)
 
 
@@ -230,11 +211,6 @@ def model_confidence(groups: tuple[LayerGroup, ...], hidden: int) -> str:
 ATTENTION: dict[str, type[Attention]] = {"gqa": Gqa, "mla": Mla, "gated_delta": GatedDelta, "mamba2": Mamba2}
 MLP: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
 
-_FIELDS = (
-    "hidden", "vocab", "max_model_len", "tied_embeddings", "native_weights", "mtp_layers", "vision_weights", "hears",
-    "notes",
-)  # fmt: skip
-
 
 def model_from_entry(name: str, entry: Mapping[str, Any], source: str, aliases: tuple[str, ...] = ()) -> ModelSpec:
     """Build a spec from an entry whose keys data/models.yaml explains, and which has been checked."""
@@ -245,7 +221,7 @@ def model_from_entry(name: str, entry: Mapping[str, Any], source: str, aliases: 
         source=source,
         aliases=aliases,
         confidence=model_confidence(groups, entry["hidden"]),
-        **{key: entry[key] for key in _FIELDS if key in entry},
+        **{key: entry[key] for key in MODEL_KEYS if key in entry and key not in ("name", "groups", "source")},
     )
 
 

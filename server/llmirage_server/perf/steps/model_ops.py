@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from llmirage_server.perf.catalogue.dtypes import BF16
 from llmirage_server.perf.catalogue.layers import (
     Attention,
     Dense,
@@ -20,7 +21,7 @@ from llmirage_server.perf.catalogue.layers import (
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels import attention, collectives, moe
 from llmirage_server.perf.kernels.kernel import Elementwise, TokenKernel, Work, round_up
-from llmirage_server.perf.steps.operations import BF16, Count, DecodeOp, Op, PrefillOp, Setting, TokenOp
+from llmirage_server.perf.steps.operations import Count, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 
 def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
@@ -367,7 +368,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
     shape = *dtype.expert_shape(block.latent or s.hidden, width), slots, block.per_token, ep, block.gated
-    kernels = [moe.Experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.wide) for d in dtypes]
+    kernels = [moe.Experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.parallel.is_wide) for d in dtypes]
     # kernels that widen 4-bit weights (Marlin) spend their time on that, which does not cost clocks as the matrix units do
     fastest = min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS))
     # kernels of 4-bit formats are one call; others one for each part: order of tokens (2), products (2), activation, sum
@@ -395,13 +396,13 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     after: list[Op] = []
     if parallel.tp > 1:
         after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
-    if s.wide and ranks > s.gpu.link_gpus:
+    if parallel.is_wide and ranks > s.gpu.link_gpus:
         to = ranks, hidden // parallel.tp, block.per_token
         sent_bytes = 1.0 + 4 / 128 if s.formats.experts.name in ("fp8", "fp8_block") else 2.0  # with scales of 128 values
         dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
         combine = collectives.between_domains(*link, "combine", *to, 2.0)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    if s.wide or (parallel.ep == ranks and s.engine.sends_to_experts(s.gpu, parallel, block.per_token)):
+    if parallel.is_wide or (parallel.ep == ranks and s.engine.sends_to_experts(s.gpu, parallel, block.per_token)):
         to = ranks, hidden // parallel.tp, block.per_token
         dispatch, combine = collectives.dispatch(*link, *to), collectives.combine(*link, *to)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]

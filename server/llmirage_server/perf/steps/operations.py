@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from llmirage_server.perf.catalogue.constants import Constants
-from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import Formats
 from llmirage_server.perf.engines.engine import Engine
@@ -21,8 +21,6 @@ from llmirage_server.perf.steps.step_model import StepBatch
 # these and the cached ones before them; tokens of the decoding sequences; all sequences; rows whose logits are wanted.
 Count = Literal["tokens", "group", "new", "expanded", "decode_tokens", "sequences", "rows"]
 COUNTS: tuple[Count, ...] = ("tokens", "group", "new", "expanded", "decode_tokens", "sequences", "rows")
-
-BF16 = WEIGHT_DTYPES["bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,6 @@ class Setting:
     hidden: int
     skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
     queries: int = 1  # tokens of each decoding sequence
-
-    @property
-    def wide(self) -> bool:
-        return self.parallel.is_wide
 
     def kernels(self, parts: int) -> int:
         """Return the kernels that `parts` elementwise operations in a row are."""

@@ -166,18 +166,6 @@ class Stage:
         self._decodes_s = Memo(self._find_decodes, BATCHES)
         self._mixed_s = Memo(self._decode_kernels([op.calls * op.mixed for op in decodes], decodes), BATCHES)
 
-    def lockstep_s(self, ranks: Sequence[tuple[RankCounts, DecodeLoad]], tokens: int, new: int) -> float:
-        """Seconds of all ranks with so many tokens together: the slowest sets the pace, then comes what they share.
-
-        new: those of prompts among them.
-        """
-        slowest_s = 0.0
-        for load, decoding in ranks:
-            seconds = self.rank_s(load, decoding)
-            if seconds > slowest_s:
-                slowest_s = seconds
-        return slowest_s + self.together_s(tokens, new)
-
     def together_s(self, tokens: int, new: int) -> float:
         """Seconds of what all ranks do together, by the tokens of all and those of prompts among them."""
         seconds = self._shared_s[tokens]

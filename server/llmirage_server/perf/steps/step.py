@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from llmirage_server.perf.catalogue.constants import constants_for
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import BF16, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
@@ -24,7 +24,7 @@ from llmirage_server.perf.kernels.moe import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import SpeculativeMethod
 from llmirage_server.perf.steps.model_ops import eagle3_ops, embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
-from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
+from llmirage_server.perf.steps.operations import DecodeOp, Op, Setting
 from llmirage_server.perf.steps.stage import (
     DecodeLoad,
     EngineOverhead,
@@ -166,10 +166,10 @@ class RooflineStep:
     def _seconds(self, ranks: _Ranks) -> list[float]:
         """Seconds of each stage for ranks that have some tokens."""
         together = _tokens(ranks)
-        times = [stage.lockstep_s(ranks, *together) for stage in self._stages]
-        for stage, on, group in self._draft_passes(ranks, together):
-            times[-1] += stage.lockstep_s(on, *group)
-        scale = self._scale(ranks)
+        scale, times = self._scale(ranks), [0.0] * self.stages
+        for i, (stage, on, group) in enumerate(self._passes(ranks, together)):
+            slowest_s = max([stage.rank_s(*rank) for rank in on])
+            times[min(i, self.stages - 1)] += slowest_s + stage.together_s(*group)
         times = [scale * time for time in times]
         times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1], together[0]) + self._verified_s(
             ranks
@@ -177,11 +177,8 @@ class RooflineStep:
         return times
 
     def _passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
+        """Yield each stage, then each pass of the draft, with the loads it sees and the tokens of all ranks."""
         yield from ((stage, ranks, together) for stage in self._stages)
-        yield from self._draft_passes(ranks, together)
-
-    def _draft_passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
-        """Each pass of the draft with the loads it sees and the tokens of all ranks."""
         decodes = sum([load.decodes for load, _ in ranks])
         for i, stage in enumerate(self._drafts):
             if i == 0:
