@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents outside_routers pydantic_ai scripted_rounds
+FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents outside_routers perfetto pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-metrics.md)
 # A third of the time tests wait, for clocks and for servers.
 TESTERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')

@@ -25,6 +25,7 @@ def traced(
         "first_token_s": (arrival_s + end_s) / 2,
         "cached_tokens": 0,
         "finish": "stop",
+        "since_s": 0.0,
         "session": None,
         "parent": None,
         "affinity": None,
@@ -47,3 +48,17 @@ def traced(
         output_tokens=output_tokens,
         **(fields | other),
     )
+
+
+def overlaps(events: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Slices of one thread that overlap though neither lies within the other: viewers drop the second."""
+    found = []
+    around: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in sorted((event for event in events if event["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
+        open_now = around.setdefault((event["pid"], event["tid"]), [])
+        while open_now and open_now[-1]["ts"] + open_now[-1]["dur"] <= event["ts"]:
+            open_now.pop()
+        if open_now and event["ts"] + event["dur"] > open_now[-1]["ts"] + open_now[-1]["dur"]:
+            found.append((open_now[-1], event))
+        open_now.append(event)
+    return found

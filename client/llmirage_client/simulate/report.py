@@ -260,9 +260,9 @@ def _request_events(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
 
 
 def _slice(name: str, process: int, lane: int, start_s: float, end_s: float, figures: dict[str, Any]) -> dict[str, Any]:
-    """Return a slice with times in microseconds, to the nanosecond."""
-    begin_us, length_us = round(start_s * 1e6, 3), round((end_s - start_s) * 1e6, 3)
-    return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": begin_us, "dur": length_us, "args": figures}
+    """Return a slice in whole microseconds: viewers drop one that ends after the slice around it, were it by a rounding."""
+    begin_us, end_us = round(start_s * 1e6), round(end_s * 1e6)
+    return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": begin_us, "dur": end_us - begin_us, "args": figures}
 
 
 def _name(kind: str, process: int, lane: int, name: str) -> dict[str, Any]:

@@ -59,7 +59,12 @@ class ExchangeRecorder:
             body = json.loads(request.body)
         except (ValueError, RecursionError):
             return None
-        return RecordingTap(request, body, self._save) if isinstance(body, dict) else None
+        if not isinstance(body, dict):
+            return None
+        tap = RecordingTap(request, body, self._save)
+        if self._workload is not None:
+            self._workload.begun(tap.start_s)
+        return tap
 
     def redactor(self, request: ForwardedRequest) -> Redactor:
         return redactor_of(request, self._secrets)
@@ -105,7 +110,7 @@ class RecordingTap:
         self, request: ForwardedRequest, body: Any, save: Callable[[ForwardedRequest, Recording, float], None]
     ) -> None:
         self._clock = precise_clock()
-        self._start_s = self._clock()
+        self.start_s = self._clock()
         self._request = request
         self._save = save
         self._recording = Recording(request.method, request.target, body, 0, {}, [])
@@ -142,10 +147,10 @@ class RecordingTap:
         if rest or not recording.stream:
             recording.chunks.append(Chunk(self._at_ms(), rest))
         recording.ended = _ENDINGS[ending]
-        self._save(self._request, recording, self._start_s)
+        self._save(self._request, recording, self.start_s)
 
     def _at_ms(self) -> float:
-        return round((self._clock() - self._start_s) * 1000, 1)
+        return round((self._clock() - self.start_s) * 1000, 1)
 
 
 def _call_of(request: ForwardedRequest, recording: Recording, at_s: float) -> RecordedCall | None:

@@ -24,6 +24,7 @@ from llmirage_server.telemetry.traces.block_traces import DynamoWriter, Mooncake
 from llmirage_server.telemetry.traces.served import TracedRequest
 from llmirage_server.telemetry.traces.weka import WekaWriter
 from llmirage_server.telemetry.traces.workload import WorkloadWriter, recorded_call
+from llmirage_shared import virtual_time
 
 SYSTEM = {"role": "system", "content": "You are a careful agent. " * 30}
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
@@ -113,6 +114,32 @@ def test_what_was_served_is_read_back(form: str, tmp_path: Path) -> None:
     firsts = sorted((prompt, cached) for prompt, cached, _ in served if prompt < 200)
     assert any(cached for _, cached in firsts)
     assert [cached for prompt, cached in simulated if prompt < 200 + more] == [cached for _, cached in firsts]
+
+
+@pytest.mark.parametrize("form", [form for form in OUTS if form != "weka_trace"])  # whose traces stand alone in time
+def test_a_request_that_came_first_and_ended_last_stands_first(form: str, tmp_path: Path) -> None:
+    """Files are written as requests end."""
+    out = f"{tmp_path}/{OUTS[form]}"
+
+    async def overlapping() -> None:
+        setting: dict[str, Any] = {"record_workload" if form == "mooncake_trace" else "trace_out": out}
+        app = create_app(ClusterConfig(**ENGINE, **setting))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+
+            async def ask(after_s: float, tokens: int) -> None:
+                await asyncio.sleep(after_s)
+                body = {"model": "m", "messages": [SYSTEM], "max_tokens": tokens, "min_tokens": tokens}
+                assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+            await asyncio.gather(ask(0, 1000), ask(0.5, 10), ask(1.0, 200))
+        app.close()
+        await app.closed()
+
+    virtual_time.run(overlapping())
+    columns = llmirage.simulate(out, **ENGINE, fixed_schedule=True)._columns()
+    by_start = np.argsort(columns["start_s"], kind="stable")
+    assert np.array(columns["usage_completion_tokens"])[by_start].tolist() == [1000, 10, 200]
+    assert np.diff(np.array(columns["start_s"])[by_start]) == pytest.approx([0.5, 0.5], abs=0.01)
 
 
 def test_what_was_recorded_runs_again(tmp_path: Path) -> None:

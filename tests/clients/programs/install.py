@@ -32,6 +32,7 @@ PYTHON = {
         "openai-agents",
         "pydantic-ai-slim[openai]",
         "sglang-router",
+        "viztracer",
         "vllm-router",
     ],
     "litellm": ["-e", f"{ROOT}[dev]", "litellm[proxy]"],

@@ -34,7 +34,7 @@ def input_messages(attributes: Mapping[str, Any], check: Checker, at: str) -> tu
     field = f"{at}gen_ai.input.messages"
     entries = check.json_of(check.required(attributes, "gen_ai.input.messages", at), field)
     messages = list(_system(attributes.get("gen_ai.system_instructions"), check, f"{at}gen_ai.system_instructions"))
-    for i, entry in enumerate(check.items(entries, field, may_be_empty=False) or []):
+    for i, entry in enumerate(check.items(entries, field, may_be_empty=bool(messages)) or []):
         message = check.mapping(entry, f"{field}.{i}")
         if message is not None:
             messages += _messages(message, check, f"{field}.{i}")

@@ -82,12 +82,10 @@ class MooncakeWriter(_BlockWriter):
         """Create the file. Raises ConfigError if it cannot be made."""
         header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": block_tokens, "hash_id_scope": "global"}
         super().__init__(path, block_tokens, json_line(header | {"source": {"format": "llmirage"}}))
-        self._origin_s: float | None = None
         self._plays: dict[str, int] = {}
 
     def _row(self, placed: PlacedRequest) -> dict[str, Any]:
         served, root = placed.served, placed.session.root.name
-        self._origin_s = self._origin_s or served.arrival_s
         dependencies = [
             {"request_id": one.id, "trigger": "completion", "delay_ms": _after(served, one), "relation": relation}
             for one, relation in (
@@ -106,7 +104,7 @@ class MooncakeWriter(_BlockWriter):
             "input_length": served.prompt_tokens,
             "output_length": served.output_tokens,
             "hash_ids": placed.blocks(self._block_tokens, cut=True),
-            "not_before_ms": max(milliseconds(served.arrival_s - self._origin_s), 0.0),
+            "not_before_ms": max(milliseconds(served.arrival_s - served.since_s), 0.0),
             "recorded_api_time_ms": milliseconds(served.end_s - served.arrival_s),
             "dependencies": dependencies,
         }

@@ -37,6 +37,7 @@ class TracedRequest:
     Times pass as the cluster's do: with --speed 10 ten seconds in one.
 
     id: unique among all servers. caller_id: X-Request-ID. prompt: int32 ids as bytes, the same object for all choices.
+    since_s: when the first request came that was asked for a reply, though it may end after others.
     session, parent: as the request's headers name them. affinity: X-Session-Affinity.
     finish: cancelled where the client left, error where the instance was lost or the request was refused.
     refusal: status and message of a request that was refused, which has no tokens; None for others.
@@ -60,6 +61,7 @@ class TracedRequest:
     output_tokens: int
     cached_tokens: int
     finish: Finish
+    since_s: float
     session: str | None
     parent: str | None
     affinity: str | None
@@ -141,6 +143,7 @@ class RequestTrace:
                     output_tokens=request.produced,
                     cached_tokens=request.cached_tokens,
                     finish=_finish(request, reply),
+                    since_s=origin_s + recorder.since_s,
                     sampling=sampling,
                     max_tokens=sampling.max_tokens,
                     body=body,
@@ -161,6 +164,7 @@ class ServedRecorder:
         self._now = now
         self._speed = speed
         self._origin_s: float | None = None
+        self.since_s = math.inf  # cluster's time when the first request came
         self._run = os.urandom(4).hex()
         self._numbers = itertools.count(1)
 
@@ -174,6 +178,7 @@ class ServedRecorder:
         tools: Sequence[Tool],
     ) -> RequestTrace:
         """Return the trace of a request whose replies are planned. texts: of the prompts, where there are no messages."""
+        self.since_s = min(self.since_s, self._now())
         return RequestTrace(self, entry, body, texts, sampling, history, tools)
 
     def clock(self) -> tuple[float, float]:
@@ -207,6 +212,7 @@ class ServedRecorder:
                 output_tokens=0,
                 cached_tokens=0,
                 finish="error",
+                since_s=origin_s + min(self.since_s, now_s),
                 sampling=_NOTHING_ASKED,
                 max_tokens=None,
                 body={},

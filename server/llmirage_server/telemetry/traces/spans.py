@@ -27,7 +27,6 @@ class PerfettoWriter:
         self._sessions = Sessions()
         self._begun = False
         self._free_s: dict[int, list[float]] = {}  # by instance: the end of the last request of each thread
-        self._origin_s: float | None = None
 
     def write(self, requests: Iterable[TracedRequest]) -> None:
         for served in requests:
@@ -37,7 +36,6 @@ class PerfettoWriter:
 
     def _events(self, placed: PlacedRequest) -> Iterator[_Event]:
         served = placed.served
-        self._origin_s = served.arrival_s if self._origin_s is None else self._origin_s
         process = served.instance + 1  # 0: of requests that no instance got
         if process not in self._free_s:
             self._free_s[process] = []
@@ -75,8 +73,7 @@ class PerfettoWriter:
     def _slice(
         self, process: int, thread: int, category: str, name: str, start_s: float, end_s: float, told: dict[str, Any]
     ) -> _Event:
-        assert self._origin_s is not None
-        start_us, end_us = (round((time_s - self._origin_s) * 1e6) for time_s in (start_s, end_s))
+        start_us, end_us = round(start_s * 1e6), round(end_s * 1e6)
         return {
             "ph": "X",
             "name": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,13 +45,20 @@ class WorkloadWriter:
     def __init__(self, path: Path, setting: str = "record_workload") -> None:
         """Create the file. Raises ConfigError, which names the setting, if it cannot be made."""
         self._file = opened(path, setting)
-        self._origin_s: float | None = None
+        self._origin_s = math.inf
         self._ends_s: OrderedDict[str, float] = OrderedDict()
         self._continued: OrderedDict[bytes, str] = OrderedDict()  # by digest of the messages: the session
         self._sessions = 0
 
+    def begun(self, at_s: float) -> None:
+        """Take in that a request came. Times count from the first one, though others may end, and be written, before it."""
+        self._origin_s = min(self._origin_s, at_s)
+
     def write(self, requests: Iterable[TracedRequest]) -> None:
-        self.add([replace(_call_of(served), labels=served.labels) for served in requests if served.output_tokens])
+        for served in requests:
+            if served.output_tokens:
+                self.begun(served.since_s)
+                self.add([replace(_call_of(served), labels=served.labels)])
 
     def add(self, calls: Iterable[RecordedCall]) -> None:
         """Write the calls. Raises OSError."""
@@ -58,7 +66,7 @@ class WorkloadWriter:
             self._file.add(json_line(self._row(call)))
 
     def _row(self, call: RecordedCall) -> dict[str, Any]:
-        self._origin_s = call.arrival_s if self._origin_s is None else self._origin_s
+        self.begun(call.arrival_s)
         row: dict[str, Any] = dict(call.labels)
         ended_s = None
         if call.text is None:
@@ -75,7 +83,7 @@ class WorkloadWriter:
                 if len(known) > MOST_SESSIONS:
                     known.popitem(last=False)
         if ended_s is None:
-            row["timestamp"] = max(milliseconds(call.arrival_s - self._origin_s), 0.0)
+            row["timestamp"] = milliseconds(call.arrival_s - self._origin_s)
         else:
             row["delay"] = max(milliseconds(call.arrival_s - ended_s), 0.0)
         if call.payload is not None:
