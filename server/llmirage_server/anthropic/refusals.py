@@ -180,7 +180,7 @@ def _check_thinking(request: schema.messages.CountRequest, roles: Sequence[str],
 def _check_last_turn(roles: Sequence[str], turns: Sequence[Blocks]) -> None:
     """Raise ApiError unless the assistant's turn that goes on (with results of tools, or a prefill) began with a thought."""
     first = len(turns)
-    while first and (roles[first - 1] == "assistant" or _is_answer(turns[first - 1])):
+    while first and (roles[first - 1] == "assistant" or any(block["type"] == "tool_result" for block in turns[first - 1])):
         first -= 1
     began = next((index for index in range(first, len(turns)) if roles[index] == "assistant" and turns[index]), None)
     if began is None or (kind := turns[began][0]["type"]) in ("thinking", "redacted_thinking"):
@@ -191,7 +191,3 @@ def _check_last_turn(roles: Sequence[str], turns: Sequence[Blocks]) -> None:
         "`tool_use` and `tool_result` blocks). We recommend you include thinking blocks from previous turns. To avoid this "
         f"requirement, disable `thinking`. {_HELP}"
     )
-
-
-def _is_answer(blocks: Blocks) -> bool:
-    return any(block["type"] == "tool_result" for block in blocks)

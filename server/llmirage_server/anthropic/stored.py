@@ -11,7 +11,6 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
@@ -20,7 +19,7 @@ from llmirage_server.anthropic.tools import fitting
 from llmirage_server.batches.batch import MESSAGES, Batch, lines_of
 from llmirage_server.batches.runner import BatchRunner, LineExchange
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.multipart import FormPart, form_parts
+from llmirage_server.http.files import FormPart, download, form_parts
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.files import SIMULATED_OUTPUT
 from llmirage_server.state.state import Breaks, State
@@ -90,14 +89,8 @@ class AnthropicFilesHandler(ServiceHandler):
                 f"File {file['id']} is not downloadable: only files that tools have created are.",
                 code="file_not_downloadable",
             )
-        response = StreamingResponse(self._files.streamed(file["id"]))
-        name = quote(file["filename"], safe="", errors="replace").encode()
-        response.raw_headers = [
-            *exchange.response_headers(_metadata(file)["mime_type"].encode("latin-1", "replace")),
-            (b"content-length", b"%d" % file["bytes"]),
-            (b"content-disposition", b"attachment; filename*=UTF-8''" + name),
-        ]
-        return response
+        kind = _metadata(file)["mime_type"].encode("latin-1", "replace")
+        return download(exchange, file, self._files.streamed(file["id"]), kind)
 
     async def delete(self, exchange: HttpExchange) -> Response:
         file_id = self._found(exchange)["id"]

@@ -63,53 +63,43 @@ class HttpEndpoint:
     headers: tuple[bytes, ...] = ()
 
 
+@dataclass(kw_only=True)
 class HttpFace:
-    """Everything that the endpoints of one server have in common, and the routes made of it."""
+    """Everything that the endpoints of one server have in common, and the routes made of it.
 
-    def __init__(
-        self,
-        *,
-        dialect: Dialect = OPENAI,
-        guard: Guard | None = None,
-        limits: RateLimits | None = None,
-        journal: Journal | None = None,
-        faults: Faults | None = None,
-        on_error: Callable[[], None] = lambda: None,
-        most_bytes: int = MOST_BODY_BYTES,
-        open_admin: bool = False,
-        in_thread: InThread | None = None,
-        before: Wrapper = lambda handler: handler,
-    ) -> None:
-        """Keep the settings.
+    Attributes:
+        dialect: The API imitated where APIs differ.
+        guard: Raises ApiError for requests without a valid key; None: no key is needed.
+        limits: Rate limits; None: there are none.
+        journal: The record of requests.
+        faults: The injected faults.
+        on_error: Called for each error of the server's own code.
+        most_bytes: The largest body, decompressed.
+        open_admin: Other machines may change the server without a key.
+        in_thread: Runs the long work of large requests.
+        before: Wraps the handlers that make replies.
+    """
 
-        Args:
-            dialect: The API imitated where APIs differ.
-            guard: Raises ApiError for requests without a valid key; None: no key is needed.
-            limits: Rate limits; None: there are none.
-            journal: The record of requests.
-            faults: The injected faults.
-            on_error: Called for each error of the server's own code.
-            most_bytes: The largest body, decompressed.
-            open_admin: Other machines may change the server without a key.
-            in_thread: Runs the long work of large requests.
-            before: Wraps the handlers that make replies.
-        """
-        self.guard = guard
-        self.limits = limits
-        self.journal = journal
-        self.faults = faults
-        self.on_error = on_error
-        self.most_bytes = most_bytes
-        self.open_admin = open_admin
-        self.in_thread = in_thread
-        self.before = before
-        self._own = own_pages_only(guard, open_admin)
-        self._app = partial(EndpointApp, on_error=on_error, most_bytes=most_bytes, dialect=dialect, in_thread=in_thread)
+    dialect: Dialect = OPENAI
+    guard: Guard | None = None
+    limits: RateLimits | None = None
+    journal: Journal | None = None
+    faults: Faults | None = None
+    on_error: Callable[[], None] = lambda: None
+    most_bytes: int = MOST_BODY_BYTES
+    open_admin: bool = False
+    in_thread: InThread | None = None
+    before: Wrapper = lambda handler: handler
+
+    def __post_init__(self) -> None:
+        self._app = partial(
+            EndpointApp, on_error=self.on_error, most_bytes=self.most_bytes, dialect=self.dialect, in_thread=self.in_thread
+        )
 
     def app(self, endpoint: HttpEndpoint) -> EndpointApp:
         """Return the ASGI application of an endpoint."""
         if endpoint.access == "own":
-            return self._app(endpoint.handlers, self._own)
+            return self._app(endpoint.handlers, own_pages_only(self.guard, self.open_admin))
         if endpoint.access == "probe":
             return self._app(endpoint.handlers, None if endpoint.path in OPEN_PATHS else self.guard, faults=self.faults)
         return self._app(

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -443,40 +444,28 @@ Handler = Callable[[HttpExchange], Awaitable[Response]]
 Guard = Callable[[HttpExchange], None]
 
 
+@dataclass(eq=False, slots=True)
 class EndpointApp:
-    """The ASGI application of one path. Whatever happens, the client gets a response in the API's own form."""
+    """The ASGI application of one path. Whatever happens, the client gets a response in the API's own form.
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        guard: Guard | None = None,
-        exchange: type[HttpExchange] = HttpExchange,
-        journal: Journal | None = None,
-        faults: Faults | None = None,
-        on_error: Callable[[], None] = lambda: None,
-        most_bytes: int = MOST_BODY_BYTES,
-        dialect: Dialect = OPENAI,
-        in_thread: InThread | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
+    handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
+    on_error: is called for each error of the server itself, which is a fault of its code. most_bytes: of a body.
+    """
 
-        on_error: is called for each error of the server itself, which is a fault of its code. most_bytes: of a body.
-        """
-        self.handlers = handlers
-        self.guard = guard
-        self.journal = journal
-        self.faults = faults
-        self._on_error = on_error
-        self._most_bytes = most_bytes
-        self._exchange = exchange
-        self._dialect = dialect
-        self._in_thread = in_thread
-        self._limits = limits
+    handlers: Mapping[str, Handler]
+    guard: Guard | None = None
+    exchange: type[HttpExchange] = HttpExchange
+    journal: Journal | None = None
+    faults: Faults | None = None
+    on_error: Callable[[], None] = lambda: None
+    most_bytes: int = MOST_BODY_BYTES
+    dialect: Dialect = OPENAI
+    in_thread: InThread | None = None
+    limits: Limits | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self._exchange(scope, receive, self._most_bytes, self._dialect, self._in_thread)
-        exchange.limits = self._limits
+        exchange = self.exchange(scope, receive, self.most_bytes, self.dialect, self.in_thread)
+        exchange.limits = self.limits
         if self.journal is not None:
             self.journal.begin(exchange.entry)
         status: int | None = None
@@ -530,7 +519,7 @@ class EndpointApp:
             return None
         except Exception:
             logger.exception("A request failed inside the server; please report this")
-            self._on_error()
+            self.on_error()
             return exchange.error(errors.internal_error())
 
 

@@ -6,16 +6,15 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from llmirage_server.batches.batch import Batch
 from llmirage_server.batches.runner import BatchRunner
 from llmirage_server.http.bodies import json_object
 from llmirage_server.http.endpoints import HttpEndpoint, get, methods, post
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.multipart import FormPart, form_parts
+from llmirage_server.http.files import FormPart, download, form_parts
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.conversation import MOST_SIZE, PageEnds, StoredConversation, check_size, listed_items, size_of
 from llmirage_server.state.files import MOST_FILES
@@ -194,14 +193,7 @@ class FilesHandler(ServiceHandler):
         file = self._files.object(exchange.path_id())
         if file["purpose"] in _UPLOADS:
             raise ApiError(f"Not allowed to download files of purpose: {file['purpose']}")
-        response = StreamingResponse(self._files.streamed(file["id"]))
-        response.raw_headers = exchange.response_headers(b"application/octet-stream")
-        name = quote(file["filename"], safe="", errors="replace").encode()
-        response.raw_headers += [
-            (b"content-length", b"%d" % file["bytes"]),
-            (b"content-disposition", b"attachment; filename*=UTF-8''" + name),
-        ]
-        return response
+        return download(exchange, file, self._files.streamed(file["id"]), b"application/octet-stream")
 
     async def delete(self, exchange: HttpExchange) -> Response:
         file_id = exchange.path_id()

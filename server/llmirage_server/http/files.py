@@ -1,12 +1,16 @@
-"""Bodies of multipart/form-data (RFC 7578), which are whole in memory."""
+"""Files in requests, as bodies of multipart/form-data (RFC 7578) that are whole in memory, and files as responses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from email.message import Message
 from email.utils import collapse_rfc2231_value
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
+from starlette.responses import Response, StreamingResponse
+
+from llmirage_server.http.exchange import HttpExchange
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -93,3 +97,15 @@ def _header(value: str) -> Message:
 
 def _bad_form(problem: str) -> ApiError:
     return ApiError(f"We could not parse the multipart/form-data body of your request: {problem}.")
+
+
+def download(exchange: HttpExchange, file: Mapping[str, Any], data: AsyncIterator[bytes], content_type: bytes) -> Response:
+    """Return a response of a file, for a browser to save. file: its object in the API of OpenAI."""
+    response = StreamingResponse(data)
+    name = quote(file["filename"], safe="", errors="replace").encode()
+    response.raw_headers = [
+        *exchange.response_headers(content_type),
+        (b"content-length", b"%d" % file["bytes"]),
+        (b"content-disposition", b"attachment; filename*=UTF-8''" + name),
+    ]
+    return response
