@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
-from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.planning import ServedPool
-from llmirage_server.drivers.live import Driver
 from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.perf.steps.operations import StepShares
+from llmirage_server.service.generation import ResponsesInProgress
 from llmirage_server.telemetry.journal import Journal, JournalEntry
-from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared import pages
 from llmirage_shared.plural import plural
 
@@ -33,15 +31,6 @@ def _read(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
-class WatchedResponses(Protocol):
-    """The responses of a server that have not ended."""
-
-    driver: Driver
-    metrics: PrometheusMetrics
-
-    def requests(self) -> list[Request]: ...
-
-
 class LiveCluster:
     """The parts of the server that the page looks at. Reading them changes nothing."""
 
@@ -51,7 +40,7 @@ class LiveCluster:
         pools: Sequence[ServedPool],
         journal: Journal,
         faults: InjectedFaults,
-        responses: WatchedResponses,
+        responses: ResponsesInProgress,
     ) -> None:
         self.journal = journal
         self._faults = faults

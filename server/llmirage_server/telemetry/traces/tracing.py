@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from llmirage_server.config.cluster import ClusterConfig, TraceFormat, url_problem
-from llmirage_server.telemetry.traces.block_traces import DynamoWriter, MooncakeWriter
+from llmirage_server.telemetry.traces.block_traces import DynamoWriter, MooncakeWriter, WekaWriter
 from llmirage_server.telemetry.traces.served import ServedRecorder, TracedRequest
 from llmirage_server.telemetry.traces.spans import OtelWriter, OtlpSender, PerfettoWriter
 from llmirage_server.telemetry.traces.trace_file import SETTING, TraceThread, TraceWriter, json_line, opened
-from llmirage_server.telemetry.traces.weka import WekaWriter
 from llmirage_server.telemetry.traces.workload import WorkloadWriter
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.virtual_time import precise_clock
