@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from llmirage_server.faults.rule import read_rule
-from llmirage_server.replies.readable_yaml import readable_yaml
+from llmirage_server.replies.recordings.recording import readable_yaml
 from llmirage_server.replies.scripts.aimock import script_of_fixtures
 from llmirage_server.replies.scripts.reader import read_scripts
 from llmirage_server.replies.scripts.rule import SCHEMA_FILE

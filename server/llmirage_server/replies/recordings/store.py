@@ -97,7 +97,7 @@ class Matcher:
         if not isinstance(value, dict):
             return value
         system = system or value.get("role") in _SYSTEM_ROLES
-        called = _is_call(value)
+        called = value.get("type") in ("function", "custom", "tool_use", "server_tool_use")  # in a chat message, or a block
         content = {}
         for name, item in value.items():
             if item is None:
@@ -130,11 +130,6 @@ def _with_tagged(text: str, changed: Callable[[str], str]) -> str:
         done = text.index(end, tag.end()) + len(end)
         parts.append(changed(text[tag.start() : done]))
     return "".join([*parts, text[done:]]) if parts else text
-
-
-def _is_call(value: Mapping[str, Any]) -> bool:
-    """Return if an object's id is that of a tool call: in a chat message's list, or a block of an Anthropic message."""
-    return value.get("type") in ("function", "custom", "tool_use", "server_tool_use")
 
 
 def _only_text(part: Any) -> str | None:

@@ -253,7 +253,11 @@ class ScriptReader:
         elif "rules" not in found:
             self._report(0, "rules", "missing: a list of rules, each with `when` and `reply`")
         rules = self._rules(found["rules"].node) if "rules" in found else []
-        fallback = self._guarded(found["fallback"].node, "fallback", _fallback) if "fallback" in found else None
+        fallback = (
+            self._guarded(found["fallback"].node, "fallback", lambda node, _: _one_of(node.value, FALLBACKS))
+            if "fallback" in found
+            else None
+        )
         return Script([rule for rule in rules if rule is not None], fallback or "generated", vectors=dict(vectors))
 
     def _vector(self, node: YamlNode, place: str) -> tuple[str, ScriptedVector]:
@@ -435,7 +439,10 @@ class ScriptReader:
 
     def _usage(self, node: YamlNode, place: str) -> Mapping[str, int]:
         found = self._mapping(node, place, KEYS["usage"])
-        read = {name: self._guarded(entry.node, f"{place}.{name}", _count) for name, entry in found.items()}
+        read = {
+            name: self._guarded(entry.node, f"{place}.{name}", lambda node, _: _whole(node.value, 0))
+            for name, entry in found.items()
+        }
         return {name: value for name, value in read.items() if value is not None}
 
     def _fault(self, node: YamlNode, place: str) -> Any:
@@ -521,10 +528,6 @@ def _whole(value: Any, least: int, most: int | None = None) -> int:
     return number
 
 
-def _count(node: YamlNode, _: str) -> int:
-    return _whole(node.value, 0)
-
-
 def _seconds(node: YamlNode, _: str) -> float:
     seconds: float = convert_to((float,), node.value)
     if not 0 <= seconds < float("inf"):
@@ -536,10 +539,6 @@ def _one_of(value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"must be one of {', '.join(choices)}; not {value!r}{did_you_mean(value, choices)}")
     return str(value)
-
-
-def _fallback(node: YamlNode, _: str) -> str:
-    return _one_of(node.value, FALLBACKS)
 
 
 def _endpoints(value: Any) -> frozenset[str]:
