@@ -340,7 +340,7 @@ class LineChecker:
             yield "invalid_request", f"{name}: Background mode is not supported in the Batch API.", "body.background"
         if self.endpoint == "/v1/embeddings":
             given = body.get("input")
-            self._inputs += len(given) if isinstance(given, list) and not _is_ids(given) else 1
+            self._inputs += len(given) if isinstance(given, list) and not (given and isinstance(given[0], int)) else 1
             if self._inputs > MOST_EMBEDDING_INPUTS:
                 yield "invalid_request", f"The batch has more than {MOST_EMBEDDING_INPUTS} embedding inputs.", "body.input"
 
@@ -357,7 +357,3 @@ class LineChecker:
         except ApiError:
             known = f"The provided model '{errors.shorten(model)}' is not supported by the Batch API."
             yield "model_not_found", known, "body.model"
-
-
-def _is_ids(given: list[Any]) -> bool:
-    return bool(given) and isinstance(given[0], int)

@@ -223,7 +223,9 @@ def _plan(
 
 
 def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
-    slots = _lora_slots(config, find_engine(config.engine_name).scheduler) if config.takes_lora else 0
+    slots = (
+        config.max_loras or (8 if find_engine(config.engine_name).scheduler == "sglang" else 1) if config.takes_lora else 0
+    )
     return {
         "model": config.model,
         "gpu": config.gpu,
@@ -247,10 +249,6 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "lora_slots": slots,
         "max_lora_rank": config.max_lora_rank if slots else 0,
     }
-
-
-def _lora_slots(config: PoolConfig, scheduler: str) -> int:
-    return config.max_loras or (8 if scheduler == "sglang" else 1)
 
 
 def _engine_fields(config: PoolConfig) -> dict[str, Any]:

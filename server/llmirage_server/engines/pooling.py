@@ -191,7 +191,8 @@ class PoolingHandler(ServiceHandler):
         def work() -> Iterator[float]:
             vector = lru_cache(_KEPT_VECTORS)(lambda text: next(vectors_of(name, model, [text])))
             for a, b in zip(firsts, read, strict=True):
-                yield _score(float(vector(a) @ vector(b)))
+                cosine = float(vector(a) @ vector(b))
+                yield round(1.0 / (1.0 + math.exp(-_SCORE_STEEPNESS * (cosine - _HALF_AT))), 6)
 
         scores = await computed(service, exchange, name, pairs, texts, work)
         return scores, sum(map(len, pairs))
@@ -228,10 +229,6 @@ def _class(vector: Vector) -> bytes:
     probabilities = [round(1.0 - positive, 6), positive]
     found = {"label": f"LABEL_{int(positive > 0.5)}", "probs": probabilities, "num_classes": 2}
     return json.dumps(found, separators=(",", ":"))[1:-1].encode()
-
-
-def _score(cosine: float) -> float:
-    return round(1.0 / (1.0 + math.exp(-_SCORE_STEEPNESS * (cosine - _HALF_AT))), 6)
 
 
 def _logit(score: float) -> float:

@@ -1,15 +1,19 @@
-"""POST /v1/embeddings. The cluster is charged the prefill of the inputs."""
+"""POST /v1/embeddings and /v1/moderations, for which the cluster reads the inputs: it is charged their prefill."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
 from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.embedding import (
+    MOST_TOKENS_TOGETHER,
     EmbeddingModel,
     check_dimensions,
     computed,
@@ -20,8 +24,9 @@ from llmirage_server.service.embedding import (
     written,
 )
 from llmirage_server.service.service import ServiceHandler
-from llmirage_shared.wire import schema
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.completions import Prompt
+from llmirage_shared.wire.output import new_id
 
 
 class EmbeddingsHandler(ServiceHandler):
@@ -67,3 +72,60 @@ def _answer(
         yield b"}"
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     yield b'],"model":%s,"usage":%s}' % (json.dumps(request.model).encode(), usage)
+
+
+MODELS = (
+    "omni-moderation-latest",
+    "omni-moderation-2024-09-26",
+    "text-moderation-latest",
+    "text-moderation-stable",
+    "text-moderation-007",
+)
+_READS = EmbeddingModel(dimensions=0, max_input_tokens=MOST_TOKENS_TOGETHER)
+
+
+class ModerationsHandler(ServiceHandler):
+    """The scores are made here. Images are accepted and never flagged."""
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
+        service = self._service
+        request = await exchange.checked(schema.embeddings.ModerationRequest.check, service.documented_only)
+        model = MODELS[0] if request.model is None else request.model
+        if model not in MODELS:
+            service.models.find(model)
+        if isinstance(request.input, str):
+            judged = [(request.input, True, False)]
+        else:
+            texts = [item for item in request.input if isinstance(item, str)]
+            parts = [item for item in request.input if not isinstance(item, str)]
+            if texts and parts:
+                raise errors.wrong_type("input", "strings alone or objects alone", request.input)
+            judged = [(text, True, False) for text in texts]
+            if parts:
+                texts_of_parts = [part.text for part in parts if part.type == "text"]
+                judged = [("\n".join(texts_of_parts), bool(texts_of_parts), len(texts_of_parts) < len(parts))]
+
+        texts = [text for text, _, _ in judged]
+        _, ids = await texts_and_ids(service, exchange, texts, _READS)
+        results = await computed(service, exchange, model, ids, texts, lambda: starmap(_result, judged))
+        head = json.dumps({"id": new_id("modr-"), "model": model}, ensure_ascii=False, separators=(",", ":"))
+        body = b'%s,"results":[%s]}' % (head[:-1].encode("utf-8", "replace"), b",".join(results))
+        return exchange.content(body, b"application/json")
+
+
+def _result(text: str, has_text: bool, has_image: bool) -> bytes:
+    """One result as JSON. Each is written alone: the encoder lets no other thread run until it is done."""
+    scores = category_scores(text)
+    flags = {category: score >= FLAGGED_FROM for category, score in scores.items()}
+    applied = {
+        category: (["text"] if has_text else []) + (["image"] if has_image and category in IMAGE_CATEGORIES else [])
+        for category in CATEGORIES
+    }
+    result: dict[str, Any] = {
+        "flagged": any(flags.values()),
+        "categories": flags,
+        "category_scores": scores,
+        "category_applied_input_types": applied,
+    }
+    return json.dumps(result, separators=(",", ":")).encode()

@@ -10,9 +10,8 @@ from llmirage_server.batches.runner import LineExchange
 from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, get, methods, post
 from llmirage_server.openai.chat import ChatHandler, StoredChatHandler
 from llmirage_server.openai.completions import CompletionsHandler
-from llmirage_server.openai.embeddings import EmbeddingsHandler
+from llmirage_server.openai.embeddings import EmbeddingsHandler, ModerationsHandler
 from llmirage_server.openai.generate import GenerateHandler
-from llmirage_server.openai.moderations import ModerationsHandler
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.websocket import ResponsesSocket
 from llmirage_server.openai.vendors import vendor_paths

@@ -140,7 +140,10 @@ def _of_prompts(prompts: int) -> dict[str, Any]:
 
 def filtered(completion: dict[str, Any], prompts: int = 1) -> dict[str, Any]:
     """Return a whole completion with verdicts on its prompts and choices; tool calls have empty ones."""
-    choices = [{**choice, _KEY: _OF_TEXT if _says(choice) else {}} for choice in completion["choices"]]
+    choices = [
+        {**choice, _KEY: _OF_TEXT if choice.get("text") or choice.get("message", {}).get("content") else {}}
+        for choice in completion["choices"]
+    ]
     return {**completion, "choices": choices, **_of_prompts(prompts)}
 
 
@@ -153,10 +156,6 @@ def filtered_frame(frame: ChunkFrame) -> ChunkFrame:
     """Return the frame of a choice's chunks with verdicts."""
     said, silent = (b"," + encoded({_KEY: results})[1:-1] for results in (_OF_TEXT, {}))
     return frame.with_keys(said, silent)
-
-
-def _says(choice: Mapping[str, Any]) -> bool:
-    return bool(choice.get("text") or choice.get("message", {}).get("content"))
 
 
 # --- OpenRouter ---------------------------------------------------------------------------------------------------------

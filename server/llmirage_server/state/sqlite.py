@@ -71,7 +71,7 @@ class SqliteState:
 
     def _open(self) -> None:
         """Make the tables of a new file. Raises sqlite3.Error, for a file of another program, too."""
-        [ours] = self._one("PRAGMA application_id")
+        [ours] = self._db.execute("PRAGMA application_id").fetchone()
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if ours != _OURS and tables - {"objects"}:
             raise sqlite3.DatabaseError("it is a database of another program")
@@ -190,9 +190,6 @@ class SqliteState:
             f"DELETE FROM objects WHERE rowid IN ({_OLDEST}) RETURNING 1", kind, key
         ):
             pass
-
-    def _one(self, statement: str) -> Any:
-        return self._db.execute(statement).fetchone()
 
     def _run(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
         """Return the rows of a statement. Raises ApiError (503) if the file cannot be used now."""

@@ -20,9 +20,8 @@ from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import NOBODY, Tenant, Workload
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
-from llmirage_server.telemetry.traces.block_traces import DynamoWriter, MooncakeWriter
+from llmirage_server.telemetry.traces.block_traces import DynamoWriter, MooncakeWriter, WekaWriter
 from llmirage_server.telemetry.traces.served import TracedRequest
-from llmirage_server.telemetry.traces.weka import WekaWriter
 from llmirage_server.telemetry.traces.workload import WorkloadWriter, recorded_call
 from llmirage_shared import virtual_time
 

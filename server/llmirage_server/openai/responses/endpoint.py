@@ -124,7 +124,9 @@ class ResponsesHandler(ServiceHandler):
                 exchange,
                 [writer],
                 lambda: writer.event(f"response.{finished()['status']}", response=response),
-                lambda error: _failed(writer, error),
+                lambda error: writer.event(
+                    "response.failed", response={**response, "status": "failed", "error": error_of(error)}
+                ),
                 opening=writer.opening(),
             ).start()
         await finish(generation, exchange)
@@ -349,10 +351,6 @@ def _complete(response: Item, writer: ResponseWriter, generation: Generation) ->
     else:
         response["status"] = "completed"
         response["completed_at"] = int(time.time())
-
-
-def _failed(writer: ResponseWriter, error: ApiError) -> bytes:
-    return writer.event("response.failed", response={**writer.response, "status": "failed", "error": error_of(error)})
 
 
 def response_constraints(
