@@ -9,12 +9,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from json_endpoint import JsonEndpoint, JsonHandler, completion
+from served import serving
 
 from llmirage_client.commands.run import run
 from llmirage_client.measure.run_folder import read_run
@@ -121,6 +124,42 @@ def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Pa
     for worker in summary["llmirage"]["workers"]:
         assert abs(worker["clock_offset_s"]) < 0.5  # it is the same machine
         assert 0 < worker["clock_error_s"] < 0.5
+
+
+@contextmanager
+def two_nodes() -> Iterator[str]:
+    """Give the address of a Ray cluster of two nodes with a CPU each, of which a worker takes it."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="several processes of a server need Linux")
+@pytest.mark.parametrize("executor", ["process", pytest.param("ray", marks=RAY_ONLY)])
+def test_several_workers_load_a_server_of_several_processes_and_lose_nothing(executor: str, tmp_path: Path) -> None:
+    """With Ray, from two nodes."""
+    with ExitStack() as opened:
+        where = ("--set", f"ray_address={opened.enter_context(two_nodes())}") if executor == "ray" else ()
+        url = opened.enter_context(serving("--workers", "2", "--ttft", "20", "--itl", "2"))
+        how = ("--executor", executor, "--workers", "2", "--concurrency", "16", "--set", "preflight=false", *where)
+        command = [sys.executable, "-m", "llmirage_client", "run", WORKLOAD, "--url", url, "--random-seed", "3", *how]
+        done = subprocess.run(
+            [*command, "--artifact-dir", str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        counted = httpx.get(f"{url.removesuffix('/v1')}/metrics").text
+    result = read_run(tmp_path)
+    ended = [line for line in counted.splitlines() if line.startswith("vllm:request_success_total")]
+    assert sum([float(line.split()[-1]) for line in ended]) == len(result.records) > 5
+    assert all(record.ok for record in result.records)
+    assert [worker.lost for worker in result.workers] == [None, None]
+    assert all(worker.requests and worker.clock_drift_s is not None for worker in result.workers)
+    assert ("Their clocks agree within" in " ".join(done.stdout.split())) == (executor == "ray")  # else they have one clock
 
 
 TWO = ("--workers", "2", "--concurrency", "2", "--num-conversations", "100000")
