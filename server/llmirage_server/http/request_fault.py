@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from llmirage_server.faults.connection import FaultyConnection
-from llmirage_server.faults.fault import InjectedFault, SoFar
+from llmirage_server.faults.fault import FaultyConnection, InjectedFault, SoFar
 from llmirage_server.faults.rule import FaultRule, Subject, read_rule
 from llmirage_server.http.access import given_key
 from llmirage_server.http.event_stream import SERVER_SEND, server_send, transport_of

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmirage_server.cluster.request import Request
-from llmirage_server.faults.connection import reset
+from llmirage_server.faults.fault import reset
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.event_stream import transport_of
 from llmirage_server.http.exchange import ARRIVED

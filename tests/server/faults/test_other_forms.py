@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.simulator.memory import MemoryTransport
-from llmirage_server.faults.connection import FaultyConnection, Message
-from llmirage_server.faults.fault import InjectedFault, SoFar, read_event
+from llmirage_server.faults.fault import FaultyConnection, InjectedFault, Message, SoFar, read_event
 from llmirage_server.faults.kinds import CutFault
 from llmirage_server.faults.rule import FAULTS
 from llmirage_shared import virtual_time

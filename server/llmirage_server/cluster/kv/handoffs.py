@@ -177,71 +177,49 @@ def travelling_tokens(request: Request) -> int:
     return request.prompt_tokens + request.produced - 1
 
 
-class KVAdmission:
-    """Queues of requests that wait for room on each decode instance, and the room reserved for transfers."""
+class _Room:
+    """Requests that wait for room on one decode instance, and the room reserved for transfers. Tokens are in whole pages."""
 
-    def __init__(self, instances: Sequence[InstanceBase]) -> None:
-        self._instances = instances
-        self._rooms = [_Room() for _ in instances]
+    def __init__(self) -> None:
+        self.waiting: dict[Request, None] = {}
+        self._travelling: dict[Request, int] = {}  # and the tokens of each
+        self._travelling_tokens = 0
+        self._arrived: dict[Request, tuple[int, int]] = {}  # tokens each had produced, and its KV tokens
 
-    def wait(self, request: Request, target: int) -> None:
-        self._rooms[target].waiting[request] = None
-
-    def admit(self, target: int, now: float) -> Request | None:
-        """Return the next request whose KV may be sent to an instance; None if none waits or the first does not fit."""
-        room, instance = self._rooms[target], self._instances[target]
-        if not room.waiting:
+    def admit(self, instance: InstanceBase, now: float) -> Request | None:
+        """Return the next request whose KV may be sent to the instance; None if none waits or the first does not fit."""
+        if not self.waiting:
             return None
-        request = next(iter(room.waiting))
+        request = next(iter(self.waiting))
         page = instance.limits.page_size
         tokens = -(-travelling_tokens(request) // page) * page
         instance.sync_to(now)
-        if instance.memory_limits and instance.kv_used_tokens + room.reserved() + tokens > instance.kv_total_tokens:
+        if instance.memory_limits and instance.kv_used_tokens + self._reserved() + tokens > instance.kv_total_tokens:
             return None
-        del room.waiting[request]
-        room.travelling[request] = tokens
-        room.travelling_tokens += tokens
+        del self.waiting[request]
+        self._travelling[request] = tokens
+        self._travelling_tokens += tokens
         return request
 
-    def arrive(self, request: Request, target: int) -> None:
+    def arrive(self, request: Request) -> None:
         """Note that the KV has arrived.
 
         The instance counts it once it has admitted the request, at the latest with its first token.
         """
-        room = self._rooms[target]
-        tokens = room.travelling.pop(request)
-        room.travelling_tokens -= tokens
-        room.arrived[request] = request.produced, tokens
+        tokens = self._travelling.pop(request)
+        self._travelling_tokens -= tokens
+        self._arrived[request] = request.produced, tokens
 
     def drop(self, request: Request) -> None:
-        for room in self._rooms:
-            room.waiting.pop(request, None)
-            room.travelling_tokens -= room.travelling.pop(request, 0)
-            room.arrived.pop(request, None)
+        self.waiting.pop(request, None)
+        self._travelling_tokens -= self._travelling.pop(request, 0)
+        self._arrived.pop(request, None)
 
-    def lose(self, target: int) -> list[Request]:
-        """Forget an instance; return the requests that waited for room there."""
-        room, self._rooms[target] = self._rooms[target], _Room()
-        return list(room.waiting)
-
-    def waits(self, target: int) -> bool:
-        return bool(self._rooms[target].waiting)
-
-
-class _Room:
-    """Waiting and reserved transfers of one decode instance. Tokens are in whole pages."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[Request, None] = {}
-        self.travelling: dict[Request, int] = {}  # and the tokens of each
-        self.travelling_tokens = 0
-        self.arrived: dict[Request, tuple[int, int]] = {}  # tokens each had produced, and its KV tokens
-
-    def reserved(self) -> int:
+    def _reserved(self) -> int:
         """Return the tokens that will be held but are not yet."""
-        for request in [each for each, (produced, _) in self.arrived.items() if each.produced > produced or each.cancelled]:
-            del self.arrived[request]
-        return self.travelling_tokens + sum(tokens for _, tokens in self.arrived.values())
+        for request in [each for each, (produced, _) in self._arrived.items() if each.produced > produced or each.cancelled]:
+            del self._arrived[request]
+        return self._travelling_tokens + sum(tokens for _, tokens in self._arrived.values())
 
 
 class Handoffs:
@@ -266,7 +244,7 @@ class Handoffs:
         self._pool_of = pool_of
         self._note = note
         self._transfers = KVTransfers(link)
-        self._admission = KVAdmission(instances)
+        self._rooms = [_Room() for _ in instances]
         self.receives = [pool.role == "decode" for pool in pool_of]
         self._kept: dict[Request, Request | None] = {}  # holders whose KV is there, and who takes it
         self._awaited: dict[Request, Request] = {}  # holders that compute their prompt, and who will take it
@@ -288,7 +266,7 @@ class Handoffs:
         return bool(
             self._transfers.sent_by(index)
             or self._transfers.sent_to(index)
-            or self._admission.waits(index)
+            or self._rooms[index].waiting
             or any(request.instance == index for request in (*self._kept, *self._taking))
         )
 
@@ -296,13 +274,13 @@ class Handoffs:
 
     def wait(self, request: Request, target: int, now: float) -> None:
         """Send the KV of a request to an instance as soon as that has room for it."""
-        self._admission.wait(request, target)
+        self._rooms[target].waiting[request] = None
         self.send(target, now)
 
     def send(self, target: int, now: float) -> None:
         """Start the transfers for which an instance has room now."""
         link = self._transfers.link
-        while request := self._admission.admit(target, now):
+        while request := self._rooms[target].admit(self._instances[target], now):
             tokens = travelling_tokens(request)
             if link.skip_cached:
                 tokens -= self._instances[target].match(request.key[: TOKEN_BYTES * tokens])
@@ -337,7 +315,7 @@ class Handoffs:
             self._kept.pop(holder, None)
             holder.keeps_kv = False
             request.kv_from = None  # computed again from now on, if need be
-        self._admission.arrive(request, target)
+        self._rooms[target].arrive(request)
         request.instance, request.placed_s = target, now
         self._instances[target].receive(request, now)
         self._note_instance(target)
@@ -346,7 +324,8 @@ class Handoffs:
         """Forget the transfer of a request, and the room reserved for it."""
         self._transfers.drop(request)
         self._note_arrival()
-        self._admission.drop(request)
+        for room in self._rooms:
+            room.drop(request)
 
     def lose_source(self, index: int) -> None:
         """Free the link of an instance that has crashed."""
@@ -354,7 +333,8 @@ class Handoffs:
 
     def lose_target(self, index: int) -> list[Request]:
         """Drop and return the requests whose KV was to come to an instance that has crashed. Their holders keep it."""
-        again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
+        room, self._rooms[index] = self._rooms[index], _Room()
+        again = [*[transfer.request for transfer in self._transfers.sent_to(index)], *room.waiting]
         again += [request for request in self._awaited.values() if request.instance == index]
         for request in again:
             self.drop(request)
