@@ -39,22 +39,9 @@ def record(
         usage=usage if error is None else None,
         error=error,
     )
-    return Record(
-        session_num=0,
-        conversation_id=conversation,
-        turn_index=turn,
-        request_id=f"{conversation}/{turn}",
-        correlation_id=conversation,
-        root_correlation_id=root or conversation,
-        parent_correlation_id=parent,
-        agent_depth=depth,
-        issued_s=start_s,
-        exchange=exchange,
-        cancelled=cancelled,
-        branch_mode=mode,
-        parent_turn_index=parent_turn,
-        joined=joined,
-    )
+    names = f"{conversation}/{turn}", conversation, root or conversation, parent
+    branch: dict[str, Any] = {"branch_mode": mode, "parent_turn_index": parent_turn, "joined": joined}
+    return Record(0, conversation, turn, *names, depth, start_s, exchange, cancelled=cancelled, **branch)
 
 
 def run(records: list[Record], **settings: Any) -> RunResult:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +31,8 @@ DATA = ROOT / "tests" / "data" / "silicon"
 
 
 def measured_run(**changes: object) -> MeasuredRun:
-    values: dict[str, object] = {
-        "engine": "vllm",
-        "model": "meta-llama/Llama-3.1-8B-Instruct",
-        "gpu": "h100_sxm",
-        "isl": 8,
-        "osl": 5,
-        "concurrency": 2,
-        "ttft_ms": 2.0,
-        "tpot_ms": 1.0,
-    }
-    return MeasuredRun(**(values | changes))  # type: ignore[arg-type]
+    run = MeasuredRun("vllm", "meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", 8, 5, 2, 2.0, 1.0)
+    return replace(run, **changes)  # type: ignore[arg-type]
 
 
 def serve(run: MeasuredRun, max_num_seqs: int) -> Prediction:

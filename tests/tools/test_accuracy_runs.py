@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,17 +24,7 @@ TRUTH_COLUMNS = (
 
 
 def run(**changes: object) -> MeasuredRun:
-    values: dict[str, object] = {
-        "engine": "vllm",
-        "model": "org/m",
-        "gpu": "h100_sxm",
-        "isl": 1000,
-        "osl": 101,
-        "concurrency": 8,
-        "ttft_ms": 50.0,
-        "tpot_ms": 10.0,
-    }
-    return MeasuredRun(**(values | changes))  # type: ignore[arg-type]
+    return replace(MeasuredRun("vllm", "org/m", "h100_sxm", 1000, 101, 8, 50.0, 10.0), **changes)  # type: ignore[arg-type]
 
 
 def problems_of(tmp_path: Path, text: str) -> list[str]:

@@ -99,21 +99,8 @@ def test_too_few_gpus_are_said_to_be_so_many_times_too_few() -> None:
 
 
 def test_what_does_not_fit_is_a_line_and_explain_has_the_arithmetic() -> None:
-    words = [
-        "--isl",
-        "500",
-        "--osl",
-        "40",
-        "--request-rate",
-        "3",
-        *SLO,
-        "--model",
-        "deepseek-r1",
-        "--gpus",
-        "l40s",
-        "--pps",
-        "1",
-    ]
+    words = ["--isl", "500", "--osl", "40", "--request-rate", "3", *SLO]
+    words += ["--model", "deepseek-r1", "--gpus", "l40s", "--pps", "1"]
     short, long = size(*words), size(*words, "--explain")
     assert short.exit_code == long.exit_code == 2
     assert len(short.output.splitlines()) == 5

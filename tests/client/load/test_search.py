@@ -75,18 +75,7 @@ def test_any_limit_is_found_as_closely_as_asked(limit: int, start: int, precisio
 
 
 def record(due_s: float, latency_s: float) -> Record:
-    return Record(
-        session_num=0,
-        conversation_id="c",
-        turn_index=0,
-        request_id="r",
-        correlation_id="c",
-        root_correlation_id="c",
-        parent_correlation_id=None,
-        agent_depth=0,
-        issued_s=due_s,
-        exchange=Exchange(start_s=due_s, end_s=due_s + latency_s),
-    )
+    return Record(0, "c", 0, "r", "c", "c", None, 0, due_s, Exchange(start_s=due_s, end_s=due_s + latency_s))
 
 
 def test_a_load_above_what_is_served_piles_up_by_the_difference() -> None:

@@ -40,20 +40,9 @@ def run(
             first = at + slow * float(rng.lognormal(0, 0.05))
             stamps = [first + 0.02 * i for i in range(5)]
             usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 20 * turn}}
-            records.append(
-                Record(
-                    session_num=number,
-                    conversation_id=f"{name}{number}",
-                    turn_index=turn,
-                    request_id=f"{number}-{turn}",
-                    correlation_id=f"x{seed}-{number}",
-                    root_correlation_id=f"x{seed}-{number}",
-                    parent_correlation_id=None,
-                    agent_depth=0,
-                    issued_s=at,
-                    exchange=Exchange(at, at, stamps[-1], stamps, stamps[0], 200, True, usage=usage),
-                )
-            )
+            exchange = Exchange(at, at, stamps[-1], stamps, stamps[0], 200, True, usage=usage)
+            own = f"x{seed}-{number}"
+            records.append(Record(number, f"{name}{number}", turn, f"{number}-{turn}", own, own, None, 0, at, exchange))
             at = stamps[-1]
     return RunResult(records, None, 0.0, 70.0, 1e9, workload_path="w.jsonl", options={"concurrency": 8})
 

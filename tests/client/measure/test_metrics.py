@@ -48,21 +48,7 @@ def record(
         usage=usage,
         error=error,
     )
-    return Record(
-        session_num=0,
-        conversation_id="c",
-        turn_index=turn,
-        request_id="r",
-        correlation_id="x",
-        root_correlation_id="x",
-        parent_correlation_id=None,
-        agent_depth=depth,
-        issued_s=start_s,
-        exchange=exchange,
-        phase=phase,
-        cancelled=cancelled,
-        input_tokens=input_tokens,
-    )
+    return Record(0, "c", turn, "r", "x", "x", None, depth, start_s, exchange, phase, cancelled, input_tokens)
 
 
 def measured(*records: Record, speed: float = 1.0) -> Metrics:

@@ -19,18 +19,8 @@ UNIX_S = 1_760_000_000.25
 
 def record(number: int = 0, **exchange: object) -> Record:
     settings = {"start_s": 100.0, "ack_s": 100.1, "end_s": 102.0, "token_s": [100.5, 101.0, 101.75], "streamed": True}
-    return Record(
-        session_num=number,
-        conversation_id="talk",
-        turn_index=0,
-        request_id=f"r{number}",
-        correlation_id=f"c{number}",
-        root_correlation_id=f"c{number}",
-        parent_correlation_id=None,
-        agent_depth=0,
-        issued_s=99.5,
-        exchange=Exchange(**{"first_output_s": 100.5, "status": 200, **settings, **exchange}),  # type: ignore[arg-type]
-    )
+    made = Exchange(**{"first_output_s": 100.5, "status": 200, **settings, **exchange})  # type: ignore[arg-type]
+    return Record(number, "talk", 0, f"r{number}", f"c{number}", f"c{number}", None, 0, 99.5, made)
 
 
 def run(*records: Record, speed: float = 1.0) -> RunResult:

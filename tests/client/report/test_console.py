@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -31,19 +32,7 @@ def request(number: int = 0, *, streamed: bool = True, depth: int = 0, turn: int
         streamed=streamed,
         usage={"prompt_tokens": 1000, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 250 * (1 + depth)}},
     )
-    values: dict[str, Any] = {
-        "session_num": number,
-        "conversation_id": "c",
-        "turn_index": turn,
-        "request_id": "r",
-        "correlation_id": "x",
-        "root_correlation_id": "x",
-        "parent_correlation_id": None,
-        "agent_depth": depth,
-        "issued_s": start,
-        "exchange": exchange,
-    }
-    return Record(**(values | changes))
+    return replace(Record(number, "c", turn, "r", "x", "x", None, depth, start, exchange), **changes)
 
 
 def failure(number: int = 0, code: int | None = 500, message: str = "forced failure") -> Record:

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +41,8 @@ def finished(number: int = 0, **changes: Any) -> Record:
             "prompt_tokens_details": {"cached_tokens": 4},
         },
     )
-    values: dict[str, Any] = {
-        "session_num": number,
-        "conversation_id": "branch-a",
-        "turn_index": 1,
-        "request_id": f"request-{number}",
-        "correlation_id": "own",
-        "root_correlation_id": "root",
-        "parent_correlation_id": "root",
-        "agent_depth": 1,
-        "issued_s": start - 0.25,
-        "exchange": exchange,
-    }
-    return Record(**(values | changes))
+    name = f"request-{number}"
+    return replace(Record(number, "branch-a", 1, name, "own", "root", "root", 1, start - 0.25, exchange), **changes)
 
 
 def failed(number: int = 0, error: RequestError | None = None) -> Record:

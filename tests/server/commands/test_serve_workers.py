@@ -75,7 +75,7 @@ def conversation(url: str) -> tuple[list[Any], list[Any], list[float]]:
     system = {"role": "system", "content": "You are terse. " * 40}
     said: list[Any] = []
     with connections(url) as clients:
-        first = body("What is the sea?", 40)
+        first = body("What is the sea?", 16)
         first["messages"].insert(0, system)
         answer = chat(clients[0], first)["choices"][0]["message"]
         turn = [*first["messages"], {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "Why?"}]
@@ -94,9 +94,9 @@ def conversation(url: str) -> tuple[list[Any], list[Any], list[float]]:
 
 def test_two_workers_say_and_time_what_one_process_does() -> None:
     """A cluster with a model of times, whose prefix cache all workers share; what one worker has said, the other knows."""
-    with serving() as url:
+    with serving("--speed", "3") as url:
         said, served, decoding = conversation(url.removesuffix("/v1"))
-    with serving("--workers", "2") as url:
+    with serving("--speed", "3", "--workers", "2") as url:
         by_workers = conversation(url.removesuffix("/v1"))
     assert by_workers[:2] == (said, served)
     assert by_workers[2] == pytest.approx(decoding, rel=1e-6)
@@ -104,7 +104,7 @@ def test_two_workers_say_and_time_what_one_process_does() -> None:
 
 
 def test_what_is_kept_and_changed_is_one_for_all_connections() -> None:
-    with serving("--workers", "2", *TIMES) as url, connections(url.removesuffix("/v1")) as clients:
+    with serving("--workers", "2", "--ttft", "5", "--itl", "1") as url, connections(url.removesuffix("/v1")) as clients:
         stored = chat(clients[0], body("Hello", store=True))
         parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
         for client in clients:

@@ -34,7 +34,7 @@ HELPERS = """
         var names = {}, data = pen.getImageData(0, y, canvas.width, 1).data;
         ['c1', 'c5', 'bad', 'h1', 'h4', 'h5', 'text'].forEach(function (n) { names[style.getPropertyValue('--' + n)] = n; });
         for (var x = 0; x < canvas.width; x++) {
-            var rgb = Array.from(data).slice(4 * x, 4 * x + 3), hex = rgb.map(i => i.toString(16).padStart(2, 0)).join('');
+            var rgb = Array.from(data.slice(4 * x, 4 * x + 3)), hex = rgb.map(i => i.toString(16).padStart(2, 0)).join('');
             var name = names['#' + hex], last = found[found.length - 1];
             if (!name) { continue; }
             if (last && last[0] === name && last[2] === x - 1) { last[2] = x; } else { found.push([name, x, x]); }
