@@ -123,12 +123,12 @@ def test_files_stay_verbatim_unless_asked(tmp_path: Path) -> None:
     assert simulated(*words, "--vary", "--via", "api")["repeats"]["varied"] is True
 
 
-def test_a_text_workload_varies_alike_by_engine_and_by_api() -> None:
-    words = ["bundled:chat", "--agents", 40]
+def test_a_text_workload_varies_alike_by_engine_and_by_api(tmp_path: Path) -> None:
+    words = [conversations(tmp_path, 5), "--agents", 8]
     engine, api = simulated(*words), simulated(*words, "--via", "api")
     assert engine["repeats"] == api["repeats"]
     assert engine["ttft_ms"] == pytest.approx(api["ttft_ms"])
-    verbatim = simulated(words[0], "--concurrency", 40, "--num-conversations", 40, "--no-vary")
+    verbatim = simulated(words[0], "--concurrency", 8, "--num-conversations", 8, "--no-vary")
     assert verbatim["repeats"]["hit_share"] > 20 * engine["repeats"]["hit_share"]
     assert verbatim["requests"] == engine["requests"]
 
