@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from llmirage_server.faults.rule import FAULTS, Conditions, FaultRule, described, parameter_texts, read_rules
+from llmirage_server.faults.kinds import FAULTS
+from llmirage_server.faults.rule import Conditions, FaultRule, described, parameter_texts, read_rules
 from llmirage_server.http.endpoints import HttpEndpoint, Methods, get, methods
 from llmirage_server.http.exchange import HttpExchange
 from llmirage_server.http.faults import InjectedFaults

@@ -9,7 +9,8 @@ from dataclasses import asdict
 
 import click
 
-from llmirage_server.faults.rule import FAULTS, Conditions, FaultDescription, described, find_fault, parameter_texts
+from llmirage_server.faults.kinds import FAULTS
+from llmirage_server.faults.rule import Conditions, FaultDescription, described, find_fault, parameter_texts
 from llmirage_shared.command_line import OPTIONS, argument, command, options
 from llmirage_shared.extensions import installed
 from llmirage_shared.settings import ConfigError, did_you_mean, switch

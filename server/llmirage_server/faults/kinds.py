@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
@@ -479,3 +479,13 @@ def _marked(data: Any) -> Any:
 def _torn(raw: bytes) -> bytes:
     head, mark, tail = raw.rpartition(_MARK.encode())
     return head + _TORN + tail if mark else tail
+
+
+FAULTS: Mapping[str, type[InjectedFault]] = {
+    fault.kind: fault
+    for fault in (
+        *(StatusFault, RateLimitFault, AddedTtft, ResetFault, CutFault, StallFault, SlowBody, MalformedFault, TornUtf8Fault),
+        *(OversizedFault, DuplicateChunk, ErrorEventFault, MissingDone, MissingUsage, WrongFinishReason, EmptyReply),
+        *(EmptyBody, WrongContentType, CrashFault),
+    )
+}

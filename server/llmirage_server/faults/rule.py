@@ -10,39 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from llmirage_server.faults.fault import InjectedFault
-from llmirage_server.faults.kinds import (
-    AddedTtft,
-    CrashFault,
-    CutFault,
-    DuplicateChunk,
-    EmptyBody,
-    EmptyReply,
-    ErrorEventFault,
-    MalformedFault,
-    MissingDone,
-    MissingUsage,
-    OversizedFault,
-    RateLimitFault,
-    ResetFault,
-    SlowBody,
-    StallFault,
-    StatusFault,
-    TornUtf8Fault,
-    WrongContentType,
-    WrongFinishReason,
-)
+from llmirage_server.faults.kinds import FAULTS
 from llmirage_shared.extensions import find_extension, installed
 from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of, under
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
-
-FAULTS: Mapping[str, type[InjectedFault]] = {
-    fault.kind: fault
-    for fault in (
-        *(StatusFault, RateLimitFault, AddedTtft, ResetFault, CutFault, StallFault, SlowBody, MalformedFault, TornUtf8Fault),
-        *(OversizedFault, DuplicateChunk, ErrorEventFault, MissingDone, MissingUsage, WrongFinishReason, EmptyReply),
-        *(EmptyBody, WrongContentType, CrashFault),
-    )
-}
 
 
 def find_fault(kind: str, *, imports: bool) -> type[InjectedFault] | None:

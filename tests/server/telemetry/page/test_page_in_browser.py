@@ -9,7 +9,7 @@ import pytest
 from browser import Browser, Tab, needs_browser
 from served import serving
 
-from llmirage_server.faults.rule import FAULTS
+from llmirage_server.faults.kinds import FAULTS
 
 pytestmark = needs_browser
 
