@@ -17,19 +17,7 @@ import numpy as np
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.service.embedding import (
-    EmbeddingModel,
-    Vector,
-    check_dimensions,
-    computed,
-    embedding_model,
-    in_turns,
-    read_inputs,
-    texts_and_ids,
-    vectors_of,
-    written,
-)
-from llmirage_server.service.service import ServiceHandler
+from llmirage_server.service.embedding import EmbeddingModel, ReadingHandler, Vector, check_dimensions, vectors_of, written
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
@@ -42,7 +30,7 @@ _KEPT_VECTORS = 1024  # while scores are made: those of one query, and of most o
 _HALF_AT, _SCORE_STEEPNESS = 0.3, 12.0  # of the logistic curve from the cosine of two embeddings to their score
 
 
-class PoolingHandler(ServiceHandler):
+class PoolingHandler(ReadingHandler):
     """Scores are between 0 and 1. What a text says decides its class, but the classes mean nothing."""
 
     async def pooling(self, exchange: HttpExchange) -> Response:
@@ -64,15 +52,15 @@ class PoolingHandler(ServiceHandler):
             found = (_list(islice(vectors, len(each))) for each in ids) if by_token else ([each] for each in vectors)
             return _answer(request.model, "pool-", ids, ([b'"object":"pooling","data":', *each] for each in found))
 
-        body = await computed(self._service, exchange, request.model, ids, pooled, work)
+        body = await self.computed(exchange, request.model, ids, pooled, work)
         return exchange.pieces(body, b"application/json")
 
     async def classify(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.embeddings.ClassifyRequest.check)
         model, texts, ids = await self._read(exchange, request)
 
-        classes = await computed(
-            self._service, exchange, request.model, ids, texts, lambda: map(_class, vectors_of(request.model, model, texts))
+        classes = await self.computed(
+            exchange, request.model, ids, texts, lambda: map(_class, vectors_of(request.model, model, texts))
         )
         body = list(_answer(request.model, "classify-", ids, ([each] for each in classes)))
         return exchange.pieces(body, b"application/json")
@@ -80,9 +68,9 @@ class PoolingHandler(ServiceHandler):
     async def _read(
         self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
     ) -> tuple[EmbeddingModel, list[str], list[TokenIds]]:
-        inputs = await read_inputs(self._service, exchange, request)
-        model = embedding_model(self._service, request.model)
-        return model, *await texts_and_ids(self._service, exchange, inputs, model)
+        inputs = await self.read_inputs(exchange, request)
+        model = self.embedding_model(request.model)
+        return model, *await self.texts_and_ids(exchange, inputs, model)
 
     async def rerank(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.embeddings.RerankRequest.check)
@@ -131,7 +119,7 @@ class PoolingHandler(ServiceHandler):
         request = await exchange.checked(schema.embeddings.RankingRequest.check)
         most = None
         if request.truncate == "END":
-            most = embedding_model(self._service, request.model).max_input_tokens
+            most = self.embedding_model(request.model).max_input_tokens
         texts = [passage.text for passage in request.passages]
         scores, tokens = await self._scores(exchange, request.model, [request.query.text] * len(texts), texts, most)
         order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
@@ -175,7 +163,7 @@ class PoolingHandler(ServiceHandler):
 
         The cluster reads every pair as one prompt, as a cross-encoder does. Raises ApiError.
         """
-        service, model = self._service, embedding_model(self._service, name)
+        service, model = self._service, self.embedding_model(name)
         read = list(seconds)
         if most_tokens:
             tokenizer, most = await service.tokenizer(), most_tokens
@@ -183,8 +171,8 @@ class PoolingHandler(ServiceHandler):
             def beginning(text: str) -> str:
                 return tokenizer.decode(tokenizer.encode(text[: _MOST_TOKEN_CHARACTERS * most])[:most])
 
-            read = await in_turns(service, exchange, read, lambda: map(beginning, seconds))
-        texts, ids_of_texts = await texts_and_ids(service, exchange, list(dict.fromkeys([*firsts, *read])), model)
+            read = await self.in_turns(exchange, read, lambda: map(beginning, seconds))
+        texts, ids_of_texts = await self.texts_and_ids(exchange, list(dict.fromkeys([*firsts, *read])), model)
         ids = dict(zip(texts, ids_of_texts, strict=True))
         pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
 
@@ -194,7 +182,7 @@ class PoolingHandler(ServiceHandler):
                 cosine = float(vector(a) @ vector(b))
                 yield round(1.0 / (1.0 + math.exp(-_SCORE_STEEPNESS * (cosine - _HALF_AT))), 6)
 
-        scores = await computed(service, exchange, name, pairs, texts, work)
+        scores = await self.computed(exchange, name, pairs, texts, work)
         return scores, sum(map(len, pairs))
 
 

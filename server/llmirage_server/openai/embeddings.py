@@ -15,38 +15,34 @@ from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.embedding import (
     MOST_TOKENS_TOGETHER,
     EmbeddingModel,
+    ReadingHandler,
     check_dimensions,
-    computed,
-    embedding_model,
-    read_inputs,
-    texts_and_ids,
     vectors_of,
     written,
 )
-from llmirage_server.service.service import ServiceHandler
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.completions import Prompt
 from llmirage_shared.wire.output import new_id
 
 
-class EmbeddingsHandler(ServiceHandler):
+class EmbeddingsHandler(ReadingHandler):
     """Answers as the OpenAI API does."""
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = await exchange.checked(schema.embeddings.EmbeddingRequest.check, service.documented_only)
-        inputs = await read_inputs(service, exchange, request)
-        model = embedding_model(service, request.model)
+        inputs = await self.read_inputs(exchange, request)
+        model = self.embedding_model(request.model)
         check_dimensions(model, request.dimensions)
         exchange.admit(request.model, _estimated_tokens(inputs))
-        texts, ids = await texts_and_ids(service, exchange, inputs, model)
+        texts, ids = await self.texts_and_ids(exchange, inputs, model)
         scripts = service.scripts
         found = {} if scripts is None else {text: given for text in texts if (given := scripts.vector(text)) is not None}
         exchange.entry.asked("", texts[0], "", (), (), False)
         exchange.entry.rule = next((given.place for given in found.values()), "")
         tokens = sum(map(len, ids))
-        body = await computed(
-            service, exchange, request.model, ids, inputs, lambda: _answer(request, model, texts, tokens, found)
+        body = await self.computed(
+            exchange, request.model, ids, inputs, lambda: _answer(request, model, texts, tokens, found)
         )
         return exchange.pieces(body, b"application/json")
 
@@ -84,7 +80,7 @@ MODELS = (
 _READS = EmbeddingModel(dimensions=0, max_input_tokens=MOST_TOKENS_TOGETHER)
 
 
-class ModerationsHandler(ServiceHandler):
+class ModerationsHandler(ReadingHandler):
     """The scores are made here. Images are accepted and never flagged."""
 
     async def create(self, exchange: HttpExchange) -> Response:
@@ -107,8 +103,8 @@ class ModerationsHandler(ServiceHandler):
                 judged = [("\n".join(texts_of_parts), bool(texts_of_parts), len(texts_of_parts) < len(parts))]
 
         texts = [text for text, _, _ in judged]
-        _, ids = await texts_and_ids(service, exchange, texts, _READS)
-        results = await computed(service, exchange, model, ids, texts, lambda: starmap(_result, judged))
+        _, ids = await self.texts_and_ids(exchange, texts, _READS)
+        results = await self.computed(exchange, model, ids, texts, lambda: starmap(_result, judged))
         head = json.dumps({"id": new_id("modr-"), "model": model}, ensure_ascii=False, separators=(",", ":"))
         body = b'%s,"results":[%s]}' % (head[:-1].encode("utf-8", "replace"), b",".join(results))
         return exchange.content(body, b"application/json")

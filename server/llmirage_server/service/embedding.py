@@ -20,7 +20,7 @@ from llmirage_server.http.json_pieces import written_vectors
 from llmirage_server.replies.embedding import DECIMALS, embed, near, shortened
 from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.models import LONGEST_NAME
-from llmirage_server.service.service import LONG_CHARACTERS, Service
+from llmirage_server.service.service import LONG_CHARACTERS, ServiceHandler
 from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors, schema
@@ -64,24 +64,81 @@ _BY_NAME = {name.lower(): model for name, model in EMBEDDING_MODELS.items()}
 _GENERATIVE_DIMENSIONS = 1536  # of the vectors of a model that generates text
 
 
-async def read_inputs(
-    service: Service, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
-) -> Sequence[Prompt]:
-    """Return the texts or token ids of a request; a conversation is one input. Raises ApiError."""
-    if request.messages is None:
-        if "input" not in request.model_fields_set:
-            raise errors.missing("input")
-        return await exchange.apart(lambda: read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS))
-    messages = [joined(message) for message in exchange.body["messages"]]
-    return [await service.encode_chat(exchange, messages, None, add_generation_prompt=bool(request.add_generation_prompt))]
+class ReadingHandler(ServiceHandler):
+    """Endpoints of requests of which the cluster only reads the inputs."""
 
+    async def read_inputs(self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest) -> Sequence[Prompt]:
+        """Return the texts or token ids of a request; a conversation is one input. Raises ApiError."""
+        if request.messages is None:
+            if "input" not in request.model_fields_set:
+                raise errors.missing("input")
+            return await exchange.apart(lambda: read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS))
+        messages = [joined(message) for message in exchange.body["messages"]]
+        return [
+            await self._service.encode_chat(
+                exchange, messages, None, add_generation_prompt=bool(request.add_generation_prompt)
+            )
+        ]
 
-def embedding_model(service: Service, name: str) -> EmbeddingModel:
-    """Return the embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
-    known = _BY_NAME.get(name.rpartition("/")[2].lower())
-    if known is not None and len(name) <= LONGEST_NAME:
-        return known
-    return EmbeddingModel(_GENERATIVE_DIMENSIONS, service.models.find(name).max_model_len, True)
+    def embedding_model(self, name: str) -> EmbeddingModel:
+        """Return the embedding model of that name, or a served model that embeds, too. Raises ApiError if it is unknown."""
+        known = _BY_NAME.get(name.rpartition("/")[2].lower())
+        if known is not None and len(name) <= LONGEST_NAME:
+            return known
+        return EmbeddingModel(_GENERATIVE_DIMENSIONS, self._service.models.find(name).max_model_len, True)
+
+    async def computed(
+        self,
+        exchange: HttpExchange,
+        name: str,
+        prompts: Sequence[TokenIds],
+        inputs: Sequence[Prompt],
+        work: Callable[[], Iterable[T]],
+    ) -> list[T]:
+        """Let the cluster read the prompts, and return what the work yields for the inputs.
+
+        Of many inputs that may be a hundred megabytes: it is made when the cluster has read them, for one request at a time.
+        """
+        reading = prefill(self._service, name, prompts, exchange)
+        if len(inputs) <= _FEW_INPUTS:
+            _, found = await asyncio.gather(reading, self.in_turns(exchange, inputs, work))
+            return found
+        await reading
+        async with self._service.text.many_vectors:
+            return await self.in_turns(exchange, inputs, work)
+
+    async def in_turns(self, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], Iterable[T]]) -> list[T]:
+        """Return what the work yields; from a thread if the number or length of inputs would hold up the streams of others.
+
+        In the thread requests take turns: one with twenty inputs does not wait for the thousands of another.
+        """
+        if len(inputs) <= _MANY_INPUTS and sum(map(len, inputs)) <= LONG_CHARACTERS:
+            return list(work())
+        found: list[T] = []
+        rest = iter(work())
+
+        def turn() -> bool:
+            ends_s = time.perf_counter() + _TURN_S
+            for item in rest:
+                found.append(item)
+                if time.perf_counter() > ends_s:
+                    return True
+            return False
+
+        while await exchange.queued(self._service.text.vectors_in_thread, turn):
+            pass
+        return found
+
+    async def texts_and_ids(
+        self, exchange: HttpExchange, inputs: Sequence[Prompt], model: EmbeddingModel
+    ) -> tuple[list[str], list[TokenIds]]:
+        """Return the text of each input and its token ids.
+
+        Raises ApiError for one input with too many tokens, or all together.
+        """
+        tokenizer = await self._service.tokenizer()
+        found = await self.in_turns(exchange, inputs, lambda: _texts_and_ids(inputs, model, tokenizer))
+        return [text for text, _ in found], [ids for _, ids in found]
 
 
 def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
@@ -96,63 +153,6 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
             param="dimensions",
             code="invalid_value",
         )
-
-
-async def computed(
-    service: Service,
-    exchange: HttpExchange,
-    name: str,
-    prompts: Sequence[TokenIds],
-    inputs: Sequence[Prompt],
-    work: Callable[[], Iterable[T]],
-) -> list[T]:
-    """Let the cluster read the prompts, and return what the work yields for the inputs.
-
-    Of many inputs that may be a hundred megabytes. So it is made when the cluster has read them, for one request at a time.
-    """
-    if len(inputs) <= _FEW_INPUTS:
-        _, found = await asyncio.gather(prefill(service, name, prompts, exchange), in_turns(service, exchange, inputs, work))
-        return found
-    await prefill(service, name, prompts, exchange)
-    async with service.text.many_vectors:
-        return await in_turns(service, exchange, inputs, work)
-
-
-async def in_turns(
-    service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], work: Callable[[], Iterable[T]]
-) -> list[T]:
-    """Return what the work yields; from a thread if the number or length of inputs would hold up the streams of others.
-
-    In the thread requests take turns: one with twenty inputs does not wait for the thousands of another.
-    """
-    if len(inputs) <= _MANY_INPUTS and sum(map(len, inputs)) <= LONG_CHARACTERS:
-        return list(work())
-    found: list[T] = []
-    rest = iter(work())
-
-    def turn() -> bool:
-        ends_s = time.perf_counter() + _TURN_S
-        for item in rest:
-            found.append(item)
-            if time.perf_counter() > ends_s:
-                return True
-        return False
-
-    while await exchange.queued(service.text.vectors_in_thread, turn):
-        pass
-    return found
-
-
-async def texts_and_ids(
-    service: Service, exchange: HttpExchange, inputs: Sequence[Prompt], model: EmbeddingModel
-) -> tuple[list[str], list[TokenIds]]:
-    """Return the text of each input and its token ids.
-
-    Raises ApiError for one input with too many tokens, or all together.
-    """
-    tokenizer = await service.tokenizer()
-    found = await in_turns(service, exchange, inputs, lambda: _texts_and_ids(inputs, model, tokenizer))
-    return [text for text, _ in found], [ids for _, ids in found]
 
 
 def _texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenIds]]:

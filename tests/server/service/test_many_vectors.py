@@ -31,7 +31,7 @@ def test_few_inputs_do_not_wait_for_the_many_of_another(
                 made.append(count)
                 yield count
 
-        assert await embedding.computed(service, exchange, "m", count, ["x"] * count, work) == [count] * count  # type: ignore[arg-type]
+        assert await embedding.ReadingHandler(service).computed(exchange, "m", count, ["x"] * count, work) == [count] * count  # type: ignore[arg-type]
         done.append(count)
 
     async def both() -> None:
