@@ -284,7 +284,7 @@ class Deployment:
     @property
     def _weights(self) -> WeightDtype:
         weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
-        return self.engine.expert_weights(weights, self.gpu, self.moe_backend, self.model.native_weights)
+        return self.engine.expert_weights(weights, self.gpu, self.moe_backend, self.model.native_weights, self.parallel)
 
     @cached_property
     def memory(self) -> MemoryBudget:

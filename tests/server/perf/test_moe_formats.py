@@ -41,6 +41,19 @@ def test_experts_with_4_bit_activations_answer_long_prompts_sooner_and_weigh_the
     assert newer.step_model().stages_s(prompt)[0] < 0.8 * older.step_model().stages_s(prompt)[0]
 
 
+@pytest.mark.parametrize(("version", "gpu", "tp", "padded"), [
+    ("0.11", "h200_sxm", 4, False), ("0.11.1", "h100_sxm", 4, True), ("0.12", "h200_sxm", 4, True),
+    ("0.12", "h200_sxm", 8, False), ("0.12", "b200_sxm", 4, False), ("0.13", "h200_sxm", 4, False),
+])  # fmt: skip
+def test_vllm_0_12_decodes_with_padded_experts_on_hopper(version: str, gpu: str, tp: int, padded: bool) -> None:
+    made = Deployment.create("Qwen/Qwen3-235B-A22B-FP8", gpu, engine=f"vllm@{version}", tp=tp, ep=tp)
+    plain = Deployment.create("Qwen/Qwen3-235B-A22B-FP8", gpu, engine="vllm@0.14", tp=tp, ep=tp)
+    experts = [next(line.seconds for line in each.roofline.explain([StepBatch((), [1000] * 4)]) if line.name == "experts")
+               for each in (made, plain)]  # fmt: skip
+    assert (experts[0] > 1.5 * experts[1]) is padded
+    assert padded or experts[0] == experts[1]
+
+
 def test_a_mixture_whose_experts_do_not_divide_has_copies_of_some() -> None:
     whole, copies = (Deployment.create("deepseek-ai/DeepSeek-V3", "h200_sxm", engine="sglang", dp=n, ep=n) for n in (64, 48))
     assert copies.memory.weights_bytes > whole.memory.weights_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 ComputeClass = Literal["bf16", "fp8", "fp4", "int8"]
-ExpertKernels = Literal["", "marlin", "cutlass"]
+ExpertKernels = Literal["", "marlin", "cutlass", "deepgemm"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,9 @@ class Engine:
         """Return the sequences that may run at once, if memory allows."""
         return max_num_seqs
 
-    def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
+    def expert_weights(
+        self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str, parallel: Parallelism
+    ) -> WeightDtype:
         """Return the format of weights with the kernels that experts run on. native: format of the model's publisher."""
         return weights
 

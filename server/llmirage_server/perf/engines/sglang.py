@@ -86,7 +86,9 @@ class Sglang(Engine):
         """Return what the share leaves beyond activations; the pool shrinks where they need more, as a careful user does."""
         return max(0, gpu - reserve - int((gpu - reserve) * utilization) - activations)
 
-    def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
+    def expert_weights(
+        self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str, parallel: Parallelism
+    ) -> WeightDtype:
         """Return the format; mxfp4 of a model not trained in it is W4A4 on AMD's GPUs (AMD Quark).
 
         Before AITER had FlyDSL's kernels of experts (lmsys.org/blog/2026-05-28-mori), theirs took as long as with 8-bit

@@ -72,7 +72,9 @@ class Trtllm(Engine):
         """Return max_batch_size, which is that of a micro-batch, for each pipeline stage."""
         return max_num_seqs * stages
 
-    def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
+    def expert_weights(
+        self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str, parallel: Parallelism
+    ) -> WeightDtype:
         return weights if backend == "trtllm" else replace(weights, expert_kernels="cutlass")
 
     def sends_to_experts(self, gpu: GpuSpec, parallel: Parallelism, per_token: int) -> bool:

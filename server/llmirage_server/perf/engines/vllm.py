@@ -10,6 +10,7 @@ from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
 from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers
+from llmirage_server.perf.parallelism import Parallelism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +83,18 @@ class Vllm(Engine):
             return self.block_size
         return max(self.block_size, -(-state // (16 * token)) * 16)
 
-    def expert_weights(self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str) -> WeightDtype:
-        return replace(weights, expert_kernels="marlin") if backend == "marlin" else weights
+    def expert_weights(
+        self, weights: WeightDtype, gpu: GpuSpec, backend: MoeBackend, native: str, parallel: Parallelism
+    ) -> WeightDtype:
+        """Return the format; from 0.11.1 on Hopper runs experts in fp8 blocks by DeepGEMM, which 0.13 tells to skip padding.
+
+        Scales in powers of two, the default since, take DeepGEMM for decoding too (vllm-project/vllm#26197); rows without a
+        token were not marked before vllm-project/vllm#30494; eight ranks have Triton's kernels (vllm-project/vllm#29346).
+        """
+        if backend == "marlin":
+            return replace(weights, expert_kernels="marlin")
+        padded = gpu.arch == "hopper" and not self.is_before(0, 11, 1) and self.is_before(0, 13) and parallel.tp != 8
+        return replace(weights, expert_kernels="deepgemm") if padded and weights.name == "fp8_block" else weights
 
     def captured_tokens(self, max_num_seqs: int) -> int:
         return min(self._captured_tokens, 2 * max_num_seqs)

@@ -78,6 +78,8 @@ def power_law(uniform: npt.NDArray[np.float64], skew: float, low: float, high: f
 
 
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
+_DEEPGEMM_BLOCK = 128  # rows of an expert in DeepGEMM's contiguous layout (get_mk_alignment_for_contiguous_layout)
+_DEEPGEMM_COMPUTE = 0.65  # of the peak rate: 1,297 TFLOPS on an H800 (README of deepseek-ai/DeepGEMM, contiguous layout)
 
 
 class Experts(Roofline):
@@ -91,7 +93,7 @@ class Experts(Roofline):
     every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
     what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
     plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. routed: another
-    busiest rank than that of `skew`.
+    busiest rank than that of `skew`. DeepGEMM's contiguous layout: 127 rows more for each expert of a rank are computed.
     """
 
     def __init__(
@@ -126,6 +128,13 @@ class Experts(Roofline):
         self.memory_expert = self.bytes_expert / (self.bandwidth * c["memory"])
         self.per_pair = c["activation"] * self.bytes_pair / self.bandwidth
         self.per_token = c["spread"] * (even if sent else per_token) * self.bytes_pair / self.bandwidth
+        self.padded = 0.0
+        if dtype.expert_kernels == "deepgemm":
+            # bytes that a row takes from the permuted input to the second output, and a pair at both ends
+            row_bytes, ends_bytes, reached = 3.0 * hidden + 10.0 * width, 4.0 * hidden, self.bandwidth * c["memory"]
+            self.padded = (_DEEPGEMM_BLOCK - 1.0) * experts / ep
+            self.compute_pair, self.compute_expert = 2.0 * weights / (self.peak_flops * _DEEPGEMM_COMPUTE), 0.0
+            self.per_pair, self.per_token = row_bytes / reached, even * ends_bytes / reached
         self.floor, self.power, self.root = c["floor_us"] * US, c["power"], 1.0 / c["power"]
 
     def routed(self, tokens: float) -> tuple[float, float]:
@@ -143,6 +152,7 @@ class Experts(Roofline):
 
     def seconds(self, tokens: float) -> float:
         pairs, met = self.routed(tokens)
+        pairs += self.padded
         compute = self.compute_pair * pairs + self.compute_expert * met
         memory = self.memory_expert * met
         busy = float((compute**self.power + memory**self.power) ** self.root)
@@ -150,6 +160,7 @@ class Experts(Roofline):
 
     def parts(self, tokens: float) -> Parts:
         pairs, met = self.routed(tokens)
+        pairs += self.padded
         return Parts(
             self.flops_pair * pairs,
             self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens,

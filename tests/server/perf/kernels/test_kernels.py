@@ -210,6 +210,15 @@ def test_evenly_routed_experts_are_read_once_if_any_token_meets_them() -> None:
     assert kernel.work(1000).bytes == pytest.approx(matrices * 2 * 8 + 2000 * (4 * 512 + 6 * 256) + 1000 * 4 * 512)
 
 
+def test_deepgemm_computes_127_padded_rows_of_every_expert() -> None:
+    kernel = moe.Experts(GPU, BY_HAND, replace(BF16, expert_kernels="deepgemm"), 512, 256, 8, 2, 1, skew=0)
+    rows, met = 3 * 2 + 127 * 8, kernel.routed(3)[1]
+    compute = 2 * 3 * 512 * 256 * rows / 0.65e15
+    memory = 3 * 512 * 256 * 2 * met / 0.5e12
+    moving = (rows * (3 * 512 + 10 * 256) + 3 * 2 * 4 * 512) / 0.5e12
+    assert kernel.seconds(3) == pytest.approx(smooth_max(compute, memory, 5) + moving + 30e-6)
+
+
 def test_ungated_experts_have_two_matrices() -> None:
     gated, plain = (moe.Experts(GPU, BY_HAND, BF16, 512, 256, 8, 2, 1, gated, skew=0).work(3) for gated in (True, False))
     assert plain.flops == pytest.approx(gated.flops * 2 / 3)
