@@ -24,6 +24,7 @@ SERVERS = ("serve", "record")  # they run until they are stopped
 # What makes an example quick; the last of equal options counts.
 _QUICK = {
     "demo": ("--speed", "100", "--sessions", "1"),
+    "generate": ("--conversations", "2"),
     "run": ("--speed", "50"),
     "size": ("--requests", "60"),
     "sweep": ("--workers", "1", "--max-time", "5"),
@@ -94,6 +95,8 @@ def typed(line: str, *more: str, port: str = "8000") -> Result:
     words = shlex.split(re.sub(r" > \S+$", "", line).replace("localhost:8000", f"localhost:{port}"))
     assert words[0] == "llmirage"
     quick = _QUICK.get(words[1], ())
+    if words[1:3] == ["run", "bundled:coding-agent"]:
+        quick = (*quick, "--num-conversations", "2")
     if (latest := Path("artifacts", "latest")).parent.exists():
         latest.unlink(missing_ok=True)
         latest.symlink_to("low")  # examples make runs of their own
