@@ -8,11 +8,14 @@ process, times the gain. The process that has most to do may be the limit: it ha
 """
 
 import asyncio
+import time
 
 from bench.processes import Server
 from bench.server import drive
 
 RUNS = 5
+WARM_UP = 16  # connections
+SETTLED_S = 2.0  # one process loads after it has begun to listen what workers load before
 CASES = {  # flags, connections
     "a token every 20 ms, each at a time of its own": (["--ttft", "200", "--itl", "20"], 512),
     "a token every 10 ms, each at a time of its own": (["--ttft", "200", "--itl", "10"], 64),
@@ -23,6 +26,8 @@ CASES = {  # flags, connections
 def chunk_us(flags: list[str], connections: int) -> list[float]:
     """Return the CPU time of each process for a chunk of all."""
     with Server(*flags) as server:
+        asyncio.run(drive([server.port], 2 * WARM_UP, True, 0.1, WARM_UP))
+        time.sleep(SETTLED_S)
         before = server.cpu_of_children_s() or [server.cpu_s()]
         load = asyncio.run(drive([server.port], 2 * connections, True, 1.0, connections))
         after = server.cpu_of_children_s() or [server.cpu_s()]
