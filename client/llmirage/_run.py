@@ -31,7 +31,7 @@ from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.load_points import point_row, points_blocks, points_json, read_sweep
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import RunSettings
 from llmirage_shared.plural import plural, rounded
 from llmirage_shared.settings import ConfigError
 

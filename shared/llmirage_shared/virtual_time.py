@@ -203,7 +203,7 @@ class SkippingLoop(SimulatedTimeLoop):
         """Resume the caller of `advance`, whose time has come."""
         reached, self.target_s, self._reached = self._reached, None, None
         if reached is not None:
-            self.call_soon(_end, reached)
+            self.call_soon(wake, reached)
 
     def is_own(self, descriptor: int) -> bool:
         """Return whether it is the pipe through which other threads wake this loop."""
@@ -211,9 +211,10 @@ class SkippingLoop(SimulatedTimeLoop):
         return pipe is not None and descriptor == pipe.fileno()
 
 
-def _end(reached: asyncio.Future[None]) -> None:
-    if not reached.done():
-        reached.set_result(None)
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let the waiting task go on, unless that was done before."""
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _SkippingSelector(selectors.DefaultSelector):

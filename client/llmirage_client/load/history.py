@@ -11,6 +11,7 @@ from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints.protocol import Endpoint
 from llmirage_client.targets.reply import tool_calls_of
 from llmirage_client.targets.wire_json import WireObject
+from llmirage_client.workload.dag import schema
 from llmirage_client.workload.session import ContextMode, Workload
 
 # Items and blocks of a reply that a forked conversation does not inherit: hosted tools' own, and the model's thoughts.
@@ -195,13 +196,10 @@ def _answering(result: ChatMessage, call_id: str) -> ChatMessage:
 
 
 CONTEXT_MODES: Mapping[str, ContextMode] = {
-    "deltas_without_responses": "accumulate",
-    "deltas_with_responses": "accumulate_authored",
-    "message_array_with_responses": "isolated",
+    **schema.CONTEXT_MODES,
     "server_state": "server_state",
     "server_conversation": "server_conversation",
 }
-ON_SERVER = ("server_state", "server_conversation")  # the server keeps the history
 
 
 def in_context_mode(workload: Workload, name: str) -> Workload:

@@ -292,22 +292,11 @@ Gate = Callable[[str], Awaitable[None]]
 """Awaited before the phase of that name begins: where several workers wait for each other."""
 
 
-async def run_workload(
-    workload: Workload,
-    options: RunOptions,
-    target: Target,
-    progress: ProgressSink | None = None,
-    on_record: OnRecord | None = None,
-) -> RunResult:
-    """Run the workload to its end; on_record is called as each request ends.
-
-    Raises nothing for failures of the endpoint, but one of load.calls.CONTENT_ERRORS for a request that is impossible.
-    """
-    return await Runner(workload, options, target, progress, on_record).run()
-
-
 class Runner(AnyRunner):
-    """One run; `cancel` may end it early from a signal handler on the same loop."""
+    """One run; `cancel` may end it early from a signal handler on the same loop.
+
+    It raises nothing for failures of the endpoint, but one of load.calls.CONTENT_ERRORS for a request that is impossible.
+    """
 
     def __init__(
         self,
@@ -320,7 +309,11 @@ class Runner(AnyRunner):
         planner: Planner | None = None,
         keep_bodies: bool = True,
     ) -> None:
-        """Create a run. planner None: requests in the form of the endpoint's API. keep_bodies: for `RunResult.inputs`."""
+        """Create a run.
+
+        on_record: called as each request ends. planner None: requests in the form of the endpoint's API. keep_bodies: for
+        `RunResult.inputs`.
+        """
         super().__init__(workload, options)
         self._target = target
         self._own_planner = CallPlanner(options, variation_of(workload, options)) if planner is None else None

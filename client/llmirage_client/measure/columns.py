@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Bools, Floats, Ints
-from llmirage_client.measure.record import Record
-from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
+from llmirage_client.measure.record import USAGE_TAGS, Record, usage_counts
 from llmirage_client.workload.session import NOBODY, Tenant
 
 BRANCH_MODES = ("root", "fork", "spawn")

@@ -17,8 +17,7 @@ import numpy as np
 from llmirage_client.measure.arrays import Bools, Floats, first_known, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES, frame_name, own_metrics
 from llmirage_client.measure.columns import Columns
-from llmirage_client.measure.record import Record
-from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
+from llmirage_client.measure.record import USAGE_TAGS, Record, usage_counts
 from llmirage_shared.extensions import error_text
 
 logger = logging.getLogger("llmirage")

@@ -18,10 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.record import BranchStats, ClientCost, Exchange, Record, RequestError, RunResult, WorkerResult
+from llmirage_client.measure.record import (
+    USAGE_TAGS,
+    BranchStats,
+    ClientCost,
+    Exchange,
+    Record,
+    RequestError,
+    RunResult,
+    WorkerResult,
+    usage_of,
+)
 from llmirage_client.measure.request_metrics import parse_goodput
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.measure.usage import USAGE_TAGS, usage_of
 from llmirage_client.workload.session import Tenant
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
@@ -382,10 +391,6 @@ CLUSTER_FILE = "cluster_series.json"
 _DECIMALS = 4
 
 
-class ClusterSeriesError(ValueError):
-    """The file is not what it should be; the message is for the user."""
-
-
 @dataclass(slots=True, frozen=True)
 class ClusterLevels:
     """Levels over equal or unequal stretches of time, one row an instance.
@@ -405,11 +410,11 @@ class ClusterLevels:
     autoscaling: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
-        """Check the shapes. Raises ClusterSeriesError."""
+        """Check the shapes. Raises RunFolderError."""
         shape = (len(self.instances), max(self.edges_s.size - 1, 0))
         for name, values in self.levels.items():
             if values.shape != shape:
-                raise ClusterSeriesError(f"{name} has the shape {values.shape}, instances and edges say {shape}")
+                raise RunFolderError(f"{name} has the shape {values.shape}, instances and edges say {shape}")
 
     def write(self, folder: Path) -> Path:
         path = folder / CLUSTER_FILE
@@ -425,14 +430,14 @@ class ClusterLevels:
 
 
 def read_cluster_series(folder: Path) -> ClusterLevels | None:
-    """Return the series of the run in `folder`; None when it has none. Raises ClusterSeriesError when the file is broken."""
+    """Return the series of the run in `folder`; None when it has none. Raises RunFolderError when the file is broken."""
     path = folder / CLUSTER_FILE
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ClusterSeriesError(f"{path}: {error}") from None
+        raise RunFolderError(f"{path}: {error}") from None
     try:
         return ClusterLevels(
             instances=tuple(str(name) for name in content["instances"]),
@@ -442,7 +447,7 @@ def read_cluster_series(folder: Path) -> ClusterLevels | None:
             autoscaling=tuple(content.get("autoscaling", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ClusterSeriesError(f"{path}: not the levels of instances over time: {error}") from None
+        raise RunFolderError(f"{path}: not the levels of instances over time: {error}") from None
 
 
 def _plain(values: npt.NDArray[np.float64]) -> list[list[Any]]:

@@ -12,7 +12,7 @@ from llmirage_client.measure.comparison import compare as compare_results
 from llmirage_client.measure.run_folder import (
     NO_RUN,
     ClusterLevels,
-    ClusterSeriesError,
+    RunFolderError,
     find_runs,
     read_cluster_series,
     read_runs,
@@ -73,7 +73,7 @@ def _clusters(places: list[Path], names: list[str]) -> tuple[dict[str, ClusterLe
     for place, name in zip(places, names, strict=True):
         try:
             series = read_cluster_series(place if place.is_dir() else place.parent)
-        except ClusterSeriesError as error:
+        except RunFolderError as error:
             notes.append(f"{error}; the page is without it.")
         else:
             if series is not None:

@@ -26,9 +26,8 @@ from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdict
 from llmirage_client.operations.preflight import preflight
 from llmirage_client.operations.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.mlperf_events import with_bodies
 from llmirage_client.report.progress import Progress
-from llmirage_client.report.records_file import RecordWriter, RunClock
+from llmirage_client.report.records_file import RecordWriter, RunClock, with_bodies
 from llmirage_client.targets.address import probe
 from llmirage_client.targets.endpoint import EndpointSettings, ServerPace, read_cache_hits, read_pace
 from llmirage_client.targets.httpx_transport import transport_notes

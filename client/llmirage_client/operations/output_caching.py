@@ -17,7 +17,7 @@ from llmirage_client.operations.run import RequestedRun
 from llmirage_client.report.atomic_files import new_folder, write_json, write_text
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, ScreenTable
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import RunSettings
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import ConfigError

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.measure.client_error import read_instances
-from llmirage_client.measure.record import Record, RunResult
+from llmirage_client.measure.record import Record, RunResult, usage_counts
 from llmirage_client.measure.run_folder import read_runs
-from llmirage_client.measure.usage import usage_counts
 from llmirage_client.operations.simulate import SimulateSettings, simulate
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.simulation import RouteScoreSettings

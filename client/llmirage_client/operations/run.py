@@ -18,8 +18,7 @@ from llmirage_client.operations.execute_points import Loads, Search, Steps, sear
 from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.operations.spread import Spread, most_workers
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
-from llmirage_client.settings.contradictions import SEVERAL, RunSettings
-from llmirage_client.settings.run import run_options, shown_settings, with_distinct_conversations
+from llmirage_client.settings.run import SEVERAL, RunSettings, run_options, shown_settings, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.simulate.summary import figures_of_run
 from llmirage_client.targets.address import normalise_url

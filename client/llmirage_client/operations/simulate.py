@@ -12,10 +12,9 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import expected_requests
 from llmirage_client.measure.slo import verdicts_json
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
-from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_client.settings.output import ReportSettings
-from llmirage_client.settings.run import first, run_options, shown_settings, with_distinct_conversations
+from llmirage_client.settings.run import SEVERAL, first, run_options, shown_settings, with_distinct_conversations
 from llmirage_client.settings.scenario import default_seed
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.simulate import simulation as simulations

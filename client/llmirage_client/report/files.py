@@ -22,7 +22,6 @@ from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
 from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
-from llmirage_client.report.mlperf_events import event_lines
 from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE, metric_lines, span_lines
 from llmirage_client.report.records_file import (
     EVENTS_FILE,
@@ -30,6 +29,7 @@ from llmirage_client.report.records_file import (
     RecordWriter,
     RunClock,
     error_details,
+    event_lines,
     record_line,
     remove_earlier_run,
     run_head,

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.atomic_files import json_bytes
-from llmirage_client.report.mlperf_events import with_bodies
-from llmirage_client.report.records_file import RunClock
+from llmirage_client.report.records_file import RunClock, with_bodies
 from llmirage_shared.otlp import as_text, attributes, exported_metrics, exported_spans, message_parts, said_before, span_id
 
 SPANS_FILE, METRICS_FILE = "otel_spans.jsonl", "otel_metrics.jsonl"

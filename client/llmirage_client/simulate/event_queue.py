@@ -10,10 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from llmirage_client.load.conversation import BY_RUN, NOTHING, ON_PURPOSE, REPLY, Conversation, Identifiers, Sender
@@ -21,7 +20,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.simulate.token_rows import NO_INSTANCE, TokenRow, TokenRows, loss, refusal
 from llmirage_client.simulate.token_streams import TokenPrompt
-from llmirage_client.simulator.engine import Adapter, ClusterRun, Request, RouterError
+from llmirage_client.simulator.engine import Adapter, ClusterConfig, ClusterRun, Request, RouterError, plan_of
 from llmirage_shared import standstill
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
@@ -153,6 +152,13 @@ def _closed(*_: object) -> Any:
     raise RuntimeError("no requests are sent: the run has not begun, or is over")
 
 
+# Routers that do not ask which conversation a request is of.
+NAMELESS = (
+    "round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware", "llm-d:default",
+    "llm-d:predicted-latency", "dynamo:kv", "sglang:cache_aware", "production-stack:prefixaware",
+)  # fmt: skip
+
+
 class TokenPrompts(Protocol):
     """The writer of prompts."""
 
@@ -168,10 +174,8 @@ class TokenPrompts(Protocol):
 class ClusterSender(Sender):
     """A sender for the conversations of an event queue.
 
-    named: requests carry the name of the conversation, for the router.
-    class_priorities: of requests without a priority of their own, by service class.
-    queued: requests carry their class and tenant, for a gateway's queue.
-    adapters: LoRA, by the name that turns have as their model.
+    Requests carry the name of their conversation where the router asks for it, their class and tenant for a gateway's queue,
+    and the LoRA adapter that has the name of the turn's model.
     by_endpoint: some requests end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
         of its own. The tokens that a cancelled request got are unknown there, and where users give up.
     """
@@ -183,22 +187,21 @@ class ClusterSender(Sender):
         prompts: TokenPrompts,
         options: RunOptions,
         identifiers: Identifiers,
-        named: bool,
+        config: ClusterConfig,
         by_endpoint: bool,
-        class_priorities: Mapping[str, int],
-        queued: bool,
-        adapters: Mapping[str, Adapter] = MappingProxyType({}),
     ) -> None:
         super().__init__(options, identifiers)
         self._queue = queue
         self._rows = rows
         self._prompts = prompts
-        self._named = named
+        self._named = config.router not in NAMELESS
         self._by_endpoint = by_endpoint
-        self._class_priorities = class_priorities
-        self._queued = queued
+        # Of requests without a priority of their own, by service class.
+        prioritised = all(pool.schedule_policy == "priority" for pool in config.all_pools)
+        self._class_priorities: dict[str, int] = dict(config.class_priorities) if prioritised else {}
+        self._queued = config.gateway_queue
         self._class_objectives = options.class_objectives
-        self._adapters = adapters
+        self._adapters: dict[str, Adapter] = {a.name: a for pool in plan_of(config) for a in pool.adapters}
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
         queue.send, queue.end = self._send, self._end_request

@@ -333,11 +333,6 @@ def check(workload: Workload) -> None:
 
 
 _OF_ENGINE = {"priority"}  # fields of a body that the cluster itself reads
-# Routers that do not ask which conversation a request is of.
-NAMELESS = (
-    "round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware", "llm-d:default",
-    "llm-d:predicted-latency", "dynamo:kv", "sglang:cache_aware", "production-stack:prefixaware",
-)  # fmt: skip
 
 
 class EngineRun(AnyRunner):
@@ -354,12 +349,8 @@ class EngineRun(AnyRunner):
         """Create the cluster. prompts None: of token counts. by_endpoint: see ClusterSender. Raises ConfigError."""
         super().__init__(workload, options)
         self.cluster = new_cluster(config)
-        self._adapters = {adapter.name: adapter for pool in plan_of(config) for adapter in pool.adapters}
+        self._config = config
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
-        self._named = config.router not in NAMELESS
-        prioritised = all(pool.schedule_policy == "priority" for pool in config.all_pools)
-        self._class_priorities = dict(config.class_priorities) if prioritised else {}
-        self._gateway_queue = config.gateway_queue
         self._prompts = prompts or TokenStreams(options.session_prefix == "extend", variation_of(workload, options))
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
@@ -383,16 +374,7 @@ class EngineRun(AnyRunner):
         self.waits = cluster.waits
         self._queue = queue = EventQueue(cluster)
         sender = ClusterSender(
-            queue,
-            self.rows,
-            self._prompts,
-            self._options,
-            self._identifiers,
-            self._named,
-            self._by_endpoint,
-            self._class_priorities,
-            self._gateway_queue,
-            self._adapters,
+            queue, self.rows, self._prompts, self._options, self._identifiers, self._config, self._by_endpoint
         )
         if max_time_s is not None:
             queue.call_at(max_time_s, partial(self.cancel, reason))

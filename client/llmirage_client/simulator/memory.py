@@ -27,9 +27,9 @@ from urllib.parse import unquote
 import anyio
 
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception
-from llmirage_client.targets.target import run_clock, wake
+from llmirage_client.targets.target import run_clock
 from llmirage_client.targets.timed_stream import TimedStream
-from llmirage_shared.virtual_time import VirtualTimeLoop
+from llmirage_shared.virtual_time import VirtualTimeLoop, wake
 
 _GRACE_S = 1.0
 

@@ -188,10 +188,7 @@ class SizeReport:
             },
             "slo": [objective.text for objective in self.question.objectives],
             "goal": sizing.goal,
-            "answer": None if sizing.answer is None else _priced_json(sizing.answer),
-            "runners_up": [_priced_json(priced) for priced in sizing.runners_up],
-            "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
-            "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
+            **_outcome_json(sizing),
             "not_looked_at": [{**shape_json(one.shape), "at_least_instances": one.least} for one in sizing.left],
             **({} if self.pools is None else {"disaggregated": _pools_json(self.pools)}),
             **self.question.end_json(sizing.refused, self.effort),
@@ -373,14 +370,20 @@ def ratio_rows(pools: PoolSizing) -> tuple[list[str], list[list[str]]]:
 def _pools_json(pools: PoolSizing) -> dict[str, Any]:
     sizing, transfer = pools.sizing, pools.transfer
     return {
-        "answer": None if sizing.answer is None else _priced_json(sizing.answer),
-        "runners_up": [_priced_json(priced) for priced in sizing.runners_up],
-        "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
-        "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
+        **_outcome_json(sizing),
         "kv_transfer": None
         if transfer is None
         else {"bytes": transfer.bytes, "link_s": transfer.link_s, "latency_s": transfer.latency_s},
         "ratios": [ratio_json(ratio) for ratio in pools.ratios],
+    }
+
+
+def _outcome_json(sizing: Sizing) -> dict[str, Any]:
+    return {
+        "answer": None if sizing.answer is None else _priced_json(sizing.answer),
+        "runners_up": [_priced_json(priced) for priced in sizing.runners_up],
+        "missed": list(missed_lines(sizing)) if sizing.answer is None else [],
+        "given_up": [{**shape_json(search.shape), "reason": search.reason} for search in sizing.given_up],
     }
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.settings.contradictions import as_key
-from llmirage_client.settings.run import run_options, with_distinct_conversations
+from llmirage_client.settings.run import as_key, run_options, with_distinct_conversations
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, in_step, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, Window, simulate

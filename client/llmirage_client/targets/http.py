@@ -13,8 +13,7 @@ from importlib.metadata import version
 import httpx
 
 from llmirage_client.measure.mismatch import other_model
-from llmirage_client.measure.record import Exchange, RequestError
-from llmirage_client.measure.usage import absurd_count
+from llmirage_client.measure.record import Exchange, RequestError, absurd_count
 from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.fault import Fault, fault_of
 from llmirage_client.targets.httpx_transport import HttpxTransport

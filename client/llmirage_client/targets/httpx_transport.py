@@ -21,10 +21,11 @@ from urllib.request import getproxies_environment
 import httpx
 
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception, fault_of
-from llmirage_client.targets.target import TransportUse, run_clock, wake
+from llmirage_client.targets.target import TransportUse, run_clock
 from llmirage_client.targets.timed_stream import StampedStream
 from llmirage_client.targets.timed_transport import Origin
 from llmirage_shared.plural import rounded
+from llmirage_shared.virtual_time import wake
 
 T = TypeVar("T")
 

@@ -22,12 +22,6 @@ def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return loop.time if isinstance(loop, SimulatedTimeLoop) else time.monotonic
 
 
-def wake(waiter: asyncio.Future[None]) -> None:
-    """Let the waiting task go on, unless that was done before."""
-    if not waiter.done():
-        waiter.set_result(None)
-
-
 @dataclass(slots=True)
 class Call:
     """One request, ready to send.

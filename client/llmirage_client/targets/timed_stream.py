@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 
 from llmirage_client.targets.fault import Fault, FaultKind, as_exception, fault_of
-from llmirage_client.targets.target import wake
+from llmirage_shared.virtual_time import wake
 
 MOST_REPLY_BYTES = 64 << 20
 _SEGMENT_BYTES = 128  # of memory beside its bytes: a tuple, a float, the object of the bytes

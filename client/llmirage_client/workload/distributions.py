@@ -30,11 +30,16 @@ class DistributionError(ValueError):
     """A distribution that cannot be: the message says what is wrong, without the name of the parameter it is for."""
 
 
-def number_of(value: Any, key: str) -> float:
+def to_float(value: Any) -> float:
+    """Return a value as a number; NaN where it is none."""
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
+        return math.nan
+
+
+def number_of(value: Any, key: str) -> float:
+    number = to_float(value)
     if not abs(number) <= _LARGEST:
         raise DistributionError(f"{key}: {value!r} is not a number up to {_LARGEST:g}")
     return number

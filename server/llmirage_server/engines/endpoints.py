@@ -15,8 +15,7 @@ from llmirage_server.service.models import LoraAdapters
 from llmirage_server.service.prompts import MOST_COUNTED, CountedTokens
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.chat import joined
-from llmirage_shared.wire.completions import read_ids
+from llmirage_shared.wire.chat import joined, read_ids
 
 _MANY_TOKENS = 10_000
 

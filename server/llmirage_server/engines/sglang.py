@@ -24,7 +24,7 @@ from llmirage_server.service.service import Service, ServiceHandler, check_choic
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.completions import read_prompts
+from llmirage_shared.wire.chat import read_prompts
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import DONE, event
 from llmirage_shared.wire.sampling import Sampling

@@ -23,7 +23,7 @@ from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, Encoded
 from llmirage_server.service.service import Service, ServiceHandler, check_choices
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
-from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
+from llmirage_shared.wire.chat import TextRequest, parse_completion, text_completion
 from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, chunk_frame, new_id, stream_end
 
 _MANY_ECHOED = 8_000  # characters or token ids

@@ -21,7 +21,7 @@ from llmirage_server.service.embedding import (
     written,
 )
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.completions import Prompt
+from llmirage_shared.wire.chat import Prompt
 from llmirage_shared.wire.output import new_id
 
 

@@ -25,8 +25,7 @@ from llmirage_server.service.service import ServiceHandler
 from llmirage_server.service.unstreamed import finish
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.chat import ChatRequest
-from llmirage_shared.wire.completions import TextRequest, read_ids
+from llmirage_shared.wire.chat import ChatRequest, TextRequest, read_ids
 from llmirage_shared.wire.output import DONE, event
 from llmirage_shared.wire.sampling import Sampling
 

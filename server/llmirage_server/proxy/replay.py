@@ -42,8 +42,7 @@ from llmirage_server.state.state import MemoryState
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.chat import parse_chat
-from llmirage_shared.wire.completions import parse_completion
+from llmirage_shared.wire.chat import parse_chat, parse_completion
 from llmirage_shared.wire.errors import ApiError
 
 

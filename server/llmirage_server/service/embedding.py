@@ -24,8 +24,7 @@ from llmirage_server.service.service import LONG_CHARACTERS, ServiceHandler
 from llmirage_server.service.unstreamed import prefill
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors, schema
-from llmirage_shared.wire.chat import joined
-from llmirage_shared.wire.completions import Prompt, read_prompts
+from llmirage_shared.wire.chat import Prompt, joined, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
 _MANY_INPUTS, _FEW_INPUTS = 16, 64

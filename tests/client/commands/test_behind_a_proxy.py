@@ -15,7 +15,7 @@ from warm import llmirage
 from llmirage_client.commands.demo import run_demo
 from llmirage_client.commands.run import run
 from llmirage_client.operations.run import endpoint_of
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import RunSettings
 from llmirage_shared.settings import instance_of
 
 MakeServer = Callable[..., Any]

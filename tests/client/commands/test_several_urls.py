@@ -11,7 +11,7 @@ import pytest
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.operations.run import endpoint_of
-from llmirage_client.settings.contradictions import RunSettings, contradictions
+from llmirage_client.settings.run import RunSettings, contradictions
 from llmirage_client.targets.endpoint import EndpointSettings, ServersTarget, Tls, worth_retrying
 from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.target import Call

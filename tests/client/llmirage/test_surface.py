@@ -16,7 +16,7 @@ from llmirage._settings import known_settings
 from llmirage_client.operations.calibrate import CalibrateSettings
 from llmirage_client.operations.simulate import SimulateSettings
 from llmirage_client.operations.size import SizeSettings
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import RunSettings
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.simulator.pools import ClusterConfig, StepSettings

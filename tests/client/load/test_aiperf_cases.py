@@ -21,10 +21,9 @@ import pytest
 
 from llmirage_client.commands.run import run as run_command
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.runner import run_workload
+from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, RequestError, RunResult
-from llmirage_client.settings.contradictions import RunSettings
-from llmirage_client.settings.run import run_options
+from llmirage_client.settings.run import RunSettings, run_options
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.registry import load
@@ -139,7 +138,7 @@ def replay(case: dict[str, Any], tmp_path: Path) -> tuple[RunResult, list[Seen]]
     workload = load(str(file), settings.format)
     options: RunOptions = dataclasses.replace(run_options(workload, settings), fail_fast=case.get("fail_fast", False))
     server = RecordedServer()
-    return virtual_time.run(run_workload(workload, options, server)), server.seen
+    return virtual_time.run(Runner(workload, options, server).run()), server.seen
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,8 +16,8 @@ from llmirage_client.measure.mlperf import performance_of
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.operations.workload import load_workload, resolved_scenario
-from llmirage_client.report.mlperf_events import event_lines
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.report.records_file import event_lines
+from llmirage_client.settings.run import RunSettings
 from llmirage_client.settings.scenario import ScenarioRefused, resolved
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload

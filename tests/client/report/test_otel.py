@@ -9,8 +9,8 @@ from made_runs import record, run
 
 from llmirage_client.measure.record import RequestError, RunResult
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.mlperf_events import with_bodies
 from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE
+from llmirage_client.report.records_file import with_bodies
 from llmirage_client.workload.registry import load
 
 METRICS = {

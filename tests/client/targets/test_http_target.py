@@ -7,8 +7,7 @@ import httpx
 import pytest
 from raw_replies import MakeServer, hanging, whole
 
-from llmirage_client.measure.record import Exchange
-from llmirage_client.measure.usage import absurd_count, usage_counts
+from llmirage_client.measure.record import Exchange, absurd_count, usage_counts
 from llmirage_client.targets.address import probe
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.endpoints.messages import MessagesReply

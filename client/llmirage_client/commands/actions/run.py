@@ -31,7 +31,7 @@ from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.load_points import points_blocks, points_json
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.settings.contradictions import RunSettings
+from llmirage_client.settings.run import RunSettings
 from llmirage_shared.settings import at_call, instance_of
 
 report = at_call("llmirage_client.commands.actions.finished_runs:report")  # charts take 20 ms to import

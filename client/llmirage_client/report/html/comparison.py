@@ -10,7 +10,7 @@ import numpy as np
 
 from llmirage_client.measure.comparison import compare, run_differences
 from llmirage_client.measure.slo import Objective
-from llmirage_client.report.comparison_table import difference_cells, difference_heads
+from llmirage_client.report.console import difference_cells, difference_heads
 from llmirage_client.report.html import run_summary
 from llmirage_client.report.html.charts import Axis, Bars, Mark, ParetoPoint, Series, bars, line, pareto
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.measure.usage import is_count
+from llmirage_client.measure.record import is_count
 from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import (
     ChunkModel,

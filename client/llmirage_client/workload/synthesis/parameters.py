@@ -22,6 +22,7 @@ from llmirage_client.workload.distributions import (
     overridden,
     parameters_of,
     read_distribution,
+    to_float,
 )
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.rates import HOUR_S, SHAPES, RateSeries, Spike, read_rate_series, shape_name
@@ -204,10 +205,7 @@ class Reader:
 
     def number(self, name: str) -> float:
         parameter, value = PARAMETERS[name], self._values[name]
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
+        number = to_float(value)
         if not parameter.least <= number <= parameter.most:
             self._problems.append(
                 Problem(f"{value!r} is no number from {parameter.least:g} to {parameter.most:g}", field=name)

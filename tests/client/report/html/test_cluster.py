@@ -9,7 +9,7 @@ from drawn import Document, charts_of
 from made_runs import family, run
 
 from llmirage_client.cli import main
-from llmirage_client.measure.run_folder import CLUSTER_FILE, ClusterLevels, ClusterSeriesError, read_cluster_series
+from llmirage_client.measure.run_folder import CLUSTER_FILE, ClusterLevels, RunFolderError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.html.run_sections import _coarser, cluster_section
 
@@ -56,7 +56,7 @@ def test_a_run_without_the_file_has_no_series(tmp_path: Path) -> None:
 )
 def test_a_broken_file_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / CLUSTER_FILE).write_text(content)
-    with pytest.raises(ClusterSeriesError, match=CLUSTER_FILE):
+    with pytest.raises(RunFolderError, match=CLUSTER_FILE):
         read_cluster_series(tmp_path)
 
 

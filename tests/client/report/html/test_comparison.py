@@ -13,7 +13,7 @@ from made_runs import family, many, record, run
 from llmirage_client.measure.comparison import compare
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.report.comparison_table import difference_cells
+from llmirage_client.report.console import difference_cells
 from llmirage_client.report.html.comparison import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
