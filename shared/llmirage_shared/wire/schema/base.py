@@ -210,6 +210,11 @@ def _piecewise(most: int | None) -> Callable[[Any, Callable[[Any], Any]], Any]:
     return validate
 
 
+def word_or_named(value: object) -> str:
+    """Return the tag of a choice that is a word or an object with a name."""
+    return "named" if isinstance(value, dict) else "word"
+
+
 class WireModel(BaseModel):
     """An object in a request body. Undeclared fields are kept: other servers accept fields of their own.
 

@@ -16,6 +16,7 @@ from llmirage_shared.wire.schema.base import (
     Metadata,
     Number,
     WireModel,
+    word_or_named,
 )
 
 ToolName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern="^[a-zA-Z0-9_-]+$")]
@@ -84,7 +85,7 @@ class AllowedToolsChoice(WireModel):
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[Annotated[FunctionChoice | CustomChoice | AllowedToolsChoice, Field(discriminator="type")], Tag("named")],
-    Discriminator(lambda value: "named" if isinstance(value, dict) else "word"),
+    Discriminator(word_or_named),
 ]
 
 
