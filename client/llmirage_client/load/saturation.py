@@ -13,8 +13,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import common_shares
 from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
-from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.mlperf import MLPERF, performance_of
+from llmirage_client.measure.metrics import MLPERF, Metrics, performance_of
 from llmirage_client.measure.record import NOTABLE, Record, Repeats, RunResult
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.workload.session import Workload

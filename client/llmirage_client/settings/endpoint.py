@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.choices import ContextModeName, EndpointName, SessionPrefix, ToolResults, UrlStrategy
-from llmirage_client.settings.places import is_no_file
 from llmirage_client.settings.workload import WORKLOAD
-from llmirage_shared.settings import switch, under
+from llmirage_shared.settings import is_no_file, switch, under
 
 ENDPOINT = "Endpoint"
 _endpoint, _workload = under(ENDPOINT), under(WORKLOAD)

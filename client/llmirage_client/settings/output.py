@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from llmirage_client.settings.places import cannot_be_file, cannot_be_folder
 from llmirage_shared.command_line import OPTIONS
-from llmirage_shared.settings import at_call, setting, switch, under
+from llmirage_shared.settings import at_call, cannot_be_file, cannot_be_folder, setting, switch, under
 
 POINTS = "Sweeps and searches (a list of loads above makes a sweep)"
 _points = under(POINTS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from llmirage_client.load.options import LaneOptions
-from llmirage_client.measure.mlperf import MLPERF
+from llmirage_client.measure.metrics import MLPERF
 from llmirage_client.settings.load import TrafficSettings
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused

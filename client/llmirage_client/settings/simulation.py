@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llmirage_client.settings.places import cannot_be_file, cannot_be_folder
-from llmirage_shared.settings import again, switch, under
+from llmirage_shared.settings import again, cannot_be_file, cannot_be_folder, switch, under
 
 SIMULATION = "Simulation"
 _simulation = under(SIMULATION)

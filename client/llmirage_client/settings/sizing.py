@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from llmirage_client.choices import ArrivalPattern
 from llmirage_client.settings.load import SCENARIO, LoadSettings
-from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
-from llmirage_shared.settings import again, at_call, switch, under
+from llmirage_shared.settings import again, at_call, cannot_be_file, is_no_file, switch, under
 
 GOAL, SHAPES, TRAFFIC, OUTPUT = "Objective", "Candidate deployments", "Traffic", "Output"
 _goal, _shapes, _output = under(GOAL), under(SHAPES), under(OUTPUT)

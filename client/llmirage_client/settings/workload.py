@@ -9,9 +9,8 @@ from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any
 
-from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.command_line import OPTIONS
-from llmirage_shared.settings import setting, under
+from llmirage_shared.settings import cannot_be_file, setting, under
 
 
 def _number_or_text(value: Any) -> float | str:

@@ -12,7 +12,7 @@ from workload_files import write
 
 from llmirage_client.cli import main
 from llmirage_client.measure.columns import columns_of
-from llmirage_client.measure.mlperf import performance_of
+from llmirage_client.measure.metrics import performance_of
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.operations.workload import load_workload, resolved_scenario

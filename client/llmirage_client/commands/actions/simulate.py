@@ -23,14 +23,13 @@ from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render, warm_up_note, written_lines
 from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks, print_table
-from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.simulation import RouteScoreSettings
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.report import cluster_blocks, report_series, write_series, write_trace
 from llmirage_client.simulate.simulation import Simulation
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.plural import plural
-from llmirage_shared.settings import InputRefused, at_call, instance_of
+from llmirage_shared.settings import InputRefused, at_call, cannot_be_folder, instance_of
 
 single_page = at_call("llmirage_client.report.html.run_page:single_page")  # charts take 20 ms to import
 view_run = at_call("llmirage_client.report.html.run_view:view_run")

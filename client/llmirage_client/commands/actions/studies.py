@@ -20,7 +20,6 @@ from llmirage_client.operations.calibrate import CalibrateSettings
 from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.atomic_files import unused_folder
 from llmirage_client.report.screen import print_blocks
-from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulator.cluster_settings import ClusterSettings, ShapelessClusterSettings
@@ -28,7 +27,7 @@ from llmirage_client.size.page import page_of as size_page
 from llmirage_client.sweep.file import Study, study_path
 from llmirage_client.sweep.report import blocks, page_of, records, write_tables
 from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
-from llmirage_shared.settings import InputRefused, instance_of
+from llmirage_shared.settings import InputRefused, cannot_be_folder, instance_of
 
 
 def sweep(study: str, open: bool, json: bool, **given: Any) -> None:
