@@ -65,7 +65,8 @@ def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
     return entries
 
 
-_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# libyaml's is ten times faster; PyYAML is not always built with it.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_plain(text: str) -> Any:
@@ -74,7 +75,7 @@ def read_plain(text: str) -> Any:
     return None if root is None else yaml.SafeLoader("").construct_document(root)
 
 
-def compose(text: str, loader: Any = _FAST) -> Any:
+def compose(text: str, loader: Any = LOADER) -> Any:
     """Return the nodes of a YAML text, None if it is empty.
 
     Raises YAMLError, also for a key that stands twice in a mapping (PyYAML keeps the last one), and for aliases that
@@ -83,7 +84,7 @@ def compose(text: str, loader: Any = _FAST) -> Any:
     if text.count("[") + text.count("{") > _SURELY_FLAT or _INDENTED.search(text):
         depth = 0
         event: Any
-        for event in yaml.parse(text, _FAST):
+        for event in yaml.parse(text, LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST_READ:  # libyaml's composer has no limit but the stack
                 raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)

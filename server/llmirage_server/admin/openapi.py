@@ -18,6 +18,7 @@ from llmirage_shared import pages
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.schema import chat, embeddings, messages, responses
 from llmirage_shared.wire.schema.base import WireModel
+from llmirage_shared.yaml_lines import LOADER
 
 Style = Literal["json", "text", "list", "one_or_list", "bytes", "lines"]
 
@@ -48,7 +49,11 @@ def _operation(body: str | None = None, **entry: Any) -> ApiOperation:
     return ApiOperation(**entry)
 
 
-_FILE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("openapi_operations.yaml").read_text("utf-8"))
+def _read(name: str) -> Any:
+    return yaml.load(Path(__file__).with_name(name).read_text("utf-8"), LOADER)
+
+
+_FILE: Mapping[str, Any] = _read("openapi_operations.yaml")
 OPERATIONS: tuple[ApiOperation, ...] = tuple(_operation(**entry) for entry in _FILE["operations"])
 EXAMPLES: Mapping[str, dict[str, Any]] = _FILE["examples"]  # a body for each path that takes a model, without the model
 
@@ -73,7 +78,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
     bodies = list(dict.fromkeys(operation.body for operation in OPERATIONS if operation.body is not None))
     names, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_PLACE + "{model}")
     refs = {body: names[body, "validation"] for body in bodies}
-    answers = yaml.safe_load(Path(__file__).with_name("openapi_answers.yaml").read_text("utf-8"))["schemas"]
+    answers = _read("openapi_answers.yaml")["schemas"]
     schemas = _corrected(definitions["$defs"]) | {name: _answer(name, schema) for name, schema in answers.items()}
     if documented_only:
         for body in _CLOSED:

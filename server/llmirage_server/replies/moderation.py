@@ -11,11 +11,13 @@ from typing import Any
 
 import yaml
 
+from llmirage_shared.yaml_lines import LOADER
+
 
 def read_data(name: str) -> Any:
-    """Return the content of a data file. The C parser is ten times faster; PyYAML is not always built with it."""
+    """Return the content of a data file."""
     text = (Path(__file__).parent / "data" / name).read_text("utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(text, LOADER)
 
 
 FLAGGED_FROM = 0.5

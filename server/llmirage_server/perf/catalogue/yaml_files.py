@@ -13,10 +13,8 @@ from typing import Any
 import yaml
 
 from llmirage_server.perf import DeploymentError
-from llmirage_shared.yaml_lines import compose
+from llmirage_shared.yaml_lines import LOADER, compose
 
-# The C parser is ten times faster; PyYAML is not always built with it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ENTRY = re.compile(r"^  (\S+):\n", re.MULTILINE)
 _TITLE = re.compile(r"\bname: ([^,}]+)")
 _ALIASES = re.compile(r"\baliases: \[([^\]]*)\]")
@@ -38,11 +36,11 @@ class DataFile:
         return list(self._bodies)
 
     def head(self) -> dict[str, Any]:
-        head: dict[str, Any] = yaml.load(self._head, Loader=_Loader) or {}
+        head: dict[str, Any] = yaml.load(self._head, LOADER) or {}
         return head
 
     def entry(self, name: str) -> dict[str, Any]:
-        entry: dict[str, Any] = yaml.load(self._bodies[name], Loader=_Loader)
+        entry: dict[str, Any] = yaml.load(self._bodies[name], LOADER)
         return entry
 
     def aliases(self, name: str) -> list[str]:
