@@ -32,8 +32,6 @@ _OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 _SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|\\u00')
 _STATEFUL = ("store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details")
 
-_SOON_S = 0.05  # a message of its own costs both processes as much as a token or two
-
 Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
 
 
@@ -79,7 +77,6 @@ class RemoteDriver(Driver):
 
     def cancel(self, requests: Iterable[Request]) -> None:
         self.tell("cancel", [request.id for request in requests])
-        self.flush()
 
     def counted(self, request: Request, finish_reason: str) -> None:
         """Forget a request that has ended."""
@@ -89,9 +86,9 @@ class RemoteDriver(Driver):
             self.tell("count", request.id, finish_reason)
 
     def tell(self, *message: Any) -> None:
-        """Tell the engine process something, soon or with the next request: the name of a method of Link, arguments."""
+        """Tell the engine process something by the end of this turn of the loop: the name of a method of Link, arguments."""
         if not self._later:
-            asyncio.get_running_loop().call_later(_SOON_S, self.flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._later.append(message)
 
     def flush(self) -> None:
@@ -220,19 +217,16 @@ class HttpWorker:
     def ready(self) -> None:
         """Tell the engine process that the server listens."""
         self._driver.tell("ready")
-        self._driver.flush()
 
     def busy(self) -> bool:
         """Refuse new responses, and tell whether any is in progress."""
         self._driver.tell("drain", False)
-        self._driver.flush()
         return self.app.service.responses.busy() or bool(self._forwarded)
 
     def close(self) -> None:
         """End every response in progress with an error that the client understands."""
         self.app.close()
         self._driver.tell("drain", True)
-        self._driver.flush()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
