@@ -13,11 +13,11 @@ import llmirage
 from llmirage_client.cli import main
 
 AUDIT = ("--set", "audit=output_caching_test", "--model", "m", "--no-streaming")
-SAMPLES = ("--isl", "30", "--osl", "5", "--num-conversations", "12", "--concurrency", "3")
+SAMPLES = ("--isl", "30", "--osl", "5", "--num-conversations", "12", "--concurrency", "1")
 
 
 class Endpoint(JsonEndpoint):
-    """Takes 100 ms for a reply that it does not know. keeps: it knows those that it made. fails: prompts from then on."""
+    """Takes 50 ms for a reply that it does not know. keeps: it knows those that it made. fails: prompts from then on."""
 
     def __init__(self, keeps: bool, fails: int = 1000) -> None:
         self.keeps, self.fails = keeps, fails
@@ -36,7 +36,7 @@ class Handler(JsonHandler):
             self.answer(500, {"error": {"message": "no"}})
             return
         if not (known and self.server.keeps):
-            time.sleep(0.1)
+            time.sleep(0.05)
         self.answer(200, completion("a b c d e", 30, 5))
 
 
