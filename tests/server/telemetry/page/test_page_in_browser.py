@@ -62,7 +62,7 @@ def test_it_shows_what_happens_on_a_desk_and_on_a_phone(
         assert (
             tab.run("return document.title") == "llmirage: Qwen/Qwen3-30B-A3B-Instruct-2507"
         )  # a prompt is text, never HTML
-        assert tab.run("return document.querySelector('#requests summary').textContent") == EVIL
+        tab.wait_for(f"document.querySelector('#requests summary').textContent == {json.dumps(EVIL)}")  # once it was read
         ground = tab.run("return getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(14, 19, 26)" if dark else "rgb(245, 247, 250)")
 
