@@ -275,7 +275,7 @@ def run_name(options: RunOptions, workload: Workload, load: str = "") -> str:
 
 
 def expected_requests(workload: Workload, options: RunOptions) -> int | None:
-    """How many requests the run will send if nothing fails; None when only time limits it, or the roots are drawn."""
+    """Return the requests that the run sends if nothing fails; None when only time limits it, or the roots are drawn."""
     count = options.num_conversations
     if options.fixed_schedule and (options.schedule_start_s or options.schedule_end_s < float("inf")):
         return None if scheduled_roots(workload, options) < len(workload.roots) else sum(requests_by_root(workload).values())

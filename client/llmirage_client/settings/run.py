@@ -142,12 +142,12 @@ def _count(value: Any) -> int:
 
 
 def as_flag(name: str) -> str:
-    """How the command line spells a setting."""
+    """Return the spelling of a setting on the command line."""
     return RUN_SETTINGS[name].as_option
 
 
 def as_key(name: str) -> str:
-    """How study files spell it."""
+    """Return the spelling of a setting in study files."""
     study = RUN_SETTINGS[name].study
     return study if isinstance(study, str) else name
 

@@ -200,7 +200,7 @@ class OpenPort:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """True while a request is under way."""
         return bool(self._state.tasks)
 
     @property

@@ -1,4 +1,4 @@
-"""What other vendors have otherwise: Azure's `/openai/...`, OpenRouter's `/api/v1/...`, and keys of their answers.
+"""Paths and keys of other vendors: Azure's `/openai/...`, OpenRouter's `/api/v1/...`, and keys of their answers.
 
 A request below such a prefix is answered by the route of its path in OpenAI's API, in the vendor's dialect: what the vendor
 writes otherwise (errors, bodies, verdicts of filters) is a field of `Dialect` or its `Vendor`.

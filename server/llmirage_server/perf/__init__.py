@@ -1,4 +1,4 @@
-"""How long a step takes and what fits: catalogues, parallelism, roofline, memory."""
+"""Times of steps, and what fits in memory: catalogues, parallelism, roofline."""
 
 from __future__ import annotations
 
