@@ -1,26 +1,22 @@
-"""Draws the plans, records what comes of them, shows one. From the root of the repository:
+"""Adds plans, records what comes of them, shows one. From the root of the repository:
 
-python tests/golden/record.py plans      draw the plans anew (not needed but to have other ones)
-python tests/golden/record.py outcomes   play all plans and keep the outcomes
-python tests/golden/record.py show NAME  a plan, and what was recorded of it
+python tests/golden/record.py add FAMILY <rows  further plans of `engine`, `run` or `script`, one JSON object a line
+python tests/golden/record.py outcomes          play all plans and keep the outcomes; --force: instead of those there are
+python tests/golden/record.py show NAME         a plan, and what was recorded of it
 
-Nothing that exists is overwritten without --force. Outcomes are those of the slow ways, and all others must agree with them.
+Outcomes are those of the slow ways, and all others must agree with them.
 """
 
 import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import draw_engines
-import draw_runs
-import draw_shapes
 import stored
 from commands import COMMANDS, play_command
 from play import ways_of
@@ -31,36 +27,23 @@ from toy_deployment import toy_deployments
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plans", "outcomes", "show"])
+    parser.add_argument("what", choices=["add", "outcomes", "show"])
     parser.add_argument("name", nargs="?")
     parser.add_argument("--force", action="store_true", help="overwrite what is there")
     args = parser.parse_args()
     if args.what == "show":
         show(args.name)
-        return
-    paths = [*PLANS.values()] if args.what == "plans" else [*OUTCOMES.values(), stored.COMMANDS]
-    if (there := [path.name for path in paths if path.exists()]) and not args.force:
-        sys.exit(f"{', '.join(there)}: there already; --force overwrites")
-    if args.what == "plans":
-        draw()
+    elif args.what == "add":
+        rows = [json.loads(line) for line in sys.stdin]
+        write(PLANS[args.name], {**read(PLANS[args.name]), **{row["name"]: row for row in rows}}.values())
     else:
+        paths = [*OUTCOMES.values(), stored.COMMANDS]
+        if (there := [path.name for path in paths if path.exists()]) and not args.force:
+            sys.exit(f"{', '.join(there)}: there already; --force overwrites")
         with toy_deployments():
             record()
-    for path in paths:
-        print(f"{path.name}: {path.stat().st_size:,} bytes")
-
-
-def draw() -> None:
-    write(PLANS["engine"], drawn({**draw_engines.GROUPS, **draw_shapes.GROUPS}))
-    write(PLANS["run"], drawn(draw_runs.RUN_GROUPS))
-    write(PLANS["script"], drawn(draw_runs.SCRIPT_GROUPS))
-
-
-def drawn(groups: Mapping[str, tuple[Callable[[Random], Row], int]]) -> Iterator[Row]:
-    """Every plan of these groups, each drawn from its own name."""
-    for group, (draw_one, count) in groups.items():
-        for number in range(count):
-            yield {"name": f"{group}-{number}", **draw_one(Random(f"{group} {number}"))}
+        for path in paths:
+            print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
 def record() -> None:
