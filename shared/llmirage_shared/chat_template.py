@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from llmirage_shared.long_text import joined
 from llmirage_shared.media import part_digest, part_tokens, read_file
 
 # The special tokens of the embedded tokenizer.
@@ -90,7 +91,7 @@ class EmbeddedTemplate:
             parts.pop()
         elif ending == "reply":
             parts.append(ASSISTANT)
-        return "".join(parts)
+        return joined(parts)
 
 
 def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
@@ -113,9 +114,9 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
             out.append(("\n" if after_text else "") + _part_text(part))
         else:
             read = read_file(part) if placeholder == FILE else part_tokens(part)
-            out.append(_medium(part, placeholder, read) if isinstance(read, int) else placeholder + read)
+            out += [_medium(part, placeholder, read)] if isinstance(read, int) else [placeholder, read]
         after_text = placeholder is None
-    return "".join(out)
+    return joined(out)
 
 
 def _medium(part: Mapping[str, Any], placeholder: str, tokens: int) -> str:
@@ -200,7 +201,7 @@ class PlainTemplate:
             lines.append(f"{message.get('role') or 'user'}: {content}{self._end}\n")
         if ending == "open":
             lines[-1] = lines[-1].removesuffix(f"{self._end}\n")
-        return "".join([*lines, "assistant: "] if ending == "reply" else lines)
+        return joined([*lines, "assistant: "] if ending == "reply" else lines)
 
 
 class JinjaTemplate:

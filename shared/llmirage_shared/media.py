@@ -14,17 +14,19 @@ import base64
 import binascii
 import contextlib
 import hashlib
+import io
 import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmirage_shared.long_text import PIECE, utf8_text
+
 BASE_TOKENS = 85
 TILE_TOKENS = 170
 _MEDIA = ("image_url", "input_image", "input_audio")
 _UNKNOWN_SIZE = (1024, 1024)  # of an image that is not in the request: nothing is fetched
-_PIECE = 1 << 20  # characters that are hashed at once: a millisecond
 _HEADER_CHARACTERS = 400_000  # of base64: the size of a JPEG may come after its thumbnails
 _SOUND_BYTES_PER_S = {"wav": 48_000.0, "pcm16": 48_000.0, "mp3": 16_000.0}
 _SOUND_TOKENS_PER_S = 10.0
@@ -37,7 +39,6 @@ _FILE_BYTES_PER_TOKEN = 4  # of any other file
 _MOST_FILE_TOKENS = MOST_PAGES * PAGE_TOKENS
 _PAGE = re.compile(rb"/Type\s{0,8}/Page[^s]")
 _PAGE_BYTES = 32  # that it matches at most
-_DECODED_BYTES = 1 << 20  # decoded or searched at once: some milliseconds
 _TEXT_START_BYTES = 4096  # of a file, in which no text has a zero byte
 
 
@@ -102,8 +103,8 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
         hashed.update(value)
         return
     text = value if isinstance(value, str) else repr(value)
-    for start in range(0, len(text), _PIECE):
-        hashed.update(text[start : start + _PIECE].encode("utf-8", "replace"))
+    for start in range(0, len(text), PIECE):
+        hashed.update(text[start : start + PIECE].encode("utf-8", "replace"))
     hashed.update(b"\0")
 
 
@@ -171,15 +172,15 @@ def read_file(part: Mapping[str, Any]) -> str | int:
         return PAGE_TOKENS * min(pages, MOST_PAGES)
     if b"\0" not in data[:_TEXT_START_BYTES]:
         with contextlib.suppress(UnicodeDecodeError):
-            return data.decode("utf-8-sig")
+            return utf8_text(data)
     return min(_MOST_FILE_TOKENS, max(1, len(data) // _FILE_BYTES_PER_TOKEN))
 
 
 def _pages(data: bytes) -> int:
     """Return the number of pages that a PDF names, up to MOST_PAGES."""
     found = 0
-    for start in range(0, len(data), _DECODED_BYTES):
-        end = start + _DECODED_BYTES
+    for start in range(0, len(data), PIECE):
+        end = start + PIECE
         found += sum(1 for match in _PAGE.finditer(data, start, end + _PAGE_BYTES) if match.start() < end)
         if found >= MOST_PAGES:
             break
@@ -202,15 +203,15 @@ def decoded(encoded: str, start: int = 0) -> bytes | None:
 
     They are read piece by piece: no other thread runs in the meantime.
     """
-    pieces: list[bytes] = []
+    whole = io.BytesIO()  # is not copied at the end
     rest = ""
     try:
-        for place in range(start, len(encoded), _DECODED_BYTES):
-            given = rest + "".join(encoded[place : place + _DECODED_BYTES].split())
-            whole = len(given) & ~3
-            pieces.append(binascii.a2b_base64(given[:whole]))
-            rest = given[whole:]
-        pieces.append(binascii.a2b_base64(rest))
+        for place in range(start, len(encoded), PIECE):
+            given = rest + "".join(encoded[place : place + PIECE].split())
+            end = len(given) & ~3
+            whole.write(binascii.a2b_base64(given[:end]))
+            rest = given[end:]
+        whole.write(binascii.a2b_base64(rest))
     except ValueError:
         return None
-    return b"".join(pieces)
+    return whole.getvalue()

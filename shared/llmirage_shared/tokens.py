@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 TokenIds = npt.NDArray[np.int32]
 
 _CUT_CHARACTERS = 4096  # long segments are divided after about this many
-_SEARCH_CHARACTERS = 1 << 17  # searched for a place to cut at once: some milliseconds, in which no other thread runs
+_SEARCH_CHARACTERS = 1 << 14  # searched for a place to cut at once: half a millisecond, in which no other thread runs
 _LIKELY_CHARACTERS = 4  # of a token: a text of fewer may fit
 _PIECE_CHARACTERS = 1 << 16
+_MANY_TOKENS = 2000  # whose text takes half a millisecond
 _TORN_TOKENS = 8  # more tokens than a cut can add
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
@@ -109,7 +110,9 @@ class Tokenizer:
         return [encoding.ids for encoding in self._backend.encode_batch_fast(clean, add_special_tokens=False)]
 
     def decode(self, ids: TokenIds | Sequence[int]) -> str:
-        """Return the text of the ids, special tokens kept."""
+        """Return the text of the ids, special tokens kept. Of many it releases the interpreter lock, as `encode` does."""
+        if len(ids) > _MANY_TOKENS:
+            return self._backend.decode_batch([_as_list(ids)], skip_special_tokens=False)[0]
         return self._backend.decode(_as_list(ids), skip_special_tokens=False)
 
     def pieces(self, ids: TokenIds | Sequence[int], final: bool = True) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from llmirage_server.http.byte_budget import Held
 from llmirage_server.http.turns import turn
+from llmirage_shared.long_text import gathered
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -112,7 +113,7 @@ def _has(body: bytes, found: bytes) -> bool:
 
 
 def _without_lone_surrogates(text: str) -> str:
-    return text if text.isascii() else "".join(_pieces_without(text))
+    return text if text.isascii() else gathered(_pieces_without(text))
 
 
 def _joined(pair: re.Match[str]) -> str:
@@ -375,19 +376,23 @@ def _without_escaped(piece: bytes) -> bytes:
 
 def _text(body: bytes, start: int, end: int) -> str:
     """Return the text between two quotes. Raises ValueError."""
-    if all(_is_plain(body[place : min(place + PIECE_BYTES, end)]) for place in range(start, end, PIECE_BYTES)):
-        return str(memoryview(body)[start:end], "ascii")  # parts and what they are joined to would take twice as much
+    pieces = [(place, min(place + PIECE_BYTES, end)) for place in range(start, end, PIECE_BYTES)]
+    if all(_is_plain(body[begin:stop]) for begin, stop in pieces):
+        return gathered(body[begin:stop].decode("ascii") for begin, stop in pieces)
+    return gathered(_unescaped(body, start, end))
+
+
+def _unescaped(body: bytes, start: int, end: int) -> Iterator[str]:
+    """Yield the text between two quotes. Raises ValueError."""
     utf8 = codecs.getincrementaldecoder("utf-8")()
-    parts: list[str] = []
     while start < end:
         stop = _whole_escapes(body, start, end)
         piece = utf8.decode(body[start:stop], stop == end)
         try:
-            parts.append(json.loads(f'"{piece}"'))
+            yield json.loads(f'"{piece}"')
         except json.JSONDecodeError as error:
             raise ValueError(f"{error.msg} near character {start + error.pos}") from None
         start = stop
-    return "".join(parts)
 
 
 def _whole_escapes(body: bytes, start: int, end: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -77,7 +78,10 @@ async def with_files(
             if strict:
                 raise ApiError(error.message, status=error.status, param="file_id") from None
             continue
-        contents[file_id] = b"".join([part async for part in files.streamed(file_id)])
+        whole = io.BytesIO()  # is not copied at the end
+        async for part in files.streamed(file_id):
+            whole.write(part)
+        contents[file_id] = whole.getvalue()
     if not contents:
         return messages
     exchange.is_large |= sum(map(len, contents.values())) > LARGE_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
 _CALLED_FUNCTION = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
 _HEADING = re.compile(r"[^\n:]{1,40}:\n")
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
+_IDS_AT_ONCE = 1 << 14
 
 
 @dataclass(slots=True, frozen=True)
@@ -416,19 +417,33 @@ def _checked_text(text: str, path: str) -> str:
     return text
 
 
+def _slices(ids: list[Any]) -> Iterator[list[Any]]:
+    """Yield all ids, as many at a time as C takes half a millisecond for."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
+
+
+def _kinds(ids: list[Any]) -> set[type]:
+    """Return the types among the ids: bool, float, None and strings are others than int."""
+    return set().union(*[set(map(type, some)) for some in _slices(ids)])
+
+
 def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
     """Return token ids of any vocabulary as int32, shape (tokens,). Raises ApiError for the first that is none."""
     if not ids:
         raise errors.empty_array(path)
-    kinds = set(map(type, ids))  # runs in C; bool, float, None and strings are other types
+    kinds = _kinds(ids)
     if float in kinds:  # 16.0 is an integer in JSON
         ids = [int(item) if type(item) is float and item.is_integer() else item for item in ids]
-        kinds = set(map(type, ids))
+        kinds = _kinds(ids)
     if kinds != {int}:
         index, item = next((index, item) for index, item in enumerate(ids) if type(item) is not int)
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)
     with contextlib.suppress(OverflowError):
-        found = np.frombuffer(array("i", ids), dtype=np.int32)  # a third of the time of np.array
+        numbers = array("i")  # takes a third of the time of np.array
+        for some in _slices(ids):
+            numbers += array("i", some)
+        found = np.frombuffer(numbers, dtype=np.int32)
         if found.min() >= 0:
             return found
     lowest, highest = min(ids), max(ids)

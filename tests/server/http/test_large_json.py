@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from llmirage_server.http import bodies, json_pieces
 from llmirage_server.state.state import written
+from llmirage_shared import tokenizer_loader
+from llmirage_shared.long_text import joined
 from llmirage_shared.wire import refusals
+from llmirage_shared.wire.chat import read_ids
 from llmirage_shared.wire.errors import ApiError
 
 PIECE = bodies.PIECE_BYTES
@@ -152,9 +155,12 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
         (lambda: bodies.json_object(b" " * (28 << 20) + b"{}" + b" " * (28 << 20)), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),
+        (lambda: joined(["some words"] * (1 << 20)), 0.5),
+        (lambda: read_ids([1000] * 550_000, "prompt"), 0.4),
+        (lambda: tokenizer_loader.embedded().decode([1000] * 550_000), 0.4),
     ],
 )  # fmt: skip
-def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object], most: float) -> None:
+def test_others_run_while_much_is_read_or_written(work: Callable[[], object], most: float) -> None:
     """The longest time of the process between two steps of another thread is a small part of the whole."""
     longest, over = 0.0, threading.Event()
 
