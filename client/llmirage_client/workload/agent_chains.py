@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 _TOUCH_S = 1e-6
+_LEAST_IN_GROUP = 3  # agents that fork from one request and run at once: AIPerf's WEKA_WORKER_GROUP_MIN
 _TITLE_TOKENS = 64  # a request before the conversation that names it has a shorter reply
 _LONG_GAP_S, _LEAST_SHARE = 3600.0, 0.5
 _NO_IDS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -31,13 +32,21 @@ class Recorded(NamedTuple):
     ids: npt.NDArray[np.int64] = _NO_IDS
 
 
+class Agent(NamedTuple):
+    """One agent's requests by time. group: its group and its place in there, if several began together."""
+
+    requests: list[Recorded]
+    group: tuple[int, int] | None = None
+
+
 @dataclass(slots=True)
 class _CallChain:
-    """tail: the last request with ids. depth: blocks shared with the request that it was forked from."""
+    """tail: the last request with ids. depth: blocks shared with the request that it was forked from, at `fork`."""
 
     requests: list[Recorded]
     tail: Recorded | None = None
     depth: int = 0
+    fork: int = -1
 
     def add(self, request: Recorded) -> None:
         self.requests.append(request)
@@ -45,8 +54,8 @@ class _CallChain:
             self.tail = request
 
 
-def agents(requests: Sequence[Recorded]) -> list[list[Recorded]]:
-    """Return the requests of each agent by time, the main one first, the others as they begin."""
+def agents(requests: Sequence[Recorded]) -> list[Agent]:
+    """Return the agents of a recording, the main one first, the others as they begin."""
     ordered = sorted(requests, key=lambda request: (request.start_s, request.place))
     title, rest = _without_title(ordered)
     chains: list[_CallChain] = []
@@ -57,11 +66,32 @@ def agents(requests: Sequence[Recorded]) -> list[list[Recorded]]:
     _join_shortened(forks, owners)
     live = [chain for chain in chains if chain.requests]
     if not live:
-        return [title] if title else []
+        return [Agent(title)] if title else []
     main, *others = live
     main.requests = sorted([*title, *main.requests], key=lambda request: (request.start_s, request.place))
     others.sort(key=lambda chain: (chain.requests[0].start_s, chain.requests[0].place))
-    return [chain.requests for chain in (main, *others)]
+    groups = _groups(others)
+    return [Agent(main.requests), *(Agent(chain.requests, groups.get(number)) for number, chain in enumerate(others))]
+
+
+def _groups(others: Sequence[_CallChain]) -> dict[int, tuple[int, int]]:
+    """Return the group and the place in it of chains that fork from one request and overlap in time, as AIPerf numbers them.
+
+    others: chains as they begin. A group has at least three; groups count as their first members begin.
+    """
+    together: list[list[int]] = []
+    open_until: dict[int, tuple[float, list[int]]] = {}  # by the place of the fork: the group's latest end, its chains
+    for number, chain in enumerate(others):
+        if not chain.depth:
+            continue
+        end_s, members = open_until.get(chain.fork, (0.0, []))
+        if not members or chain.requests[0].start_s >= end_s:
+            members = []
+            together.append(members)
+        members.append(number)
+        open_until[chain.fork] = max(end_s, max(request.end_s for request in chain.requests)), members
+    groups = [members for members in together if len(members) >= _LEAST_IN_GROUP]
+    return {number: (group, place) for group, members in enumerate(groups) for place, number in enumerate(members)}
 
 
 def shared_blocks(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
@@ -105,11 +135,11 @@ def _place(request: Recorded, chains: list[_CallChain], forks: dict[int, list[_C
         chain.add(request)
         return chain
     number = max(range(len(tails)), key=lambda n: (shared[n], len(tails[n][1].ids), -n))
-    chain = _CallChain([], depth=shared[number])
+    chain = _CallChain([], depth=shared[number], fork=tails[number][1].place)
     chain.add(request)
     chains.append(chain)
     if chain.depth:
-        forks.setdefault(tails[number][1].place, []).append(chain)
+        forks.setdefault(chain.fork, []).append(chain)
     return chain
 
 
@@ -137,8 +167,8 @@ def _join_shortened(forks: dict[int, list[_CallChain]], owners: dict[int, _CallC
         for chain in left:
             depth = shared_blocks(owner.tail.ids, chain.requests[0].ids)
             if depth:
-                chain.depth = depth
-                forks.setdefault(owner.tail.place, []).append(chain)
+                chain.depth, chain.fork = depth, owner.tail.place
+                forks.setdefault(chain.fork, []).append(chain)
         if owner.tail.place in forks:
             heapq.heappush(waiting, owner.tail.place)
 

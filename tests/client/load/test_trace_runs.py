@@ -170,6 +170,18 @@ def test_agents_keep_the_recorded_order_where_it_is_asked_for(
         assert sent == {key: pytest.approx(at) for key, at in expected.items()}
 
 
+def test_agents_that_fork_from_one_request_and_overlap_are_named_as_a_group(tmp_path: Path) -> None:
+    pairs = [(1.0, 10), (1.1, 20), (1.2, 30), (4.0, 40)]  # the last begins when the others are over
+    forks = [request for t, block in pairs for request in (call(t, 1, block), call(t + 1, 1, block, block + 1))]
+    once = call(1.3, 1, 50)  # it is one of the group, and a sidecar by its name
+    requests = sorted([call(0.0, 1, 2), *forks, once, call(6.0, 1, 2, 3)], key=lambda request: float(request["t"]))
+    names = set(load(write(tmp_path, {"id": "t", "block_size": 64, "requests": requests})).sessions)
+    assert names == {"t", "t::wg:000_000", "t::wg:000_001", "t::wg:000_002", "t::aux:003", "t::fa:004"}
+    two = [request for request in requests if 30 not in request["hash_ids"] and 50 not in request["hash_ids"]]
+    names = set(load(write(tmp_path, {"id": "t", "block_size": 64, "requests": two})).sessions)
+    assert names == {"t", "t::fa:000", "t::fa:001", "t::fa:002"}  # two are no group
+
+
 def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:
     child = {"t": 0.1, "type": "subagent", "agent_id": "a", "requests": [call(0.1, 7), call(9.0, 7)]}
     trace = {"block_size": 64, "requests": [call(0.0, 1), child]}

@@ -269,13 +269,16 @@ class _WekaReader:
         if not found:
             self._dropped += len(entries.markers)
             return
-        main, *others = found
         how = started or _Stream(name, ())
+        main = found[0].requests
         yield replace(how, requests=main)
         between = ":" if started else "::"
-        for number, own in enumerate(others):
-            kind = "aux" if _is_sidecar(own, main, trace) else "fa"
-            suffix = f"{name}{between}{kind}:{number:03}"
+        for number, (own, group) in enumerate(found[1:]):
+            if _is_sidecar(own, main, trace):
+                kind = f"aux:{number:03}"
+            else:
+                kind = f"fa:{number:03}" if group is None else f"wg:{group[0]:03}_{group[1]:03}"
+            suffix = f"{name}{between}{kind}"
             if started is not None:  # siblings, that begin and end with their subagent
                 yield replace(how, name=suffix, requests=own)
                 continue
