@@ -174,7 +174,9 @@ def test_agents_that_fork_from_one_request_and_overlap_are_named_as_a_group(tmp_
     pairs = [(1.0, 10), (1.1, 20), (1.2, 30), (4.0, 40)]  # the last begins when the others are over
     forks = [request for t, block in pairs for request in (call(t, 1, block), call(t + 1, 1, block, block + 1))]
     once = call(1.3, 1, 50)  # it is one of the group, and a sidecar by its name
-    requests = sorted([call(0.0, 1, 2), *forks, once, call(6.0, 1, 2, 3)], key=lambda request: float(request["t"]))
+    requests = sorted(
+        [call(0.0, *range(1, 7)), *forks, once, call(6.0, *range(1, 8))], key=lambda request: float(request["t"])
+    )
     names = set(load(write(tmp_path, {"id": "t", "block_size": 64, "requests": requests})).sessions)
     assert names == {"t", "t::wg:000_000", "t::wg:000_001", "t::wg:000_002", "t::aux:003", "t::fa:004"}
     two = [request for request in requests if 30 not in request["hash_ids"] and 50 not in request["hash_ids"]]
