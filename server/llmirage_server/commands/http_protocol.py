@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llmirage_server.http.byte_budget import HELD, ByteBudget, Held
 from llmirage_server.http.event_stream import SEND_TIMEOUT_S
 from llmirage_server.http.exchange import ARRIVED, MOST_BODY_BYTES
-from llmirage_server.http.turns import turn
+from llmirage_server.http.turns import turn, turn_has_room
 from llmirage_server.telemetry.journal import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import precise_clock
@@ -39,7 +39,8 @@ HEADER_BYTES = 64 * 1024
 # From the first byte of a request, or from the connection, to the end of the headers; of a body, beside what its rate gives.
 HEADER_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a body that comes more slowly is not waited for
-_TURN_BYTES = 32 << 10  # that are parsed in one turn of the loop if they may be small chunks: some milliseconds
+_TURN_BYTES = 32 << 10  # after which no more is read in the same turn of the loop
+_STEP_BYTES = 4 << 10  # of headers, or of what may be small chunks, that are parsed at once: half a millisecond
 IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
 _HEAD_END = b"\r\n\r\n"  # of headers; a chunked body ends so, too
@@ -158,6 +159,7 @@ class BoundedProtocol(StampingProtocol):
         self._dry_bytes = 0  # that have come since the body last grew: headers, chunk extensions, trailers
         self._begun_s = 0.0  # when the wait for the headers, or for the body, began
         self._body_bytes = 0
+        self._body_parts: list[bytes] = []
         self._as_if: list[tuple[bytes, bytes]] | None = None  # the headers of a request to upgrade that is answered without
         self._rest = b""  # what came after the request in progress, or waits for a turn of the loop, from _rest_at
         self._rest_at = 0
@@ -198,10 +200,8 @@ class BoundedProtocol(StampingProtocol):
             self._put_by(data, 0)
         elif self._rest:  # TLS may have some more
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
-        elif len(data) <= _TURN_BYTES or self._body_left is None or self._body_left >= 0:
+        else:
             self._parse(data, 0)
-        else:  # maybe small chunks
-            self._rest, self._rest_at = data, 0
         if len(data) > _TURN_BYTES:
             self._take_turns()
 
@@ -226,19 +226,20 @@ class BoundedProtocol(StampingProtocol):
 
     def _parse(self, data: bytes, start: int) -> None:
         begun = start
-        self._grew = False
         while start < len(data):
-            if start - begun >= _TURN_BYTES:
+            if start > begun and self._left() < 0 and not turn_has_room(self.loop):
                 self._rest, self._rest_at = data, start
                 self._take_turns()
                 break
             end = self._next_stop(data, start)
-            if self._phase != "body" and self._dry_bytes + end - start > self._limits.header_bytes:
+            size, self._grew = end - start, False
+            if self._phase != "body" and self._dry_bytes + size > self._limits.header_bytes:
                 self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
                 return
             super().data_received(data[start:end] if end - start < len(data) else data)
             if self._as_if is not None:
                 self._parse_without_upgrade()
+            self._dry_bytes = 0 if self._grew else self._dry_bytes + size
             start = end
             if self.transport.is_closing() or self.transport.get_protocol() is not self:
                 return
@@ -246,6 +247,7 @@ class BoundedProtocol(StampingProtocol):
                 if start < len(data):
                     self._put_by(data, start)
                 break
+        self._body_has_come()
         if self._answering:
             self._stop_waiting()
             if not self._held.takes(start - begun):
@@ -260,13 +262,10 @@ class BoundedProtocol(StampingProtocol):
 
     def _next_stop(self, data: bytes, start: int) -> int:
         """Return up to where to parse: no request ends before that, though one need not end there."""
-        if self._phase == "body":
-            if self._body_left is None:
-                self._body_left = _content_length(self.headers)
-            if self._body_left >= 0:
-                return min(len(data), start + self._body_left)
+        if (left := self._left()) >= 0:
+            return min(len(data), start + left)
         last, self._last = self._last, b""
-        stop = min(len(data), start + _TURN_BYTES)
+        stop = min(len(data), start + _STEP_BYTES)
         if last and (found := (last + data[start : start + 3]).find(_HEAD_END)) >= 0:
             return start + found + len(_HEAD_END) - len(last)
         if (found := data.find(_HEAD_END, start, stop)) >= 0:
@@ -274,9 +273,16 @@ class BoundedProtocol(StampingProtocol):
         self._last = (last + data[max(start, stop - 3) : stop])[-3:]
         return stop
 
+    def _left(self) -> int:
+        """Return the bytes of the body that are to come; -1 in the headers, and for a body in chunks."""
+        if self._phase != "body":
+            return -1
+        if self._body_left is None:
+            self._body_left = _content_length(self.headers)
+        return self._body_left
+
     def _count(self, size: int) -> None:
         """Wait for the rest of a request that has come in part, unless it holds too much."""
-        self._dry_bytes = 0 if self._grew else self._dry_bytes + size
         if self._dry_bytes > self._limits.header_bytes:
             self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
         elif self._phase == "body" and self.cycle.response_complete:
@@ -312,7 +318,7 @@ class BoundedProtocol(StampingProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"][HELD] = self._held = Held(self._limits.unread)
-        self._phase, self._body_left = "head", None
+        self._phase, self._body_left, self._dry_bytes = "head", None, 0
 
     def on_headers_complete(self) -> None:
         if self._as_if is not None:
@@ -330,11 +336,18 @@ class BoundedProtocol(StampingProtocol):
         self._body_bytes += len(body)
         if self._body_left is not None:
             self._body_left -= len(body)
-        super().on_body(body)
+        self._body_parts.append(body)
+
+    def _body_has_come(self) -> None:
+        """Give the application all that came at once: uvicorn copies what it holds of the body with each chunk."""
+        if self._body_parts:
+            super().on_body(b"".join(self._body_parts))
+            self._body_parts.clear()
 
     def on_message_complete(self) -> None:
         if self._as_if is not None:
             return
+        self._body_has_come()
         self._phase = "idle"
         self._answering = self.cycle is not None and not self.cycle.response_complete
         super().on_message_complete()

@@ -25,7 +25,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 
 from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.exchange import ARRIVED, IS_TEXT
-from llmirage_server.http.turns import turn
+from llmirage_server.http.turns import turn, turn_has_room
 from llmirage_server.telemetry.journal import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("llmirage")
 
 FRAMES_AT_ONCE = 32  # of one connection, then others have their turn
+_FRAMES_IN_ANY_TURN = 4  # also in a turn of the loop in which others have computed for long
 _BREATH_S = 0.001  # before the next ones
 _READ_BYTES = 32 << 10  # a larger read takes up to some milliseconds
 PING_S = 20.0  # a client that has sent nothing for so long is asked; one that then sends nothing for as long is gone
@@ -200,7 +201,9 @@ class WebSocketProtocol(asyncio.Protocol):
         """Handle frames that have come, until a message waits for the application or there are no more."""
         if self._frames is None or self._pumping is not None:
             return
-        for _ in range(FRAMES_AT_ONCE):
+        for number in range(FRAMES_AT_ONCE):
+            if number >= _FRAMES_IN_ANY_TURN and not turn_has_room(self._loop):
+                break
             if not self._over and (self._inbox or self._blocked is not None):
                 self._read(False)
                 return

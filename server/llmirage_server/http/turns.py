@@ -21,12 +21,16 @@ class _LoopTurns:
         self._until_s = 0.0  # 0: nobody has asked for this turn
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def next(self) -> None:
+    def has_room(self) -> bool:
         now_s = time.perf_counter()
         if not self._until_s:
             self._until_s = now_s + TURN_S
             self._call_soon(self._begin)
-        elif self._waiting or now_s > self._until_s:
+            return True
+        return not self._waiting and now_s <= self._until_s
+
+    async def next(self) -> None:
+        if not self.has_room():
             self._waiting.append(waiting := self._new_future())
             await waiting
 
@@ -51,8 +55,16 @@ async def turn() -> None:
     returns at once.
     """
     loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimulatedTimeLoop):
+        await _turns_of(loop).next()
+
+
+def turn_has_room(loop: asyncio.AbstractEventLoop) -> bool:
+    """Tell whether what takes up to some milliseconds may begin in this turn of the loop, where a callback cannot wait."""
+    return _turns_of(loop).has_room()
+
+
+def _turns_of(loop: asyncio.AbstractEventLoop) -> _LoopTurns:
     if (turns := _turns.get(loop)) is None:
-        if isinstance(loop, SimulatedTimeLoop):
-            return
         turns = _turns[loop] = _LoopTurns(loop)
-    await turns.next()
+    return turns
