@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-import anyio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -119,7 +118,6 @@ class LazyRoutes(Starlette):
         if self._make is not None:
             self.router.routes += self._make()
             self._make = None
-            anyio.Event()  # imports its side for asyncio, which event streams need
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":

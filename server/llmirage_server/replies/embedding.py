@@ -201,7 +201,7 @@ def _is_common(words: Hashes) -> npt.NDArray[np.bool_]:
 
 @lru_cache(maxsize=1)
 def _common() -> Hashes:
-    return np.unique(_words(_codes(_plain(_COMMON_WORDS)))[0])
+    return np.sort(_words(_codes(_plain(_COMMON_WORDS)))[0])  # np.unique would import numpy.ma
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
+
+import anyio
 
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
 from llmirage_server.service.constraints import schema_problem
@@ -85,4 +88,6 @@ def warm_up(text: TextLoader) -> None:
     text.in_thread(lambda: schema.chat)  # pydantic, and the bodies that all other bodies are made of
     text.start()
     text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
-    text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings))  # up to 0.1 s each in the event loop
+    # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
+    text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines, schema.batches))
+    text.in_thread(partial(anyio.run, anyio.sleep, 0))

@@ -91,6 +91,7 @@ def _every_character() -> str:
 @short_cache(128)
 def _property(name: str) -> Bounds | None:
     r"""Return the characters of \p{name}, None if there is no such property."""
+    characters = _every_character()  # first: it takes more steps than the event loop has, which the import must not hold up
     import regex  # 8 ms of start-up time
 
     try:
@@ -99,7 +100,7 @@ def _property(name: str) -> Bounds | None:
         return None
     spend(_STEPS_OF_PROPERTY)
     found: list[int] = []
-    for match in having.finditer(_every_character()):
+    for match in having.finditer(characters):
         found += match.span()
     return tuple(found)
 
