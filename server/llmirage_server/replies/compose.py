@@ -333,8 +333,8 @@ class ProseReplies:
             return stopped
         self._remember("".join(pieces), ids)
         if ends:
-            return Reply(np.append(ids, np.int32(self._end_id)), [*pieces, ""], "stop")
-        return Reply(ids, pieces, "length")
+            return Reply(np.append(ids, np.int32(self._end_id)), (*pieces, ""), "stop")
+        return Reply(ids, tuple(pieces), "length")
 
 
 class EchoReplies:

@@ -35,7 +35,7 @@ class Reply:
         finish_reason is "stop" by the model's own will, and the tokens of a stop string it ran into.
     pieces: one text per id; joined over a part they are exactly its visible text (of a call: its arguments). A piece is
         empty where a token shows nothing (an end token, the inside of a multi-byte character, text cut off by a stop string,
-        the marks around a call).
+        the marks around a call). Of a long reply a tuple: a pass of the garbage collector walks a list anew each time.
     parts: in order, not overlapping; tokens between them show nothing. A reply without parts is text from end to end.
     """
 
