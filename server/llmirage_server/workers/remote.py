@@ -204,7 +204,11 @@ class HttpWorker:
 
     def load(self) -> None:
         """Load what requests need. Raises ConfigError for a tokenizer that cannot be loaded."""
-        self.app.make_routes()
+
+        async def make_routes() -> None:
+            self.app.make_routes()
+
+        asyncio.run(make_routes())  # on a loop, so that anyio imports its side for asyncio: 0.1 s
         self.app.service.text.load()
         _ = schema.chat, schema.responses, schema.messages, schema.embeddings
 

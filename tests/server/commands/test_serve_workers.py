@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, run
 from typing import Any
 
 import httpx
@@ -200,6 +200,17 @@ def test_a_request_that_is_refused_and_a_stream_that_is_cut_are_told() -> None:
         for answer in answers:
             assert "server_shutdown" in answer.read().decode()
         assert process.wait(10) == 0
+
+
+def test_a_worker_imports_nothing_for_its_first_long_stream() -> None:
+    loads = (
+        "import sys\n"
+        "from llmirage_server.config import ClusterConfig\n"
+        "from llmirage_server.workers.remote import HttpWorker\n"
+        "HttpWorker(ClusterConfig(), b'').load()\n"
+        "assert 'anyio._backends._asyncio' in sys.modules"
+    )
+    run([sys.executable, "-c", loads], check=True)
 
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
