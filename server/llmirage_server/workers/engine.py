@@ -34,7 +34,7 @@ class SharedDriver(PacedDriver):
     Workers are told of tokens and places at ticks, so that the gap between these limits the wake-ups of all.
     """
 
-    gap_s = 0.001
+    gap_s = 0.002
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
