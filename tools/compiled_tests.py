@@ -21,7 +21,8 @@ UNWANTED = shutil.ignore_patterns("__pycache__", "node_modules", "*.egg-info", "
 # By folders: what the compiled modules do, and what asks them.
 TESTS = (
     "tests/golden", "tests/server/cluster", "tests/server/drivers", "tests/server/perf/steps", "tests/client/load",
-    "tests/client/simulate", "tests/client/simulator", "tests/shared/test_compiled.py", "tests/shared/test_plain_numbers.py",
+    "tests/client/simulate", "tests/client/simulator", "tests/server/commands/test_serve_workers.py",
+    "tests/shared/test_compiled.py", "tests/shared/test_plain_numbers.py",
 )  # fmt: skip
 
 

@@ -31,12 +31,26 @@ _SCOPE = (
 )  # fmt: skip
 
 
-# What the cluster writes of a request, besides `produced`.
+# What a caller sets of a request, besides its number and token ids; what the cluster writes, besides `produced`.
+_ASKED = (
+    "session_key", "model", "priority", "objective", "fairness_id", "body_bytes", "slo_ttft_s", "max_tokens",
+    "only_instance", "rank", "adapter",
+)  # fmt: skip
 _WRITTEN = (
     "age_s", "arrival_s", "instance", "at_rank", "placed_s", "stream", "cached_tokens", "external_tokens", "preemptions",
     "admitted_s", "handed_s", "joined_s", "first_token_s", "finished_s", "failed", "dropped",
 )  # fmt: skip
+asked = attrgetter("id", "key", "prompt_tokens", *_ASKED)  # a request itself cannot be pickled where its class is compiled
 written = attrgetter(*_WRITTEN)
+
+
+def request_of(values: Sequence[Any]) -> Request:
+    """Return the request of which `asked` has returned this in another process."""
+    number, key, prompt_tokens, *others = values
+    request = Request.of_key(number, key, prompt_tokens)
+    for name, value in zip(_ASKED, others, strict=True):
+        setattr(request, name, value)
+    return request
 
 
 def write(request: Request, values: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.service.generation import refusal_of
 from llmirage_server.telemetry.journal import JournalEntry
-from llmirage_server.workers.channel import Channel, TunnelledRequest, written
+from llmirage_server.workers.channel import Channel, TunnelledRequest, request_of, written
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -159,7 +159,8 @@ class Link:
         while self.reports:
             self.reports.popleft().set_result(None)
 
-    def _submit(self, requests: Sequence[Request], arrived_s: float, last: bool) -> None:
+    def _submit(self, asked: Sequence[Sequence[Any]], arrived_s: float, last: bool) -> None:
+        requests = [request_of(values) for values in asked]
         numbers = [request.id for request in requests]
         submitted = dict(zip(numbers, requests, strict=True))
         self.requests |= submitted

@@ -21,7 +21,7 @@ from llmirage_server.drivers.live import Driver
 from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.workers.channel import Channel, forward, write
+from llmirage_server.workers.channel import Channel, asked, forward, write
 from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
@@ -61,16 +61,11 @@ class RemoteDriver(Driver):
 
     def submit(self, requests: Iterable[Request], arrived_s: float = float("inf"), *, last: bool = True) -> None:
         self._begin_here()
-        submitted = list(requests)
-        tags = [request.tag for request in submitted]
-        for request in submitted:
-            self._requests[request.id] = request
-            request.tag = None
-        self._later.append(("submit", submitted, arrived_s, last))
+        submitted = {request.id: request for request in requests}
+        self._requests |= submitted
+        self._later.append(("submit", [asked(request) for request in submitted.values()], arrived_s, last))
         self.flush()
-        for request, tag in zip(submitted, tags, strict=True):
-            request.tag = tag
-        self._placing[submitted[-1].id] = asyncio.get_running_loop().create_future()
+        self._placing[next(reversed(submitted))] = asyncio.get_running_loop().create_future()
 
     async def placed(self, request: Request) -> None:
         await self._placing[request.id]
@@ -204,11 +199,7 @@ class HttpWorker:
 
     def load(self) -> None:
         """Load what requests need. Raises ConfigError for a tokenizer that cannot be loaded."""
-
-        async def make_routes() -> None:
-            self.app.make_routes()
-
-        asyncio.run(make_routes())  # on a loop, so that anyio imports its side for asyncio: 0.1 s
+        self.app.make_routes()
         self.app.service.text.load()
         _ = schema.chat, schema.responses, schema.messages, schema.embeddings
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen, run
+from subprocess import Popen
 from typing import Any
 
 import httpx
@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 from served import comes_to, serving, started
 
+from llmirage_server.cluster.request import Request
 from llmirage_server.commands.serve import serve
+from llmirage_server.workers.channel import asked, request_of, write, written
 
 OWN = (sys.executable, "-m", "llmirage_client")  # its children are the engine and the workers, in this order
 TIMES = ("--ttft", "20", "--itl", "5")
@@ -202,15 +204,18 @@ def test_a_request_that_is_refused_and_a_stream_that_is_cut_are_told() -> None:
         assert process.wait(10) == 0
 
 
-def test_a_worker_imports_nothing_for_its_first_long_stream() -> None:
-    loads = (
-        "import sys\n"
-        "from llmirage_server.config import ClusterConfig\n"
-        "from llmirage_server.workers.remote import HttpWorker\n"
-        "HttpWorker(ClusterConfig(), b'').load()\n"
-        "assert 'anyio._backends._asyncio' in sys.modules"
-    )
-    run([sys.executable, "-c", loads], check=True)
+def test_processes_tell_each_other_every_field_of_a_request() -> None:
+    names = list(Request.__annotations__)
+    kept, arrival = names.index("keeps_kv"), names.index("arrival_s")  # what keeps KV for others is forwarded as a whole
+    here, there = Request.of_key(7, b"1234" * 9, 5), Request.of_key(0, b"", 0)
+    for place, name in enumerate(names):
+        if name not in ("id", "key", "prompt_tokens", "output_tokens"):
+            setattr(here, name, place)
+    arrived = request_of(asked(here))
+    assert [getattr(arrived, name) for name in names[:kept]] == [getattr(here, name) for name in names[:kept]]
+    write(there, written(here))
+    own = {"produced", "cancelled", "spans"}  # counted by the worker, known to it, only of simulations
+    assert {name for name in names[arrival:] if getattr(there, name) != getattr(here, name)} == own
 
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
