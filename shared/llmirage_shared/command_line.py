@@ -347,6 +347,7 @@ class SettingsCommand(click.Command):
     lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`.
     bare: flags that may stand without their number, with the number that counts then.
     rest: the heading of --help.
+    elsewhere: flags of other tools, each with what to do instead.
     examples: command lines, for the help.
     blocks: keys of files that have further keys, and are no settings.
     settings: its settings, those without a flag included.
@@ -358,6 +359,7 @@ class SettingsCommand(click.Command):
         lists: Sequence[str] = (),
         bare: Mapping[str, str] | None = None,
         rest: str = OPTIONS,
+        elsewhere: Mapping[str, str] | None = None,
         examples: Sequence[str] = (),
         blocks: Sequence[str] = (),
         **kwargs: Any,
@@ -368,6 +370,7 @@ class SettingsCommand(click.Command):
         self._lists = lists
         self._bare = bare or {}
         self._rest = rest
+        self.elsewhere = elsewhere or {}
         self.settings = [param for param in self.params if isinstance(param, SettingOption)]
         self.has_long_tail = len(self.settings) > FEW
         if self.has_long_tail:
@@ -392,11 +395,16 @@ class SettingsCommand(click.Command):
         return rest
 
     def _unknown_option(self, error: click.NoSuchOption, args: Sequence[str], ctx: click.Context) -> click.UsageError:
-        """Return the refusal of a flag: with all flags of `args` that are keys of --set now, or the nearest of all names."""
+        """Return the refusal of a flag: with all of `args` that have other names here, or the nearest name."""
         former = {flag: option for option in self.settings for flag in option.former}
-        if error.option_name in former:
-            words = zip(args, [*args[1:], ""], strict=True)
-            said = [_now_set(former[flag], *pair) for pair in words if (flag := pair[0].partition("=")[0]) in former]
+        if error.option_name in {*former, *self.elsewhere}:
+            said = []
+            for word, value in zip(args, [*args[1:], ""], strict=True):
+                flag = word.partition("=")[0]
+                if flag in former:
+                    said.append(_now_set(former[flag], word, value))
+                elif flag in self.elsewhere:
+                    said.append(f"no option {flag}: {self.elsewhere[flag]}")
             return click.UsageError("\n".join(dict.fromkeys(said)), ctx)
         hint = became(error.option_name, [flag for param in self.params for flag in (*param.opts, *former)])
         possibilities = error.possibilities

@@ -9,6 +9,56 @@ from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import at_call
 
+_FILES = "use --artifact-dir DIR: every run writes its files there"
+_LENGTHS = "use --format-option {}=N"
+# Flags of `vllm bench serve`, SGLang's bench_serving and `evalscope perf` (docs/from/ has their pages).
+_ELSEWHERE = {
+    "--api": "use --endpoint-type chat, completions, responses or messages",
+    "--backend": "use --endpoint-type chat, completions, responses or messages",
+    "--base-url": "use --url URL",
+    "--dataset": "give FILE, the first argument, with --format NAME if its content does not tell; or --isl and --osl",
+    "--dataset-name": "give FILE, the first argument, with --format NAME if its content does not tell; or --isl and --osl",
+    "--dataset-path": "give FILE, the first argument",
+    "--extra-args": "use --extra-inputs KEY:VALUE or a JSON object",
+    "--extra-body": "use --extra-inputs KEY:VALUE or a JSON object",
+    "--headers": "use --header NAME:VALUE",
+    "--host": "use --url HOST:PORT",
+    "--ignore-eos": "use --extra-inputs ignore_eos:true; --isl and --osl ask for exact lengths anyway",
+    "--max-concurrency": "use --concurrency N",
+    "--max-prompt-length": _LENGTHS.format("max_prompt_length"),
+    "--max-tokens": "use --extra-inputs max_tokens:N",
+    "--metric-percentiles": "not needed: reports have p50 to p99 of every metric",
+    "--min-prompt-length": _LENGTHS.format("min_prompt_length"),
+    "--min-tokens": "use --extra-inputs min_tokens:N",
+    "--multi-turn": "not needed: conversations of a file are replayed turn by turn",
+    "--name": _FILES,
+    "--num-prompts": "use --request-count N, and --requests N with --isl and --osl",
+    "--num-warmups": "use --num-warmup-requests N",
+    "--open-loop": "use --request-rate R without --concurrency",
+    "--output-file": _FILES,
+    "--outputs-dir": _FILES,
+    "--percentile-metrics": "not needed: reports have p50 to p99 of every metric",
+    "--port": "use --url HOST:PORT",
+    "--prefix-length": _LENGTHS.format("prefix_length"),
+    "--random-input": "use --isl N",
+    "--random-input-len": "use --isl N",
+    "--random-output": "use --osl N",
+    "--random-output-len": "use --osl N",
+    "--random-prefix-len": "use --shared-prefix N",
+    "--random-range-ratio": "use --isl LOW:HIGH and --osl LOW:HIGH",
+    "--result-dir": _FILES,
+    "--result-filename": _FILES,
+    "--save-detailed": _FILES,
+    "--save-result": _FILES,
+    "--seed": "use --random-seed N",
+    "--sla-auto-tune": "use --find-max SLO",
+    "--stop": "use --extra-inputs with a JSON object",
+    "--temperature": "use --extra-inputs temperature:T",
+    "--tokenizer-path": "use --tokenizer NAME",
+    "--top-k": "use --extra-inputs top_k:N",
+    "--top-p": "use --extra-inputs top_p:P",
+}
+
 run = command(
     "run",
     "llmirage_client.commands.actions.run:run",
@@ -34,6 +84,7 @@ run = command(
     after Ctrl-C (the report is written for what finished).
     """,
     lists=("--parallel", "--number", "--rate"),
+    elsewhere=_ELSEWHERE,
     examples=(
         "llmirage run bundled:coding-agent --agents 8 --url localhost:8000",
         'llmirage run --isl 1000 --osl 200 --requests 64 --concurrency 16 --slo "ttft_p99<500ms"',

@@ -171,3 +171,18 @@ def test_it_is_soon_there() -> None:
     subprocess.run([sys.executable, "-c", CODE], env=completion("simulate", "--gpu", ""), capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < MOST_CPU_S
+
+
+def test_flags_of_other_tools_say_what_to_do_instead() -> None:
+    run = command_of(("run",))
+    own = {flag for param in run.params for flag in (*param.opts, *param.secondary_opts)}
+    named = {flag for text in run.elsewhere.values() for flag in re.findall(r"--[\w-]+", text)}
+    assert named <= own
+    assert not own & set(run.elsewhere)
+    flags = ("--num-prompts", "--max-concurrency", "--backend")
+    done = CliRunner().invoke(main, ["run", *(f"{flag}=5" for flag in flags)])
+    assert done.exit_code == 2
+    told = [line.removeprefix("Error: ") for line in done.output.splitlines() if "no option" in line]
+    assert told == [
+        f"no option {flag}: {run.elsewhere[flag]}" for flag in ("--num-prompts", "--max-concurrency", "--backend")
+    ]
