@@ -46,7 +46,7 @@ demo: .venv/.core  ## start the server, run two workloads against it, print the 
 	@$(BIN)/llmirage demo
 
 test: .venv/.dev  ## run every test, in up to four processes
-	@$(BIN)/python -m pytest -n $(TESTERS) $(ARGS)
+	@$(BIN)/python -m pytest --forks $(TESTERS) $(ARGS)
 
 test-clients: .venv/.dev  ## real agents and load generators against the server, installed in CLIENTS (gigabytes); PROGRAMS, ARGS
 	@$(BIN)/python tests/clients/programs/install.py --into $(CLIENTS) $(PROGRAMS)

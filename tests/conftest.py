@@ -20,6 +20,8 @@ from llmirage_shared.compiled import complaint, is_compiled
 if TYPE_CHECKING:
     from browser import Browser
 
+pytest_plugins = ["forks"]
+
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("quick")
