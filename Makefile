@@ -10,7 +10,7 @@ TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-m
 # A third of the time tests wait, for clocks and for servers.
 TESTERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled test-core lint lint-chart lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
+.PHONY: help setup demo test test-properties test-clients test-compiled test-core lint lint-chart lint-deploy types format bench transports soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ demo: .venv/.core  ## start the server, run two workloads against it, print the 
 
 test: .venv/.dev  ## run every test, in up to four processes
 	@$(BIN)/python -m pytest --forks $(TESTERS) $(ARGS)
+
+test-properties: .venv/.dev  ## every property on 200 examples drawn at random, where `make test` draws 10 (half an hour of CPU)
+	@$(BIN)/python -m pytest --forks $(TESTERS) -m hypothesis --hypothesis-profile=thorough $(ARGS)
 
 test-clients: .venv/.dev  ## real agents and load generators against the server, installed in CLIENTS (gigabytes); PROGRAMS, ARGS
 	@$(BIN)/python tests/clients/programs/install.py --into $(CLIENTS) $(PROGRAMS)

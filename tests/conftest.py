@@ -3,7 +3,7 @@ sources, nor through a proxy of the environment, which knows nothing of servers 
 
 Bytecode is written even where the environment says otherwise: hundreds of child processes would compile llmirage anew.
 
-Every property is tried on 20 examples; `make test ARGS=--hypothesis-profile=thorough` tries 500.
+Every property is tried on 10 examples; `make test-properties` tries 200.
 """
 
 import gc
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["forks"]
 
-settings.register_profile("quick", deadline=None, max_examples=20)
-settings.register_profile("thorough", deadline=None, max_examples=500)
+settings.register_profile("quick", deadline=None, max_examples=10)
+settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("quick")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
