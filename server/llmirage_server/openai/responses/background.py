@@ -72,12 +72,17 @@ class BackgroundRun:
         said = _TIMES_SAID * sum([len(piece.encode()) for piece in choice.reply.pieces])
         return 2 * self.bytes_kept() + said + _DELTA_BYTES * len(choice.reply.ids) + _TIMES_SAID * logprobs * LOGPROB_BYTES
 
+    def keep(self) -> None:
+        """Store the response, in progress, and that it runs. Call it before `start`, of a large one in a thread."""
+        self.response["status"] = "in_progress"
+        with self._state.together():
+            self._store()
+            self._state.put("running", self.response["id"], {})
+
     def start(self) -> None:
         """Begin. Raises ApiError if no instance takes it; the response has failed then."""
         [choice] = self._generation.choices
         choice.request.tag = self
-        self.response["status"] = "in_progress"
-        self._store()
         try:
             self._generation.start()
         except ApiError as error:

@@ -111,9 +111,7 @@ class ResponsesHandler(ServiceHandler):
             created = {**response}
             run = BackgroundRun(generation, writer, finished, store, self._state)
             self._take_room(run, 0 if logprobs is None else len(choice.reply.ids) * (1 + (request.top_logprobs or 0)))
-            with self._state.together():
-                store()
-                self._state.put("running", response_id, {})
+            await exchange.apart(run.keep)
             self._running[response_id] = run
             run.ended = lambda: self._running.pop(response_id, None)
             run.start()
