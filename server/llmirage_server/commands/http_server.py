@@ -408,7 +408,7 @@ def tune(app: LlmirageApp) -> Callable[[], None]:
     """Prepare this process for an event loop that shall not wait; return what to call on the loop."""
     # Few passes over what is older, for which tokens would wait. Those over new objects are many and short: one object may
     # be the list of 30,000 texts of a reply, and a pass walks them all.
-    gc.set_threshold(2_000, 200, 50)
+    gc.set_threshold(2_000, 50, 200)
     # The loop lets others have the interpreter at each write, and gets it back from a thread that plans after as long.
     sys.setswitchinterval(0.0005)
     has_glibc = keep_heap_small()

@@ -49,6 +49,7 @@ _MOST_PLAN_BYTES = 96 << 20
 TOKEN_BYTES = 16  # of a planned reply: its id, in the request to the cluster, too, and the place of its text
 LOGPROB_BYTES = 72  # a token with its log probability and its bytes, in JSON
 LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
+_SMALL_BYTES = 16_000  # all of this together takes a turn of the loop for such a body
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 IS_TEXT = "llmirage.is_text"  # key in a message of a WebSocket: its bytes are a text, which nobody need decode as a whole
 ENGINE = "llmirage.engine"  # key in a scope: the instance, and the rank or -1, whose port of a fleet got the request
@@ -263,8 +264,12 @@ class HttpExchange:
         return whole.getvalue()
 
     async def apart(self, work: Callable[[], T]) -> T:
-        """Do work whose duration grows with the body: for a large body in a thread."""
-        return work() if self._in_thread is None or not self.is_large else await self.queued(self._in_thread, work)
+        """Do work whose duration grows with the body: for a large body in a thread, else in a turn of the loop."""
+        if self._in_thread is not None and self.is_large:
+            return await self.queued(self._in_thread, work)
+        if self._prompt_bytes > _SMALL_BYTES:
+            await turn()
+        return work()
 
     async def queued(self, in_thread: InThread, work: Callable[[], T]) -> T:
         """Do the work in a thread. Raises ClientDisconnect if the client has left before it begins: others wait for it."""
@@ -287,6 +292,8 @@ class HttpExchange:
         part: the field that decides how long it is. Raises ApiError (400) for more steps than the request has left.
         """
         if not self.is_large:
+            if self._prompt_bytes > _SMALL_BYTES:
+                await turn()
             brief = Budget(steps := min(BRIEF, self.steps_left), part, BRIEF_TOKENS)
             token = CURRENT.set(brief)
             try:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from large_bodies import large
 
-from llmirage_server.http.exchange import HttpExchange
+from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.replies.structured.budget import CURRENT, FULL, Budget
 from llmirage_server.service.prompts import MOST_CHOICES, EncodedPrompt
 from llmirage_shared.wire.sampling import Sampling
@@ -157,6 +157,27 @@ def longest_turn_s(api: Api, work: Callable[[], Coroutine[Any, Any, object]]) ->
 
     gc.freeze()  # a collection would walk what all tests before keep
     return api._runner.run(measured())
+
+
+def test_reading_checking_and_planning_take_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a body just below what goes to a thread; a small one is done with in its first."""
+    turns = []
+
+    async def counted() -> None:
+        turns.append(1)
+
+    monkeypatch.setattr("llmirage_server.http.exchange.turn", counted)
+    taken = []
+    for properties in (1, 2_200):
+        schema = {"type": "object", "properties": {f"p{place}": {"enum": [[]] * 8} for place in range(properties)}}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+        content = json.dumps(
+            {"model": "m", "messages": USER, "max_tokens": 5, "tools": tools}, separators=(",", ":")
+        ).encode()
+        assert len(content) < LARGE_BYTES
+        api._runner.run(RawAnswer().ask(api.app, "/v1/chat/completions", content))
+        taken.append(len(turns))
+    assert taken[1] >= 2 * taken[0] + 3
 
 
 def test_planning_in_slices_lets_others_run(api: Api) -> None:

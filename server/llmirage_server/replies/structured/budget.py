@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
-BRIEF = 2_000  # steps on the event loop: a few milliseconds
+BRIEF = 1_000  # steps on the event loop: some milliseconds
 FULL = 100_000  # steps for one request: some half a second
 CHARACTERS = 8  # produced by one step
 BRIEF_TOKENS = 8_192  # of prose on the event loop: a few milliseconds
