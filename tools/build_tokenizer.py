@@ -27,7 +27,7 @@ from pathlib import Path
 from tokenizers import trainers
 
 from llmirage_shared import synthetic_text, tokenizer_loader
-from llmirage_shared.chat_template import SPECIAL_TOKENS
+from llmirage_shared.prompt_encoder import SPECIAL_TOKENS
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import Tokenizer, byte_alphabet
 

@@ -48,7 +48,7 @@ NAMES = (
     "llmirage_server.cluster.instances.*",
     "llmirage_server.cluster.kv.*",
     "llmirage_server.cluster.schedulers.*",
-    "llmirage_server.cluster.step_counts",
+    "llmirage_server.cluster.snapshots",
     "llmirage_server.perf.steps.steady",
     # The client: who sends what when, and a row for each request.
     "llmirage_client.load.arrivals",

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage._results import Progress, Result, columns_of_rows, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.calibrate.table import as_json, calibration_blocks
-from llmirage_client.choices import ArrivalPattern
 from llmirage_client.operations import calibrate as calibration
 from llmirage_client.operations import size as sizing
-from llmirage_client.operations import sweep as sweeping
-from llmirage_client.operations.calibrate import CalibrateSettings, EngineFit
+from llmirage_client.operations.calibrate import CalibrateSettings, EngineFit, as_json, calibration_blocks
 from llmirage_client.operations.size import SizeSettings
 from llmirage_client.report.html.page import PageHead, Section, notes, page, table
 from llmirage_client.report.screen import Block
+from llmirage_client.settings import ArrivalPattern
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.size.day import DayReport
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.page import page_of
 from llmirage_client.size.report import SizeReport, answer_line
+from llmirage_client.sweep import sweep as sweeping
 from llmirage_client.sweep.report import blocks, columns_of, records
 from llmirage_client.sweep.report import page_of as sweep_page
 from llmirage_client.sweep.sweep import Row, Sweep

@@ -17,8 +17,6 @@ import numpy as np
 
 from llmirage._results import Progress, Result, columns_of_rows, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.choices import ArrivalPattern, EndpointName
-from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import all_request_columns, request_facts
@@ -29,8 +27,10 @@ from llmirage_client.report.console import run_blocks
 from llmirage_client.report.html.run_page import run_page, single_page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.load_points import point_row, points_blocks, points_json, read_sweep
+from llmirage_client.report.output_files import check_unused
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
+from llmirage_client.settings import ArrivalPattern, EndpointName
 from llmirage_client.settings.run import RunSettings
 from llmirage_shared.plural import plural, rounded
 from llmirage_shared.settings import ConfigError

@@ -10,7 +10,6 @@ import numpy as np
 
 from llmirage._results import Progress, Result, progress_stream, workload_of
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.choices import ArrivalPattern
 from llmirage_client.measure.catalogue import frame_name
 from llmirage_client.measure.request_metrics import all_request_columns, request_facts
 from llmirage_client.measure.slo import judge_failures
@@ -18,6 +17,7 @@ from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report.console import run_blocks
 from llmirage_client.report.screen import Block
+from llmirage_client.settings import ArrivalPattern
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation

@@ -9,12 +9,12 @@ from typing import Any
 
 from llmirage._results import Result
 from llmirage._settings import PathName, settings_from, takes_settings
-from llmirage_client.commands.actions.output import write_output
 from llmirage_client.commands.actions.workload_files import distribution_rows, facts_lines
 from llmirage_client.operations import workload_files
 from llmirage_client.operations.workload import load_workload as loaded
 from llmirage_client.operations.workload import readable
 from llmirage_client.report.html.page import PageHead, Section, notes, page, table
+from llmirage_client.report.output_files import write_output
 from llmirage_client.report.screen import Block, table_of
 from llmirage_client.settings.workload import GenerateSettings, InspectSettings
 from llmirage_client.workload.session import Turn, Workload

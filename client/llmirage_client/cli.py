@@ -91,19 +91,10 @@ COMMANDS = {
         "Write a synthetic workload: chat, rag, agents, batch.",
     ),
     "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it and print the reports."),
-    "simulate": (
-        "llmirage_client.commands.simulate:simulate",
-        "Run a workload on a simulated cluster, in virtual time.",
-    ),
+    "simulate": ("llmirage_client.commands.studies:simulate", "Run a workload on a simulated cluster, in virtual time."),
     "sweep": ("llmirage_client.commands.studies:sweep", "Simulate a grid of clusters and loads, and compare them."),
-    "size": (
-        "llmirage_client.commands.studies:size",
-        "Find the cheapest deployment that meets latency objectives.",
-    ),
-    "calibrate": (
-        "llmirage_client.commands.studies:calibrate",
-        "Fit an engine profile to measured runs.",
-    ),
+    "size": ("llmirage_client.commands.studies:size", "Find the cheapest deployment that meets latency objectives."),
+    "calibrate": ("llmirage_client.commands.studies:calibrate", "Fit an engine profile to measured runs."),
     "report": ("llmirage_client.commands.finished_runs:report", "Write an HTML report of one run or several."),
     "compare": ("llmirage_client.commands.finished_runs:compare", "Compare runs, with confidence intervals."),
     "faults": ("llmirage_server.commands.faults:faults", "List the faults that a server can be told to make."),
@@ -116,7 +107,7 @@ COMMANDS = {
         "Say how far a load client's times are off, by a server's stamps.",
     ),
     "route-score": (
-        "llmirage_client.commands.simulate:route_score",
+        "llmirage_client.commands.studies:route_score",
         "Compare an outside router's run with llmirage's own routers.",
     ),
     "record": ("llmirage_server.commands.record:record", "Record what a server answers, for `serve --replay`."),

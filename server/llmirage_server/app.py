@@ -50,8 +50,7 @@ from llmirage_server.telemetry.metrics import PrometheusMetrics, gateway_exposit
 from llmirage_server.telemetry.pace import LoopWatch
 from llmirage_server.telemetry.scrape import CacheSettings, StepWork
 from llmirage_shared import tokenizer_loader
-from llmirage_shared.chat_template import ChatTemplateError
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import ChatTemplateError, PromptEncoder
 from llmirage_shared.settings import at_call
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import reported

@@ -54,7 +54,7 @@ class SettingOption(click.Option):
         """Keep the flags that a command of many settings has for this one."""
         self.hidden = not self.about.has_flag(command)
         if self.hidden and not self.about.carried:
-            kept = {flag for name in self.about.hidden for flag in _flag_pair(name)}
+            kept = {f"--{no}{name.replace('_', '-')}" for name in self.about.hidden for no in ("", "no-")}
             values = ("true", "false") if bool in self.about.kinds else ("", "")
             for flags, value in zip((self.opts, self.secondary_opts), values, strict=True):
                 self.former |= {flag: value for flag in flags if flag not in kept}
@@ -278,11 +278,6 @@ def environment_note() -> str:
     return f"Options from the environment: {', '.join(names)}" if names else ""
 
 
-def _flag_pair(name: str) -> tuple[str, str]:
-    """Return the flag of a name, and the one that turns it off."""
-    return f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}"
-
-
 def _flags(about: About) -> list[str]:
     main = about.spelled or about.name.replace("_", "-")
     names = [about.short] if about.short else []
@@ -336,6 +331,12 @@ def options(
     if order:
         chosen.sort(key=lambda about: order.index(about.group))
     return [SettingOption(about, checked=checked, environment=environment) for about in chosen]
+
+
+def json_option(help: str, group: str = OPTIONS, usual: bool = False) -> SettingOption:
+    """Return the flag --json of a command that has no other output to choose."""
+    about = About(group, help, name="json", field="json", usual=usual, switch=True, default=False, kinds=(bool,))
+    return SettingOption(about)
 
 
 class SettingsCommand(click.Command):

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmirage_shared.chat_template import (
+from llmirage_shared.prompt_encoder import (
     END_OF_TURN,
     PAD,
     SPECIAL_TOKENS,

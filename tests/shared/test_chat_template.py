@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_shared.chat_template import EmbeddedTemplate, PlainTemplate
+from llmirage_shared.prompt_encoder import EmbeddedTemplate, PlainTemplate
 
 template = EmbeddedTemplate()
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

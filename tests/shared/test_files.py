@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_shared.chat_template import text_of
 from llmirage_shared.media import MOST_PAGES, PAGE_TOKENS, decoded, read_file
+from llmirage_shared.prompt_encoder import text_of
 
 
 def part(data: bytes, kind: str = "application/pdf") -> dict[str, Any]:

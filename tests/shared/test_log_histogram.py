@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_shared.log_histogram import RATIO, LogHistogram, ServedTimes
+from llmirage_shared.statistics import RATIO, LogHistogram, ServedTimes
 
 VALUES = st.lists(st.floats(1e-5, 1e4), min_size=1, max_size=60)
 

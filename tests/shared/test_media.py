@@ -5,9 +5,8 @@ import struct
 
 import pytest
 
-from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.media import image_size, image_tokens, part_tokens
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import EmbeddedTemplate, PromptEncoder
 from llmirage_shared.tokenizer_loader import embedded
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1024, 768)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared import tokens as tokens_module
-from llmirage_shared.chat_template import SPECIAL_TOKENS, EmbeddedTemplate
-from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache, entry_bytes
+from llmirage_shared.prompt_encoder import SPECIAL_TOKENS, EmbeddedTemplate, PromptEncoder, SegmentCache, entry_bytes
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.commands.workload_files import tokenizer as command
-from llmirage_shared.chat_template import END_OF_TURN, PAD, EmbeddedTemplate
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import END_OF_TURN, PAD, EmbeddedTemplate, PromptEncoder
 from llmirage_shared.tokenizer_loader import embedded, load
 
 TOOLS = [

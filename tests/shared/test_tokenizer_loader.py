@@ -10,8 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from llmirage_shared import synthetic_text
-from llmirage_shared.chat_template import ChatTemplateError, PlainTemplate
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import ChatTemplateError, PlainTemplate, PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import encodes_by_segments, load
 from llmirage_shared.tokens import Tokenizer, TokenizerError

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_shared import synthetic_text
-from llmirage_shared.chat_template import END_OF_TURN, SPECIAL_TOKENS
+from llmirage_shared.prompt_encoder import END_OF_TURN, SPECIAL_TOKENS
 from llmirage_shared.tokenizer_loader import embedded
 from llmirage_shared.tokens import without_surrogates
 

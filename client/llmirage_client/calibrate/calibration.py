@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun, count_of
-from llmirage_client.measure.arrays import Bools, Floats, Ints
 from llmirage_shared.plural import rounded
+from llmirage_shared.statistics import Bools, Floats, Ints
 
 FEWEST = 20  # counted requests
 _FOLDS = 5

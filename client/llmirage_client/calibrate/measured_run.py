@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools, Floats, Ints, first_known
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.run_folder import RECORDS_FILE, RunFolderError, read_run
 from llmirage_client.simulator.cluster_settings import SIMULATED, ClusterSettings
@@ -29,6 +28,7 @@ from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.simulator.replay import ReplayRequests
 from llmirage_client.targets.engine_settings import sglang_settings, vllm_settings
 from llmirage_shared.settings import ConfigError
+from llmirage_shared.statistics import Bools, Floats, Ints, first_known
 
 EVALSCOPE_FILE = "benchmark_data.db"
 FIGURES = ("ttft", "tpot", "latency")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import switch
+from llmirage_shared.command_line import argument, command, json_option
 
 LISTS = ("workloads", "clusters", "studies", "gpus", "models", "engines", "routers", "formats", "settings")
-
-
-class CatalogSettings:
-    """Settings of `llmirage catalog`."""
-
-    json: bool = switch(OPTIONS, "Print JSON, one object per entry, with the source of every figure.")
 
 
 catalog = command(
     "catalog",
     "llmirage_client.commands.actions.catalog:catalog",
-    [argument("what", "LIST", choices=LISTS), *options(CatalogSettings)],
+    [
+        argument("what", "LIST", choices=LISTS),
+        json_option("Print JSON, one object per entry, with the source of every figure."),
+    ],
     """List what is built in.
 
     LIST is workloads, clusters, studies, gpus, models, engines, routers, formats (of workload files), or settings (of

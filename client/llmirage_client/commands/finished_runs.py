@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_client.settings.output import CompareOutput, CompareSettings
-from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_client.settings.output import CompareSettings
+from llmirage_shared.command_line import OPTIONS, argument, command, json_option, options
 from llmirage_shared.settings import setting, switch
 
 
@@ -39,7 +39,12 @@ report = command(
 compare = command(
     "compare",
     "llmirage_client.commands.actions.finished_runs:compare",
-    [argument("baseline"), argument("runs", "RUN...", many=True), *options(CompareSettings), *options(CompareOutput)],
+    [
+        argument("baseline"),
+        argument("runs", "RUN...", many=True),
+        *options(CompareSettings),
+        json_option("Print a JSON object instead of tables."),
+    ],
     """Compare the metrics of each RUN with those of BASELINE.
 
     A run is a folder of `llmirage run` or AIPerf, or its profile_export.jsonl. The confidence interval of a difference comes
@@ -84,16 +89,10 @@ verdict = command(
 )
 
 
-class VerifySettings:
-    """Settings of `llmirage verify-client`."""
-
-    json: bool = switch(OPTIONS, "Print a JSON object instead of a table.")
-
-
 verify_client = command(
     "verify-client",
     "llmirage_client.commands.actions.finished_runs:verify_client",
-    [argument("run"), argument("stamps"), *options(VerifySettings)],
+    [argument("run"), argument("stamps"), json_option("Print a JSON object instead of a table.")],
     """Say how far the TTFT and ITL of a load client are off.
 
     RUN is a run of `llmirage run` or AIPerf against `llmirage serve --set sent_stamps=STAMPS`: its folder or its

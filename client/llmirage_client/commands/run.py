@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llmirage_client.settings.endpoint import ConnectionSettings
 from llmirage_client.settings.load import LoadSettings
-from llmirage_client.settings.output import PageOutput, PointSettings, ReportSettings, RunOutput, WorkerSettings
+from llmirage_client.settings.output import REPORT, PageOutput, PointSettings, ReportSettings, WorkerSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_shared.command_line import argument, command, options
+from llmirage_shared.command_line import argument, command, json_option, options
 from llmirage_shared.settings import at_call
 
 _FILES = "use --artifact-dir DIR: every run writes its files there"
@@ -72,7 +72,7 @@ run = command(
         *options(WorkerSettings),
         *options(ReportSettings),
         *options(PageOutput),
-        *options(RunOutput),
+        json_option("Print only the summary, as JSON; of a sweep or a search, its points.", REPORT, usual=True),
     ],
     """Run a workload against an endpoint and report the metrics.
 

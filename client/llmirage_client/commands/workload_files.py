@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmirage_client.settings.workload import ConvertSettings, FileSettings, GenerateSettings, InspectSettings, MadeFile
-from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_shared.command_line import OPTIONS, argument, command, json_option, options
 from llmirage_shared.settings import at_call, setting, switch
 
 
@@ -32,19 +32,13 @@ check = command(
 )
 
 
-class InspectOutput:
-    """Output of `llmirage inspect`."""
-
-    json: bool = switch(OPTIONS, "Print JSON.")
-
-
 inspect = command(
     "inspect",
     "llmirage_client.commands.actions.workload_files:inspect",
     [
         argument("file", names=at_call("llmirage_client.workload.synthesis.generated:workload_names")),
         *options(InspectSettings),
-        *options(InspectOutput),
+        json_option("Print JSON."),
     ],
     """Show statistics of a workload file, or bundled:NAME: turns, branches, lengths, arrivals and prefix reuse.
 
@@ -55,12 +49,6 @@ inspect = command(
 )
 
 
-class ConvertOutput:
-    """Output of `llmirage convert`."""
-
-    json: bool = switch(OPTIONS, "Print what was written, as JSON; needs --output.")
-
-
 convert = command(
     "convert",
     "llmirage_client.commands.actions.workload_files:convert",
@@ -68,7 +56,7 @@ convert = command(
         argument("file", names=at_call("llmirage_client.workload.synthesis.generated:bundled_names")),
         *options(ConvertSettings),
         *options(MadeFile),
-        *options(ConvertOutput),
+        json_option("Print what was written, as JSON; needs --output."),
     ],
     """Convert a workload file, or bundled:NAME, to another format.
 
@@ -118,16 +106,10 @@ generate = command(
 )
 
 
-class TokenizerOutput:
-    """Output of `llmirage tokenizer`."""
-
-    json: bool = switch(OPTIONS, "Print the names of the files, as JSON.")
-
-
 tokenizer = command(
     "tokenizer",
     "llmirage_client.commands.actions.workload_files:tokenizer",
-    [argument("folder"), *options(TokenizerOutput)],
+    [argument("folder"), json_option("Print the names of the files, as JSON.")],
     """Write the built-in tokenizer and its chat template into a folder, in the form of Hugging Face.
 
     Load generators count tokens with it as the server does, and need no hub: they load the folder with AutoTokenizer

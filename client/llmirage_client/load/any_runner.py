@@ -122,12 +122,7 @@ class AnyRunner:
             inputs=inputs,
             replay=None if self._lanes is None and self._known is None else self._replay,
             window=phase.window,
-            notes=[
-                *self._workload.notes,
-                *self._notes(phase, records),
-                *self._warm_up_note(),
-                *self._rate_note(records),
-            ],
+            notes=[*self._workload.notes, *self._notes(phase, records), *self._warm_up_note(), *self._rate_note(records)],
         )
 
     def _warm_up_note(self) -> Iterator[str]:

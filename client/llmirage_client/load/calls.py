@@ -29,8 +29,7 @@ from llmirage_client.targets.endpoints import Endpoint, EndpointName, TurnReques
 from llmirage_client.targets.endpoints.chat import prompt_body
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
-from llmirage_shared.chat_template import ChatTemplateError
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import ChatTemplateError, PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import TokenizerError
@@ -95,7 +94,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
 def limit_of(turn: Turn, endpoint: Endpoint, options: RunOptions) -> int | None:
     """Return the limit of a turn's reply to send: at least the API's minimum, unless a field of an engine is sent, too."""
     limit = turn.limit
-    if limit is None or options.knows_ignore_eos or _is_for_engine(turn, options):
+    if limit is None or options.takes_engine_fields or _is_for_engine(turn, options):
         return limit
     return max(limit, endpoint.least_max_tokens)
 
@@ -240,7 +239,7 @@ class TokenCalls:
         if spec.input_ids is None:
             # Prompts of one session are prefixes of one text, which is as much as calls of given lengths can share.
             return self._text.text(self._key(conversation), spec.input_tokens)
-        if self._options.takes_token_ids:
+        if self._options.takes_engine_fields:
             ids: list[int] = spec.input_ids.tolist()
             return ids
         return self._text.text_for_ids(spec.input_ids)
@@ -306,7 +305,7 @@ class TokenCalls:
 
 def prompt_as_ids(spec: TokenSpec, options: RunOptions) -> bool:
     """Return whether the turn's token ids are sent as they are."""
-    return spec.input_ids is not None and options.takes_token_ids and options.endpoint_type in (None, "completions")
+    return spec.input_ids is not None and options.takes_engine_fields and options.endpoint_type in (None, "completions")
 
 
 def short_prompts(workload: Workload, options: RunOptions) -> list[Problem]:

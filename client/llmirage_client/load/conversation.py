@@ -439,7 +439,6 @@ class Sender:
         self.cancels = phase == "profiling" and self._cancellation_share > 0
 
     def request_id(self, conversation: Conversation, turn_index: int) -> str:
-        """Return the name of a request."""
         return self._identifiers.make("request", conversation.correlation_id, turn_index)
 
     def is_cancelled_on_purpose(self, request_id: str) -> bool:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmirage_client.choices import ToolResults
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.endpoints.protocol import Endpoint
-from llmirage_client.targets.reply import tool_calls_of
+from llmirage_client.settings import ToolResults
+from llmirage_client.targets.endpoints.protocol import Endpoint, tool_calls_of
 from llmirage_client.targets.wire_json import WireObject
-from llmirage_client.workload.dag import schema
+from llmirage_client.workload import dag_schema
 from llmirage_client.workload.session import ContextMode, Workload
 
 # Items and blocks of a reply that a forked conversation does not inherit: hosted tools' own, and the model's thoughts.
@@ -196,7 +195,7 @@ def _answering(result: ChatMessage, call_id: str) -> ChatMessage:
 
 
 CONTEXT_MODES: Mapping[str, ContextMode] = {
-    **schema.CONTEXT_MODES,
+    **dag_schema.CONTEXT_MODES,
     "server_state": "server_state",
     "server_conversation": "server_conversation",
 }

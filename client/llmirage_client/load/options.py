@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from llmirage_client.choices import (
+from llmirage_client.settings import (
     ArrivalPattern,
     EndpointKind,
     EndpointName,
@@ -90,7 +90,6 @@ class RunOptions:
     Without a rate, a schedule or a pace of users, conversations start as slots come free. settings.load has what each field
     means, under the setting that it comes from.
 
-    endpoint_kind: llmirage and vllm accept token ids as a prompt, and `ignore_eos` and `min_tokens`.
     class_objectives: TTFT and TPOT of service classes, in ms.
     first_root: number of conversations of the order that earlier runs have taken.
     share: the part of one of several workers; every other field is about the whole run.
@@ -197,11 +196,8 @@ class RunOptions:
         )
 
     @property
-    def takes_token_ids(self) -> bool:
-        return self.endpoint_kind != "other"
-
-    @property
-    def knows_ignore_eos(self) -> bool:
+    def takes_engine_fields(self) -> bool:
+        """True if the endpoint takes token ids as a prompt, `ignore_eos` and `min_tokens`."""
         return self.endpoint_kind != "other"
 
     @property

@@ -11,9 +11,9 @@ from dataclasses import replace
 from random import Random
 from typing import Literal, TypeVar
 
-from llmirage_client.choices import SamplingStrategy
 from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Slots, Start, Stop, Users
 from llmirage_client.load.options import RunOptions, Share
+from llmirage_client.settings import SamplingStrategy
 from llmirage_client.workload.rates import unit_gaps
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.summary import requests_by_root

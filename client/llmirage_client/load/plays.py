@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.agent_chains import shared_blocks
+from llmirage_client.workload.request_graph import shared_blocks
 from llmirage_client.workload.session import Session, Workload
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import common_shares
-from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import MLPERF, Metrics, performance_of
 from llmirage_client.measure.record import NOTABLE, Record, Repeats, RunResult
 from llmirage_client.measure.submission import ReplayCounts, submission_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import rounded
+from llmirage_shared.statistics import Bools, Floats
 
 GROWTH_LIMIT = 0.1  # seconds that latency grows in a second of load: the endpoint serves less than 91 % of the offered load
 GAIN_LIMIT = 0.1  # doubling the concurrency must bring 7 % more output: 2 ** 0.1

@@ -45,7 +45,6 @@ class Variation:
         self._seed = options.seed or 0
 
     def turn(self, session: Session, index: int) -> Turn:
-        """Return the turn as this repeat of the session has it."""
         turn, repeat = session.turns[index], session.repeat
         if not repeat:
             return turn

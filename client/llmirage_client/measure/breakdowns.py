@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools, Floats, Ints
 from llmirage_client.measure.columns import Columns
-from llmirage_shared.statistics import PERCENTILES, Summary, interpolated, summarize
+from llmirage_shared.statistics import PERCENTILES, Bools, Floats, Ints, Summary, interpolated, summarize
 
 
 def summaries(values: Floats, group: Ints, groups: int) -> list[Summary | None]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Bools, Floats, Ints
 from llmirage_client.measure.record import USAGE_TAGS, Record, usage_counts
 from llmirage_client.workload.session import NOBODY, Tenant
+from llmirage_shared.statistics import Bools, Floats, Ints
 
 BRANCH_MODES = ("root", "fork", "spawn")
 

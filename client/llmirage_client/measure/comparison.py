@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats, Ints, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.equal_load import at_equal_load, loaded
@@ -25,6 +24,7 @@ from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import Floats, Ints, ratio
 
 REPLICATES = 500
 _AT_ONCE = 4_000_000  # weights held in memory at a time

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools, Floats
-from llmirage_shared.log_histogram import LogHistogram, ServedTimes
 from llmirage_shared.plural import rounded
+from llmirage_shared.statistics import Bools, Floats, LogHistogram, ServedTimes
 
 NOTABLE = 0.1  # of what the simulated cluster has
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

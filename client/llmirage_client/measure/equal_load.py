@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.columns import Columns
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import Floats, Ints
 
 _SLACK = 0.02  # of the baseline's least and largest load: loads that hardly vary are alike, not equal
 FEWEST_REQUESTS = 50

@@ -10,11 +10,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import Repeats
 from llmirage_client.measure.slo import Objective, Verdict, judge_failures
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.statistics import Floats
 
 CONFIDENCE = 0.95
 LOOKS = 5  # how often the requests of one load are judged, with more of them each time
@@ -172,7 +172,6 @@ class PointResult:
 
     @property
     def surplus_note(self) -> str | None:
-        """The note on a surplus."""
         if self.surplus is None:
             return None
         requests = int(self.metrics.whole_run.get("request_count", 0))

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Bools, Floats, Ints, ratio
 from llmirage_client.measure.breakdowns import (
     CachedSource,
     Level,
@@ -40,7 +39,7 @@ from llmirage_client.measure.request_metrics import (
     request_columns,
 )
 from llmirage_client.measure.submission import PerformanceWindow
-from llmirage_shared.statistics import Summary, summarize
+from llmirage_shared.statistics import Bools, Floats, Ints, Summary, ratio, summarize
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools, Floats, first_known, ratio
 from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES, frame_name, own_metrics
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.record import USAGE_TAGS, Record, usage_counts
 from llmirage_shared.extensions import error_text
+from llmirage_shared.statistics import Bools, Floats, first_known, ratio
 
 logger = logging.getLogger("llmirage")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.statistics import Floats
 
 COVERAGE = 0.95  # of the duration, up to the last observation
 COVERED_FROM_S = 900.0  # shorter durations are not judged

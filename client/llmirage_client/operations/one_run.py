@@ -1,39 +1,39 @@
-"""One run against an endpoint: ask it for its models and kind, send the workload, keep the records, write the files."""
+"""One run against an endpoint: ask for its models and kind, send the workload, perhaps by workers, and write the files."""
 
 from __future__ import annotations
 
-import dataclasses
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.plan import expected_requests, model_shown
+from llmirage_client.load.plan import expected_requests, model_shown, scheduled_roots
 from llmirage_client.load.runner import Heartbeat, Runner, put_loop_first
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
-from llmirage_client.measure.cache_canary import cache_verdict
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
-from llmirage_client.measure.mismatch import mismatches_of
+from llmirage_client.measure.mismatch import cache_verdict, mismatches_of
 from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
-from llmirage_client.operations.preflight import preflight
-from llmirage_client.operations.spread import Spread, Stoppable, Zero, send_spread
+from llmirage_client.operations.preflight import preflight, probe
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock, with_bodies
-from llmirage_client.targets.address import probe
 from llmirage_client.targets.endpoint import EndpointSettings, ServerPace, read_cache_hits, read_pace
 from llmirage_client.targets.httpx_transport import transport_notes
 from llmirage_client.targets.target import EndpointTarget
-from llmirage_client.workers.conductor import WorkerFailure
-from llmirage_client.workers.job import CrewError, Job
+from llmirage_client.workers.conductor import Conductor, WorkerFailure
+from llmirage_client.workers.job import Crew, CrewError, Job, usable_cpus
+from llmirage_client.workers.merge import merged
+from llmirage_client.workers.ray_cluster import connect, nodes
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_shared.settings import InputRefused
 
@@ -49,7 +49,7 @@ class RefusedError(InputRefused):
         self.status = status
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A run that is over. options: with what only the endpoint could say. roots_taken: see Runner. simulated: see Preflight.
 
@@ -89,7 +89,7 @@ class Outcome:
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RunWatch:
     """Who watches a run. progress: makes what shows it. stoppable: lets the user stop it; what it returns undoes that.
 
@@ -176,7 +176,7 @@ class OneRun:
                 self.pace = after.since(before)
             if hits is not None and (now := await read_cache_hits(self._endpoint)) is not None and now >= hits:
                 self.cache_hits = now - hits
-            return dataclasses.replace(
+            return replace(
                 result,
                 url=self._endpoint.url,
                 model=model_shown(self.options, self._workload),
@@ -245,7 +245,7 @@ class OneRun:
                 self._notes.append(
                     f"No model was given and the endpoint's list of models did not help ({reason}): 'default' it is."
                 )
-        return dataclasses.replace(options, model=model, endpoint_kind=info.kind)
+        return replace(options, model=model, endpoint_kind=info.kind)
 
     async def _ask_first(self) -> None:
         if not self._endpoint.preflight:
@@ -314,7 +314,7 @@ class OneRun:
             progress.stop()
             restore_signals()
         notes = [*result.notes, *transport_notes(target.uses())]
-        return dataclasses.replace(result, notes=notes, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
+        return replace(result, notes=notes, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
 
     def _keep_and_show(self, progress: Progress) -> Callable[[Record], None]:
         assert self.records is not None
@@ -343,7 +343,7 @@ class OneRun:
         return result
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """A run that is drawn on a terminal; the user who cancels it has typed there."""
 
@@ -353,3 +353,93 @@ class _Shown:
     def cancel(self, reason: str) -> None:
         self.progress.interrupt()
         self.run.cancel(reason)
+
+
+ExecutorName = Literal["process", "ray"]
+
+
+class Stoppable(Protocol):
+    """A load that can be cancelled."""
+
+    def cancel(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Spread:
+    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_cluster.connect."""
+
+    executor: ExecutorName
+    workers: int | None = None
+    ray_address: str | None = None
+
+    def crew(self) -> tuple[Crew, int]:
+        """Workers that are still to be hired, and how many of them are wanted. Raises CrewError."""
+        if self.executor == "ray":
+            from llmirage_client.workers.ray_cluster import RayCrew
+
+            ray = connect(self.ray_address, self.workers or 1)
+            return RayCrew(ray), self.workers or nodes(ray)
+        from llmirage_client.workers.processes import ProcessCrew
+
+        return ProcessCrew(), self.workers or usable_cpus()
+
+
+@dataclass(slots=True, frozen=True)
+class Zero:
+    """The moment from which the run's files count time, on both clocks of this process."""
+
+    s: float
+    unix_s: float
+
+    @classmethod
+    def now(cls) -> Zero:
+        return cls(time.monotonic(), time.time())
+
+
+async def send_spread(
+    spread: Spread,
+    job: Job,
+    zero: Zero,
+    records: RecordWriter,
+    progress: Progress,
+    cancel_on_signals: Callable[[Stoppable], Callable[[], Any]],
+) -> tuple[RunResult, int]:
+    """Return the result, and how far the order of roots has been followed. Raises CrewError, WorkerFailure.
+
+    cancel_on_signals: lets Ctrl-C cancel the run; what it returns undoes that.
+    """
+    crew, wanted = await asyncio.to_thread(spread.crew)
+    most, why = most_workers(job.workload, job.options)
+    count = min(wanted, most)
+    conductor = Conductor(crew, job, count, records, zero.s, zero.unix_s, progress, progress.start)
+    restore_signals = cancel_on_signals(conductor)
+    try:
+        parts = await asyncio.to_thread(conductor.run)
+    finally:
+        progress.stop()
+        restore_signals()
+    result = merged(
+        parts, job.workload, job.options, conductor.start_s, records.clock.start_unix_ns, conductor.cancel_reason
+    )
+    if count < wanted and spread.workers is not None:
+        result.notes.append(f"{count} of {wanted} workers were used: {why} gives no more of them something to do.")
+    return result, max((p.finished.roots_taken for p in parts if p.finished is not None), default=0)
+
+
+def most_workers(workload: Workload, options: RunOptions) -> tuple[int, str]:
+    """How many workers can have a share in the run, and what limits them."""
+    limits: list[tuple[int, str]] = []
+    if options.fixed_schedule:
+        roots = scheduled_roots(workload, options)
+        limits.append((min(roots, options.num_conversations or roots), "the number of conversations"))
+    elif options.num_conversations is not None or not options.open_ended:
+        limits.append((options.num_conversations or len(workload.roots) - workload.skipped, "the number of conversations"))
+    if options.request_count is not None:
+        limits.append((options.request_count, "--request-count"))
+    if options.user_rate_per_s is not None:
+        limits.append((options.num_users, "--num-users"))
+    closed = not options.fixed_schedule and options.user_rate_per_s is None and options.rates is None
+    slots = (options.concurrency or (1 if closed else None), options.warmup_concurrency)
+    limits += [(limit, f"a concurrency of {limit}") for limit in slots if limit is not None]
+    least, why = min(limits, default=(2**31, ""))
+    return max(least, 1), why

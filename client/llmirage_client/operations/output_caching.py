@@ -14,9 +14,8 @@ from llmirage_client.load.plan import run_name
 from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.operations.one_run import INTERRUPTED, OneRun, Outcome, RunWatch
 from llmirage_client.operations.run import RequestedRun
-from llmirage_client.report.atomic_files import new_folder, write_json, write_text
-from llmirage_client.report.numbers import count, number
-from llmirage_client.report.screen import Block, ScreenTable
+from llmirage_client.report.output_files import new_folder, write_json, write_text
+from llmirage_client.report.screen import Block, ScreenTable, count, number
 from llmirage_client.settings.run import RunSettings
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import plural

@@ -59,7 +59,6 @@ class RouteScores:
     simulated: dict[str, RouteScore]
 
     def json(self) -> dict[str, Any]:
-        """Return the figures of --json."""
         return {
             "measured": self._entry(self.measured),
             "best": {"of": BEST} | self._entry(self.best),

@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmirage_client.choices import Variable
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.points import Point, by_load, shared_out
 from llmirage_client.measure.slo import SloError, parse_slo, verdicts_json
-from llmirage_client.operations.execute_points import Loads, Search, Steps, search_steps, sweep_steps
-from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch
-from llmirage_client.operations.spread import Spread, most_workers
+from llmirage_client.operations.execute_points import (
+    Loads,
+    Point,
+    Search,
+    Steps,
+    by_load,
+    search_steps,
+    shared_out,
+    sweep_steps,
+)
+from llmirage_client.operations.one_run import OneRun, Outcome, RunWatch, Spread, most_workers
 from llmirage_client.operations.workload import for_api, load_of, readable, resolved_scenario
+from llmirage_client.settings import Variable
+from llmirage_client.settings.endpoint import normalise_url
 from llmirage_client.settings.run import SEVERAL, RunSettings, run_options, shown_settings, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.simulate.summary import figures_of_run
-from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.httpx_transport import proxy_of
 from llmirage_client.workload.session import Workload

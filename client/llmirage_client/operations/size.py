@@ -12,7 +12,7 @@ from llmirage_client.settings.endpoint import PromptSettings
 from llmirage_client.settings.load import ScenarioSettings, TrafficSettings
 from llmirage_client.settings.run import run_options
 from llmirage_client.settings.scenario import default_seed
-from llmirage_client.settings.sizing import SizingSettings
+from llmirage_client.settings.simulation import SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress

@@ -18,7 +18,7 @@ from llmirage_client.workload.registry import ALIASES, detect, load
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
-from llmirage_shared.chat_template import ChatTemplateError
+from llmirage_shared.prompt_encoder import ChatTemplateError
 from llmirage_shared.settings import ConfigError, InputRefused, settings_of
 from llmirage_shared.tokens import TokenizerError
 

@@ -124,7 +124,6 @@ class WorkloadFacts:
     notes: list[str]
 
     def json(self) -> dict[str, Any]:
-        """Return the figures of --json."""
         seen, reuse = self.shape, self.shape.reuse
         return {
             **{name.replace(" ", "_"): value for name, value in self.facts.items()},

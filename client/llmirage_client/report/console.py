@@ -15,9 +15,25 @@ from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute
 from llmirage_client.measure.record import BranchStats, ClientCost, RunResult
 from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
-from llmirage_client.report.numbers import count, duration, fairness_line, group_cells, known, number, percent, statistic
-from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, plain_table, styled, unbroken, warning
-from llmirage_client.report.secrets import hide_in_text
+from llmirage_client.report.output_files import hide_in_text
+from llmirage_client.report.screen import (
+    Block,
+    Screen,
+    ScreenTable,
+    bold,
+    count,
+    duration,
+    fairness_line,
+    group_cells,
+    known,
+    number,
+    percent,
+    plain_table,
+    statistic,
+    styled,
+    unbroken,
+    warning,
+)
 from llmirage_shared.plural import plural
 from llmirage_shared.statistics import Summary
 

@@ -10,17 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats, ratio
-from llmirage_client.measure.breakdowns import (
-    LAST_WINDOW_S,
-    WARM_UP_FRACTION,
-    Timeline,
-    cached_or_estimated,
-    timeline,
-)
+from llmirage_client.measure.breakdowns import LAST_WINDOW_S, WARM_UP_FRACTION, Timeline, cached_or_estimated, timeline
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import conversations
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
+from llmirage_shared.statistics import Floats, ratio
 
 TIMELINE_JSON = "workload_timeline.json"
 

@@ -20,9 +20,16 @@ from llmirage_client.measure.metrics import Metrics, Slice, compute, compute_col
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Verdict, verdicts_json, verdicts_of
-from llmirage_client.report.atomic_files import json_bytes, write_json, write_text, write_whole
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.otel import METRICS_FILE, SPANS_FILE, metric_lines, span_lines
+from llmirage_client.report.output_files import (
+    hide_in_command,
+    hide_in_text,
+    json_bytes,
+    write_json,
+    write_text,
+    write_whole,
+)
 from llmirage_client.report.records_file import (
     EVENTS_FILE,
     RECORDS_FILE,
@@ -34,7 +41,6 @@ from llmirage_client.report.records_file import (
     remove_earlier_run,
     run_head,
 )
-from llmirage_client.report.secrets import hide_in_command, hide_in_text
 from llmirage_shared.statistics import Summary
 
 CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")

@@ -16,10 +16,18 @@ from typing import Any
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.load_points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
-from llmirage_client.report.atomic_files import write_json, write_text
-from llmirage_client.report.numbers import cached_cell, count, known, latency_cells, number, rate_cells
-from llmirage_client.report.screen import Block, plain_table, warning
-from llmirage_client.report.secrets import hide_in_text
+from llmirage_client.report.output_files import hide_in_text, write_json, write_text
+from llmirage_client.report.screen import (
+    Block,
+    cached_cell,
+    count,
+    known,
+    latency_cells,
+    number,
+    plain_table,
+    rate_cells,
+    warning,
+)
 
 SWEEP_JSON = "sweep.json"
 SWEEP_CSV = "sweep.csv"

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmirage_client.measure.record import Record, RunResult
-from llmirage_client.report.atomic_files import json_bytes
+from llmirage_client.report.output_files import json_bytes
 from llmirage_client.report.records_file import RunClock, with_bodies
 from llmirage_shared.otlp import as_text, attributes, exported_metrics, exported_spans, message_parts, said_before, span_id
 
@@ -105,10 +105,7 @@ def _span(record: Record, result: RunResult, clock: RunClock, body: Mapping[str,
     if exchange.message is not None:
         said = {"role": "assistant", "parts": message_parts({"reasoning": exchange.reasoning or None, **exchange.message})}
         found["gen_ai.output.messages"] = as_text([said | {"finish_reason": exchange.finish_reason}])
-    span: dict[str, Any] = {
-        "traceId": span_id(record.root_correlation_id, 16),
-        "spanId": span_id(record.request_id),
-    }
+    span: dict[str, Any] = {"traceId": span_id(record.root_correlation_id, 16), "spanId": span_id(record.request_id)}
     if parent is not None:
         span["parentSpanId"] = span_id(parent)
     end_s = exchange.start_s + _lasted_s(record)

@@ -11,24 +11,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from llmirage_shared.log_histogram import LogHistogram
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.statistics import LogHistogram
+
+if TYPE_CHECKING:
+    from llmirage_client.measure.record import Exchange, Record
 
 SPARK_CELLS = 20
 _SPARKS = "▁▂▃▄▅▆▇█"
 _RATE_OVER = 5  # slots
-
-
-class SeenExchange(Protocol):
-    """The counted fields of `measure.record.Exchange`."""
-
-    @property
-    def start_s(self) -> float: ...
-
-    @property
-    def token_s(self) -> Sequence[float]: ...
 
 
 class LiveFigures:
@@ -45,7 +38,7 @@ class LiveFigures:
         self._slot_end_s = slot_s
         self._ttft, self._tpot = LogHistogram(), LogHistogram()
 
-    def see(self, exchange: SeenExchange, tokens: int) -> None:
+    def see(self, exchange: Exchange, tokens: int) -> None:
         """Count a successful request. tokens: of its reply."""
         times = exchange.token_s
         if times:
@@ -99,9 +92,6 @@ def sparkline(values: Sequence[float]) -> str:
 def _ms(of: LogHistogram, share: float) -> str:
     return rounded(of.quantile(share) * 1000, 3)
 
-
-if TYPE_CHECKING:
-    from llmirage_client.measure.record import Record
 
 REDRAW_S = 0.1  # on a terminal: ten times a second at most
 PLAIN_LINE_S = 5.0  # elsewhere, such as the log of a CI job

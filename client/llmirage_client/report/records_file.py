@@ -26,8 +26,7 @@ from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import CLUSTER_FILE, HEAD_FILE, RECORDS_FILE
-from llmirage_client.report.atomic_files import json_bytes
-from llmirage_client.report.secrets import hide_in_options, hide_in_text
+from llmirage_client.report.output_files import hide_in_options, hide_in_text, json_bytes
 from llmirage_client.workload.session import Tenant
 
 SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
@@ -313,12 +312,7 @@ def with_bodies(
 def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
     exchange = record.exchange
     messages = body.get("messages", [])
-    about = {
-        "sample_uuid": record.request_id,
-        "conversation_id": name,
-        "turn": _row_of(messages),
-        "worker_id": "llmirage",
-    }
+    about = {"sample_uuid": record.request_id, "conversation_id": name, "turn": _row_of(messages), "worker_id": "llmirage"}
     asked = {"messages": messages, "tools": body.get("tools")}
     yield exchange.start_s, {"event_type": "sample.issued", **about, "data": asked}
     if exchange.token_s:
@@ -327,11 +321,7 @@ def _of_request(record: Record, name: str, body: Mapping[str, Any]) -> Iterator[
     if exchange.error is not None:
         yield end_s, {"event_type": "error.generic", **about, "data": {"error": exchange.error.message}}
         return
-    said = {
-        "text": exchange.text,
-        "reasoning": exchange.reasoning,
-        "tool_calls": (exchange.message or {}).get("tool_calls"),
-    }
+    said = {"text": exchange.text, "reasoning": exchange.reasoning, "tool_calls": (exchange.message or {}).get("tool_calls")}
     yield end_s, {"event_type": "sample.complete", **about, "data": said, "finish_reason": exchange.finish_reason}
 
 

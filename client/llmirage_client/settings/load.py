@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llmirage_client.choices import ArrivalPattern, CacheBust, RateOf, SamplingStrategy
+from llmirage_client.settings import ArrivalPattern, CacheBust, RateOf, SamplingStrategy
 from llmirage_client.settings.endpoint import RequestSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.workload.rates import series_text

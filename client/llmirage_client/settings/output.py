@@ -155,12 +155,6 @@ class PageOutput:
     open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.", flag=True)
 
 
-class RunOutput:
-    """Output of `llmirage run`."""
-
-    json: bool = switch(REPORT, "Print only the summary, as JSON; of a sweep or a search, its points.", usual=True)
-
-
 def _tolerance(text: str | float) -> float:
     """Return a share, from percent with or without the sign. Raises ValueError."""
     with contextlib.suppress(ValueError):
@@ -182,9 +176,3 @@ class CompareSettings:
         metavar="[PERCENT]",
         read=_tolerance,
     )
-
-
-class CompareOutput:
-    """Output of `llmirage compare`."""
-
-    json: bool = switch(OPTIONS, "Print a JSON object instead of tables.")

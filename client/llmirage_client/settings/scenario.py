@@ -99,7 +99,6 @@ class _Found:
 
 
 def _of_recorded_agents(settings: TrafficSettings, format: str | None) -> _Found:
-    """Return the rules of AgentX."""
     _check(settings)
     return _Found(
         tuple(_hard_violations(settings, format)),

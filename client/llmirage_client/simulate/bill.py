@@ -69,7 +69,6 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bi
 
 
 def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
-    """Return the GPU hours of each pool."""
     hours, first = [], 0
     for pool in pools:
         paid_s = totals.paid_s[first : first + pool.config.instances]

@@ -12,8 +12,8 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.simulate.token_streams import TokenPrompt, TokenStreams
-from llmirage_client.workload.agent_chains import shared_blocks
 from llmirage_client.workload.hash_blocks import block_content
+from llmirage_client.workload.request_graph import shared_blocks
 from llmirage_client.workload.session import SyntheticUser, Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self, TextIO
 
-from llmirage_client.report.numbers import duration
 from llmirage_client.report.progress import SPARK_CELLS, StatusLine, bar, latency_line, minutes, rate_line
-from llmirage_shared.log_histogram import LogHistogram
+from llmirage_client.report.screen import duration
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import LogHistogram
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.token_rows import TokenRow

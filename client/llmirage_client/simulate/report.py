@@ -16,8 +16,7 @@ import numpy as np
 
 from llmirage_client.measure.record import Record
 from llmirage_client.measure.run_folder import ClusterLevels
-from llmirage_client.report.numbers import count, number
-from llmirage_client.report.screen import Block, bold, plain_table, warning
+from llmirage_client.report.screen import Block, bold, count, number, plain_table, warning
 from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 from llmirage_client.simulate.saturation import InstanceQueue, rates_text

@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import QueueWait, ServedPool
 from llmirage_client.workload.session import Workload
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.statistics import Floats
 
 LONG_WAIT_S = 5.0  # see Request.wait; the same limit as the server's own warning (drivers/pacing.py)
 _LAST_SHARE = 0.1  # of the requests: the last ones, whose waits show a queue at the end

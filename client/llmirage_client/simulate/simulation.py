@@ -8,10 +8,14 @@ Further calls in one process cost only the run: deployments, catalogues and toke
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
+import gc
 import math
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +31,6 @@ from llmirage_client.measure.slo import verdicts_of
 from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.event_queue import ClusterSender, EventQueue, TokenPrompts
-from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.saturation import (
     InstanceQueue,
     LoadRates,
@@ -428,3 +431,63 @@ def _kind(workload: Workload) -> str:
             if turn.tokens.input_ids is not None:
                 kind = "ids"
     return kind
+
+
+_MOST_LEFT = 150_000  # objects that simulations may leave: 200 MB where prompts are long
+_left = 0  # an upper bound of those present
+_owned = False
+_spares_the_end = False
+_lock = threading.Lock()
+_running = 0  # simulations, in as many threads
+_usual = (700, 10, 10)
+_known: int | None = None  # other frozen objects; None: not counted yet, which takes milliseconds
+
+
+def own_process() -> None:
+    """Declare that the process is there for simulations alone."""
+    global _owned
+    _owned = True
+
+
+@contextlib.contextmanager
+def few_collections() -> Iterator[None]:
+    """Suspend most collections: most objects of a run stay until its end, and walking them again and again is in vain."""
+    global _running, _spares_the_end, _usual
+    with _lock:
+        if not _spares_the_end:
+            _spares_the_end = True
+            atexit.register(gc.freeze)  # Python ends with a collection, which would walk all results: a tenth of a run's CPU
+        if _running == 0:
+            if _owned:
+                _collect_if_many()
+            _usual = gc.get_threshold()
+            gc.set_threshold(1_000_000, 50, 1000)
+        _running += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                if _owned:
+                    _freeze()
+                gc.set_threshold(*_usual)
+
+
+def _freeze() -> None:
+    """Freeze the objects left, which the next collection, or that at the end of the process, would walk once more."""
+    global _left
+    _left += gc.get_count()[0]
+    gc.freeze()
+
+
+def _collect_if_many() -> None:
+    """Collect the clusters of earlier runs, which were frozen."""
+    global _left, _known
+    if _left > _MOST_LEFT and _known is not None:
+        _left = gc.get_freeze_count() - _known  # the others are gone without a collection
+    if _left > _MOST_LEFT:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        _left, _known = 0, gc.get_freeze_count()

@@ -103,7 +103,6 @@ class TokenRows:
         return self._forgotten_names + [row.conversation.session.id for row in self.rows]
 
     def made_records(self) -> list[Record]:
-        """Return a record of every row."""
         assert not self.forgotten
         return [self.record(row) for row in self.rows]
 

@@ -39,7 +39,6 @@ class InstanceShape:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one instance."""
         return self.tp * self.pp * self.dp
 
     @property

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.lifecycle.scaling import ScalingDecision
-from llmirage_server.cluster.request import QueueWait, Request, RequestTooLongError
+from llmirage_server.cluster.lifecycle.lifecycle import ScalingDecision
+from llmirage_server.cluster.request import Adapter, QueueWait, Request, RequestTooLongError
 from llmirage_server.cluster.routers import ROUTERS, RouterError
 from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError

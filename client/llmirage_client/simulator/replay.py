@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Request, new_cluster, plan_of
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine
+from llmirage_shared.statistics import Floats, Ints
 
 _FIRST_ID = 1 << 20  # above every vocabulary
 

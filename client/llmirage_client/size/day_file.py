@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.simulator.engine import ConfigError, Entry, YamlNode, read_mapping
 from llmirage_client.workload.rates import HOUR_S, SHAPES, shape_name
 from llmirage_client.workload.session import Session, Tenant, Turn, Workload
 from llmirage_shared.plural import rounded
+from llmirage_shared.statistics import Floats
 
 PolicyKind = Literal["reactive", "scheduled"]
 

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_shared.statistics import Floats
 
 _MORE_OFTEN = 2.0
 _LEAST_SHARE = 0.1  # of a run's duration, after which the rest is foreseen

@@ -71,11 +71,7 @@ class PoolSizing:
 
 
 def size_pools(
-    base: ClusterConfig,
-    shapes: Sequence[InstanceShape],
-    trials: Trials,
-    terms: Terms,
-    progress: Progress,
+    base: ClusterConfig, shapes: Sequence[InstanceShape], trials: Trials, terms: Terms, progress: Progress
 ) -> PoolSizing:
     """Size separate pools whose instances have some of these shapes.
 

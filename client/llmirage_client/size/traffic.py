@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.simulate.saturation import clumping_of, root_turns
 from llmirage_client.simulate.simulation import Window
@@ -28,6 +27,7 @@ from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load, with_priorities
 from llmirage_shared.plural import plural, rounded
+from llmirage_shared.statistics import Floats, Ints
 
 Kind = Literal["request_rate", "concurrency"]
 

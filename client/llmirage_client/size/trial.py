@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools
 from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
@@ -23,6 +22,7 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.early_stopping import BATCHES, FEWEST_BATCHES, EarlyStopInTime, Interval, Looks, intervals_of
 from llmirage_client.size.traffic import Kind, Traffic, amount_text, fill_up
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import Bools
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
 FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest value or the second

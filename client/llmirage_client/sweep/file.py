@@ -27,8 +27,7 @@ from typing import Any
 
 from llmirage_client.measure.slo import SloError, parse_slo
 from llmirage_client.settings.load import LoadSettings
-from llmirage_client.settings.simulation import SimulationSettings
-from llmirage_client.settings.sizing import SizingSettings
+from llmirage_client.settings.simulation import SimulationSettings, SizingSettings
 from llmirage_client.settings.workload import FileSettings, LengthSettings
 from llmirage_client.simulator.cluster_settings import (
     NOT_HERE,

@@ -15,9 +15,8 @@ import numpy as np
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, frontier, line, pareto
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
-from llmirage_client.report.html.run_summary import cluster_text
-from llmirage_client.report.numbers import duration
-from llmirage_client.report.screen import Block, plain_table
+from llmirage_client.report.html.run_view import cluster_text
+from llmirage_client.report.screen import Block, duration, plain_table
 from llmirage_client.simulator.cluster_settings import effect_notes
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import described, plan_of

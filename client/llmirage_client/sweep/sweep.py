@@ -1,4 +1,4 @@
-"""Works a study out: every point once, results on disk at once, and only what is missing when it is started again.
+"""A study simulated: every point once, results on disk at once, and only what is missing when it is started again.
 
 Points are worked out here, in processes of this machine, or on a Ray cluster.
 """
@@ -11,18 +11,21 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, TypeVar
 
-from llmirage_client.simulate.garbage import own_process
-from llmirage_client.sweep.file import Study, StudyPoint
-from llmirage_client.sweep.point import Task, key_of, measured_steadily, work
-from llmirage_client.workers.job import usable_cpus
+from llmirage_client.settings.simulation import SweepSettings
+from llmirage_client.simulate.simulation import own_process
+from llmirage_client.sweep.file import Study, StudyError, StudyPoint, read_study, study_path
+from llmirage_client.sweep.point import Task, key_of, measured_steadily, problems_of, work
+from llmirage_client.workers.job import CrewError, usable_cpus
 from llmirage_client.workers.ray_cluster import connect
+from llmirage_shared.settings import InputRefused
 
 RESULTS_FILE = "results.jsonl"
 _FINAL = ("ok", "refused", "stopped")  # a point that failed is tried again
@@ -53,7 +56,36 @@ class Sweep:
     cpu_s: float
 
 
-def sweep(
+def load_study(given: str | Mapping[str, Any]) -> Study:
+    """Read a study from a file or from data of the same form. Raises ConfigError."""
+    try:
+        study = read_study(study_path(given) if isinstance(given, str) else given)
+    except StudyError as error:
+        raise InputRefused([str(error)], "sweep") from None
+    if problems := problems_of(study.points):
+        raise InputRefused(["\n".join(problems)], "sweep")
+    return study
+
+
+def sweep(study: Study, folder: Path, settings: SweepSettings, on_point: OnPoint) -> Sweep:
+    """Simulate all points that have no result in the folder yet. Raises ConfigError, OSError."""
+    try:
+        executor = executor_named(settings.executor, settings.workers, settings.ray_address)
+    except CrewError as error:
+        raise InputRefused([str(error)], "sweep") from None
+    return simulate_points(
+        study,
+        executor,
+        folder,
+        version("llmirage"),
+        max_time_s=settings.max_time,
+        fresh=settings.fresh,
+        runs=settings.keep_runs,
+        on_point=on_point,
+    )
+
+
+def simulate_points(
     study: Study,
     executor: Executor,
     folder: Path,

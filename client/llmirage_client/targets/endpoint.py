@@ -15,18 +15,18 @@ from typing import Any
 
 import httpx
 
-from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.measure.record import Exchange
+from llmirage_client.settings import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
+from llmirage_client.targets.endpoints.protocol import ReplyReader
 from llmirage_client.targets.fault import Fault, FaultKind
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.httpx_transport import httpx_transport
-from llmirage_client.targets.reply import ReplyReader
 from llmirage_client.targets.target import Call, EndpointTarget, TransportUse
 from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES
 from llmirage_client.targets.timed_transport import TimedTransport
 from llmirage_client.targets.wire_json import parse
-from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.statistics import ServedTimes
 
 
 @dataclass(frozen=True, slots=True)

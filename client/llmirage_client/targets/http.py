@@ -14,10 +14,10 @@ import httpx
 
 from llmirage_client.measure.mismatch import other_model
 from llmirage_client.measure.record import Exchange, RequestError, absurd_count
-from llmirage_client.targets.address import normalise_url
+from llmirage_client.settings.endpoint import normalise_url
+from llmirage_client.targets.endpoints.protocol import ReplyReader, stated_error
 from llmirage_client.targets.fault import Fault, fault_of
 from llmirage_client.targets.httpx_transport import HttpxTransport
-from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.target import Call, TransportUse, run_clock
 from llmirage_client.targets.timed_stream import MOST_REPLY_BYTES, StampedStream, TimedStream
 from llmirage_client.targets.timed_transport import Origin, OutgoingRequest, TimedTransport

@@ -77,11 +77,7 @@ def _excludes(entry: str, url: httpx.URL) -> bool:
 
 
 def httpx_transport(
-    address: str,
-    proxy: str | None,
-    http2: bool,
-    context: ssl.SSLContext,
-    proxy_context: ssl.SSLContext | None = None,
+    address: str, proxy: str | None, http2: bool, context: ssl.SSLContext, proxy_context: ssl.SSLContext | None = None
 ) -> HttpxTransport:
     """Return the transport to an API root. proxy_context: for a proxy that is reached over TLS itself; None: the defaults.
 

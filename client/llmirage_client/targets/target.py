@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints.chat import ChatReply
-from llmirage_client.targets.reply import ReplyReader
+from llmirage_client.targets.endpoints.protocol import ReplyReader
 from llmirage_shared.virtual_time import SimulatedTimeLoop
 
 

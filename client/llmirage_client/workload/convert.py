@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.dag.graph import references
+from llmirage_client.workload.dag_graph import references
 from llmirage_client.workload.registry import ALIASES, load
 from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import (

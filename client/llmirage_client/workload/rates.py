@@ -12,7 +12,7 @@ from itertools import pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmirage_client.choices import ArrivalPattern
+from llmirage_client.settings import ArrivalPattern
 
 if TYPE_CHECKING:
     from random import Random  # for its type alone: options are loaded for a help text, too
@@ -58,7 +58,6 @@ class RateSeries:
 
     @classmethod
     def hourly(cls, rates: Sequence[float]) -> RateSeries:
-        """Return the rates of hours, one after the other."""
         return cls(
             tuple(point for hour, rate in enumerate(rates) for point in ((hour * HOUR_S, rate), ((hour + 1) * HOUR_S, rate)))
         )

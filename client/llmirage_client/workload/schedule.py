@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.dag.graph import roots
+from llmirage_client.workload.dag_graph import roots
 from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session, Workload
 

@@ -259,7 +259,6 @@ class SessionsOnDemand(Mapping[str, Session]):
         return sum(1 for _ in self)
 
     def tree(self, root: str) -> Collection[Session]:
-        """Return the sessions of a trace."""
         return self._tree(root).values()
 
     def _tree(self, root: str) -> dict[str, Session]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.workload.dag.graph import references
+from llmirage_client.workload.dag_graph import references
 from llmirage_client.workload.session import Session, TokenSpec, Workload
 
 _BLOCK_TOKENS = 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_client.workload.checking import TENANT_KEYS
-from llmirage_client.workload.dag.schema import CONTEXT_MODES
+from llmirage_client.workload.dag_schema import CONTEXT_MODES
 from llmirage_client.workload.formats.mooncake import BLOCK_TOKENS
 from llmirage_client.workload.session import (
     Branch,

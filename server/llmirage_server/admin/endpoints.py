@@ -20,8 +20,8 @@ from llmirage_server.http.faults import InjectedFaults
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.telemetry.journal import FILTERS, MOST_ENTRIES, Journal
 from llmirage_server.telemetry.verdict import UNUSED_S, judge
-from llmirage_shared.log_histogram import LogHistogram
 from llmirage_shared.settings import ConfigError, did_you_mean
+from llmirage_shared.statistics import LogHistogram
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError

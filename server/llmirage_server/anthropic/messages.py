@@ -18,8 +18,7 @@ from llmirage_server.anthropic.caching import (
     fewest_tokens,
     messages_usage,
 )
-from llmirage_server.anthropic.edits import BETA, ContextEdits, Request
-from llmirage_server.anthropic.refusals import refuse_messages, signed
+from llmirage_server.anthropic.refusals import BETA, ContextEdits, Request, refuse_messages, signed
 from llmirage_server.anthropic.server_blocks import ServerCall, ServerTools, named_container, new_container, runs_code
 from llmirage_server.anthropic.tools import betas_of
 from llmirage_server.anthropic.translate import (

@@ -187,7 +187,6 @@ class BatchRunner:
             await self.forget(ended[0])
 
     def start(self, batch: Batch) -> None:
-        """Run a new batch."""
         self._batches[batch.id] = batch
         self._start(batch)
 

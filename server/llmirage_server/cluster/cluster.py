@@ -10,17 +10,15 @@ from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from typing import Literal
 
-from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.gateway import Gateway
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.handoffs import Handoffs, KVLink, TransferSnapshot
-from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, State
+from llmirage_server.cluster.lifecycle.lifecycle import Action, Lifecycle, LifecycleEvent, Scaling, State
 from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
-from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, RequestTooLongError, StepEnd
+from llmirage_server.cluster.request import Adapter, Request, RequestTooLongError, StepEnd
 from llmirage_server.cluster.routers import Router
 from llmirage_server.cluster.routers.gateway_queue import FlowControl
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from llmirage_server.cluster.kv.handoffs import Handoffs
-from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle
+from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, Scaling
 from llmirage_server.cluster.lifecycle.pools import Front, ModelPools, Pools, accepting_front
-from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.cluster.routers.gateway_queue import Flow, FlowControl, GatewayQueue, Outcome, Waiting
-from llmirage_shared.log_histogram import LogHistogram
+from llmirage_shared.statistics import LogHistogram
 
 _MOST_SERIES = 2000  # of queue durations; the flows of further ones are counted together
 

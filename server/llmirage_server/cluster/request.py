@@ -1,4 +1,4 @@
-"""A request as the cluster sees it, with the times of its stages, and as an instance sees it, with its KV."""
+"""A request as the cluster sees it, with adapter and times of its stages, and as an instance sees it, with its KV."""
 
 from __future__ import annotations
 
@@ -6,14 +6,58 @@ import math
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.kv.radix_tree import TreeNode
 from llmirage_server.cluster.limits import StreamInterval
+
+MOST_ADAPTERS = 2047  # numbers that fit beside a token id
+_NUMBER_BIT, _OWN = 20, 1 << 31  # ids of vocabularies are below the one; the other tells an adapter's ids from all others
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter of a model. number: from 1 to MOST_ADAPTERS, the same for the same name."""
+
+    name: str
+    number: int
+    rank: int
+
+    def own_ids(self, key: bytes) -> bytes:
+        """Return the cache key of token ids under this adapter: KV differs from that of other adapters and of the model."""
+        return (np.frombuffer(key, np.uint32) ^ np.uint32(_OWN | self.number << _NUMBER_BIT)).tobytes()
+
+
+def plain_ids(key: bytes) -> tuple[bytes, int]:
+    """Return the vocabulary's ids of a cache key, and the number of the adapter that they are for; 0: none."""
+    ids = np.frombuffer(key, np.uint32)
+    if not len(ids) or not ids[0] & _OWN:
+        return key, 0
+    return (ids & np.uint32((1 << _NUMBER_BIT) - 1)).tobytes(), int(ids[0] & ~np.uint32(_OWN)) >> _NUMBER_BIT
+
+
+class AdapterReading(NamedTuple):
+    """Names of adapters with running and with waiting requests, and the most that may run."""
+
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    most: int
+
+
+class AdapterCosts(Protocol):
+    """The times of adapters, from the performance model."""
+
+    def step_s(self, adapters: Seq[tuple[int, int]]) -> float:
+        """Return what a step takes longer. adapters: rank and tokens of each."""
+        ...
+
+    def load_s(self, rank: int, from_disk: bool) -> float:
+        """Return the time until an adapter is in GPU memory, from host memory or from disk."""
+        ...
+
 
 TokenIds = npt.NDArray[np.int32]
 Span = tuple["array[float]", int, int]

@@ -11,21 +11,14 @@ import click
 
 from llmirage_server.faults.kinds import FAULTS
 from llmirage_server.faults.rule import Conditions, FaultDescription, described, find_fault, parameter_texts
-from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_shared.command_line import argument, command, json_option
 from llmirage_shared.extensions import installed
-from llmirage_shared.settings import ConfigError, did_you_mean, switch
-
-
-class FaultsSettings:
-    """Settings of `llmirage faults`."""
-
-    json: bool = switch(OPTIONS, "Print JSON.")
-
+from llmirage_shared.settings import ConfigError, did_you_mean
 
 faults = command(
     "faults",
     "llmirage_server.commands.faults:list_faults",
-    [argument("kind", metavar="[KIND]", required=False), *options(FaultsSettings)],
+    [argument("kind", metavar="[KIND]", required=False), json_option("Print JSON.")],
     """List the faults that a server can be told to make, or explain one.
 
     `llmirage serve --faults FILE` makes them (docs/faults.md).

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import MISSING
 
-from llmirage_shared.command_line import OPTIONS, SettingsGroup, argument, command, options
+from llmirage_shared.command_line import OPTIONS, SettingsGroup, argument, command, json_option, options
 from llmirage_shared.settings import setting, switch
 
 _ACTIONS = "llmirage_server.commands.script_actions"
-
-
-class ScriptCheckSettings:
-    """Settings of `llmirage script check`."""
-
-    json: bool = switch(OPTIONS, "Print JSON, with the problems of scripts that are not valid.")
 
 
 class InitSettings:
@@ -35,7 +29,10 @@ script = SettingsGroup(
         command(
             "check",
             f"{_ACTIONS}:check",
-            [argument("files", "FILE...", many=True), *options(ScriptCheckSettings)],
+            [
+                argument("files", "FILE...", many=True),
+                json_option("Print JSON, with the problems of scripts that are not valid."),
+            ],
             """Check scripts as `llmirage serve --script` reads them, in this order.
 
             Exit status: 0 if they are valid; 2 if not, with every problem and its line.

@@ -45,8 +45,7 @@ class ServeSettings:
         _SERVER, "Listen on one more port for each instance, from the next one on; each serves as one engine.", flag=True
     )
     fleet_ranks: bool = switch(
-        _SERVER,
-        "A fleet has a port for each data-parallel rank, as with vLLM's --data-parallel-external-lb.",
+        _SERVER, "A fleet has a port for each data-parallel rank, as with vLLM's --data-parallel-external-lb."
     )
     fleet_file: str | None = setting(
         None, _SERVER, "File to write the URLs of the fleet to, one a line.", metavar="FILE", unset="none"

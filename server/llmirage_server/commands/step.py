@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass
 from typing import Literal
 
-from llmirage_shared.command_line import OPTIONS, command, options
-from llmirage_shared.settings import at_call, setting, switch
+from llmirage_shared.command_line import OPTIONS, command, json_option, options
+from llmirage_shared.settings import at_call, setting
 
 Pairs = tuple[tuple[int, int], ...]
 _MOST_TOKENS = 10_000_000
@@ -89,10 +89,7 @@ class StepSettings:
         unset="auto",
     )
     moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] | None = setting(
-        None,
-        OPTIONS,
-        "Kernels of experts, where several were measured, as in `llmirage catalog settings`.",
-        unset="auto",
+        None, OPTIONS, "Kernels of experts, where several were measured, as in `llmirage catalog settings`.", unset="auto"
     )
     kv_cache_dtype: str = setting(
         "auto",
@@ -149,16 +146,10 @@ class StepSettings:
     )
 
 
-class StepOutput:
-    """Output of `llmirage step`."""
-
-    json: bool = switch(OPTIONS, "Print JSON.")
-
-
 step = command(
     "step",
     "llmirage_server.commands.step_report:step",
-    [*options(StepSettings), *options(StepOutput)],
+    [*options(StepSettings), json_option("Print JSON.")],
     """Show the time of every operation of one forward pass, what bounds it, and the roofline limit.
 
     Times and amounts are those of one GPU. With --dp every attention rank has this batch.

@@ -234,9 +234,7 @@ class ClusterConfig(InstanceSettings):
         0.8, "Share of its KV memory in use with which an instance is saturated.", above=0, most=1
     )
     gateway_request_ttl_s: float = _cluster(
-        60.0,
-        "Time in the gateway's queue until a request is evicted (429, or 503 without an instance); 0: none.",
-        least=0,
+        60.0, "Time in the gateway's queue until a request is evicted (429, or 503 without an instance); 0: none.", least=0
     )
     gateway_max_requests: int = _cluster(
         5000, "Requests of one priority that the gateway's queue holds; one more is rejected (429).", least=1

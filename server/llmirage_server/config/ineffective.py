@@ -155,9 +155,7 @@ CLUSTER_RULES = (
     _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
     _cluster_rule("router", "several instances to choose from", _chooses, harmless=True),
     _cluster_rule(
-        "session_ttl_s",
-        "router session or llm-d",
-        lambda all_: all_.router == "session" or all_.router.startswith("llm-d:"),
+        "session_ttl_s", "router session or llm-d", lambda all_: all_.router == "session" or all_.router.startswith("llm-d:")
     ),
     _cluster_rule(
         "gateway_queue",

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmirage_server.cluster.adapters import MOST_ADAPTERS, Adapter
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits, FirstToken, StreamInterval
+from llmirage_server.cluster.request import MOST_ADAPTERS, Adapter
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.config.instance import ACCEPTANCE
 from llmirage_server.config.lora import lora_module

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
-from llmirage_shared.log_histogram import LogHistogram
+from llmirage_shared.statistics import LogHistogram
 
 logger = logging.getLogger("llmirage")
 

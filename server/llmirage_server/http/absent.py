@@ -62,7 +62,6 @@ class Absent:
     instead: str = ""
 
     def error(self, method: str, path: str) -> ApiError:
-        """Return the 404 for a request."""
         end = f"; {self.instead}." if self.instead else "."
         return errors.unknown_url(method, path, f"{self.what}: not simulated by llmirage{end}", _HEADERS.get(self.api, ()))
 

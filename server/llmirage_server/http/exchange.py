@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -353,6 +354,17 @@ class HttpExchange:
         """Return when the client has left. The body must have been read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    def download(self, file: Mapping[str, Any], data: AsyncIterator[bytes], content_type: bytes) -> Response:
+        """Return a response of a file, for a browser to save. file: its object in the API of OpenAI."""
+        response = StreamingResponse(data)
+        name = quote(file["filename"], safe="", errors="replace").encode()
+        response.raw_headers = [
+            *self.response_headers(content_type),
+            (b"content-length", b"%d" % file["bytes"]),
+            (b"content-disposition", b"attachment; filename*=UTF-8''" + name),
+        ]
+        return response
 
     def response_headers(self, content_type: bytes) -> list[Header]:
         """Return the headers that every response has."""

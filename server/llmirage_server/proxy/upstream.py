@@ -40,7 +40,6 @@ class HttpUpstream:
     async def answer(
         self, request: ForwardedRequest, tap: Tap | None = None, under_way: set[Any] | None = None
     ) -> RelayedResponse:
-        """See `Upstream`."""
         if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(unquote(request.target.partition("?")[0])))):
             raise errors.outside_base_path()
         try:

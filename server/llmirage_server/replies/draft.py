@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmirage_server.replies.reply import FinishReason, Part, PartKind, Reply, ReplyRequest, Tool
-from llmirage_shared.chat_template import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
+from llmirage_shared.prompt_encoder import END_OF_THINK, END_OF_TOOL_CALL, TOOL_ARGUMENTS, TOOL_CALL
 from llmirage_shared.synthetic_text import mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
 

@@ -39,7 +39,7 @@ from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.pace import SentTimes
-from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.statistics import ServedTimes
 from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -98,10 +98,7 @@ class ResponsesInProgress:
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        metrics: PrometheusMetrics,
-        shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        self, driver: Driver, metrics: PrometheusMetrics, shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> None:
         self.driver = driver
         self.metrics = metrics
@@ -288,10 +285,7 @@ class Generation:
         return self.responses.shown_usage(self._usage([choice], [(choice, sent)]))
 
     def _usage(
-        self,
-        prompts: Sequence[Choice],
-        produced: Sequence[tuple[Choice, int]],
-        cached: Callable[[int], int] | None = None,
+        self, prompts: Sequence[Choice], produced: Sequence[tuple[Choice, int]], cached: Callable[[int], int] | None = None
     ) -> dict[str, Any]:
         count = cached or self.cached
         thought = [min(tokens, choice.reply.reasoning_tokens) for choice, tokens in produced if choice.reply.parts]

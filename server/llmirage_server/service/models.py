@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
-from llmirage_server.cluster.adapters import MOST_ADAPTERS, Adapter
+from llmirage_server.cluster.request import MOST_ADAPTERS, Adapter
 from llmirage_server.config.lora import LoraModule, lora_module
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.live import Driver

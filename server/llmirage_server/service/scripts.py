@@ -20,8 +20,15 @@ from llmirage_server.replies.embedding import same_text
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.scripts.conditions import CONVERSING, ENDPOINTS, ScriptRequest
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
-from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptedVector, ScriptRule, planned_reply
-from llmirage_server.replies.scripts.template import ScriptError
+from llmirage_server.replies.scripts.rule import (
+    Fallback,
+    RuleMatch,
+    Script,
+    ScriptedVector,
+    ScriptError,
+    ScriptRule,
+    planned_reply,
+)
 from llmirage_server.replies.structured.budget import InThread
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.tokens import Tokenizer

@@ -31,9 +31,8 @@ from llmirage_server.service.models import ServedModel, ServedModels
 from llmirage_server.service.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt, with_files
 from llmirage_server.service.text import TextLoader, TextTools
 from llmirage_server.state.files import FileStore
-from llmirage_shared.chat_template import Ending
 from llmirage_shared.media import audio_tokens, media_digests
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import Ending, PromptEncoder
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import ChatHistory

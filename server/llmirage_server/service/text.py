@@ -89,5 +89,5 @@ def warm_up(text: TextLoader) -> None:
     text.start()
     text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
     # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
-    text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines, schema.batches))
+    text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines))
     text.in_thread(partial(anyio.run, anyio.sleep, 0))

@@ -251,11 +251,7 @@ class StoredConversation:
     def _there(self, part: dict[str, Any] | None) -> list[Item]:
         if part is None:
             problem = "has lost items: the store had no room for all of them (--set state_mib=N)."
-            raise ApiError(
-                f"Conversation '{self.shown['id']}' {problem}",
-                status=404,
-                param="conversation_id",
-            )
+            raise ApiError(f"Conversation '{self.shown['id']}' {problem}", status=404, param="conversation_id")
         found: list[Item] = part["items"]
         return found
 

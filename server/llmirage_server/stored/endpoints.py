@@ -11,18 +11,16 @@ from starlette.responses import Response
 
 from llmirage_server.batches.batch import Batch
 from llmirage_server.batches.runner import BatchRunner
-from llmirage_server.http.bodies import json_object
+from llmirage_server.http.bodies import FormPart, form_parts, json_object
 from llmirage_server.http.endpoints import HttpEndpoint, get, methods, post
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.http.files import FormPart, download, form_parts
 from llmirage_server.service.service import Service, ServiceHandler
 from llmirage_server.state.conversation import MOST_SIZE, PageEnds, StoredConversation, check_size, listed_items, size_of
 from llmirage_server.state.files import MOST_FILES
 from llmirage_server.state.state import State, not_stored
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import new_id
-from llmirage_shared.wire.paging import MOST, USUAL, integer, page
+from llmirage_shared.wire.output import MOST, USUAL, integer, new_id, page
 from llmirage_shared.wire.refusals import refuse_items
 
 
@@ -38,7 +36,7 @@ class BatchesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
         self._service.responses.check_open()
-        request = schema.batches.BatchRequest.check(body, self._service.documented_only)
+        request = schema.responses.BatchRequest.check(body, self._service.documented_only)
         self._runner.resume()  # without the server's start, as under httpx's transport
         await self._runner.make_room()
         batch = Batch.created(request, self._state, self._service.files)
@@ -168,7 +166,7 @@ class FilesHandler(ServiceHandler):
         content_type = exchange.header(b"content-type") or ""
         body = await exchange.body_of_any_type()
         fields, file = await exchange.apart(lambda: _read_form(content_type, body))
-        request = schema.batches.FileUpload.check(fields, self._service.documented_only)
+        request = schema.responses.FileUpload.check(fields, self._service.documented_only)
         if file is None or file.filename is None:
             raise errors.wrong_type("file", "a file", "")
         if request.purpose == "batch":
@@ -193,7 +191,7 @@ class FilesHandler(ServiceHandler):
         file = self._files.object(exchange.path_id())
         if file["purpose"] in _UPLOADS:
             raise ApiError(f"Not allowed to download files of purpose: {file['purpose']}")
-        return download(exchange, file, self._files.streamed(file["id"]), b"application/octet-stream")
+        return exchange.download(file, self._files.streamed(file["id"]), b"application/octet-stream")
 
     async def delete(self, exchange: HttpExchange) -> Response:
         file_id = exchange.path_id()

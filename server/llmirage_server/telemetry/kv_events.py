@@ -184,7 +184,6 @@ class Registrations:
         asyncio.get_running_loop().call_later(_REGISTER_EVERY_S, self.start)
 
     def close(self) -> None:
-        """End the registrations."""
         self._context.destroy(linger=0)
 
 

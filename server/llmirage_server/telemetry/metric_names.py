@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llmirage_server.cluster.step_counts import STEP_TOKENS
+from llmirage_server.cluster.snapshots import STEP_TOKENS
 from llmirage_server.telemetry.scrape import CacheSettings, Standing
 
 Value = float | Mapping[str, float]  # one, or one for each value of a label

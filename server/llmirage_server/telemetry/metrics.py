@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.gateway import Gateway
-from llmirage_server.cluster.lifecycle.scaling import Scaling, ScalingDecision
+from llmirage_server.cluster.lifecycle.lifecycle import Scaling, ScalingDecision
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.pacing import Pacing
@@ -109,11 +109,7 @@ class PrometheusMetrics:
         return sum([engine.counts["generation_tokens"] for engine in self._engines.values()])
 
     def exposition(
-        self,
-        ranks: Sequence[InstanceSnapshot],
-        under_way: Iterable[Request],
-        held_bytes: Mapping[str, int],
-        now_s: float,
+        self, ranks: Sequence[InstanceSnapshot], under_way: Iterable[Request], held_bytes: Mapping[str, int], now_s: float
     ) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
-from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.statistics import ServedTimes
 
 BLOCK_S = 0.1
 _EVERY_S = 0.05

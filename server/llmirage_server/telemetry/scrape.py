@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.snapshots import InstanceSnapshot
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.snapshots import InstanceSnapshot, StepCounts
 
 REASONS = ("stop", "length", "abort", "error")
 _MOST_ENDED = 128  # requests that wait to be measured

@@ -18,7 +18,7 @@ from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.service.generation import refusal_of
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_server.workers.channel import Channel, TunnelledRequest, request_of, written
-from llmirage_shared.log_histogram import LogHistogram, ServedTimes
+from llmirage_shared.statistics import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 

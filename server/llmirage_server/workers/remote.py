@@ -22,7 +22,7 @@ from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.workers.channel import Channel, asked, forward, write
-from llmirage_shared.log_histogram import LogHistogram, ServedTimes
+from llmirage_shared.statistics import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 

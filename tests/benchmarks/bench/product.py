@@ -5,8 +5,7 @@ from typing import Any
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.report.records_file import RecordWriter, RunClock
-from llmirage_client.simulate.garbage import own_process
-from llmirage_client.simulate.simulation import Simulation, simulate
+from llmirage_client.simulate.simulation import Simulation, own_process, simulate
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.workload.registry import load as load_workload
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload

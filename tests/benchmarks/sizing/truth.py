@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.breakdowns import mean_in_flight
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.slo import Objective, parse_slo
 from llmirage_client.simulate.simulation import simulate
+from llmirage_shared.statistics import Floats
 from sizing.mixes import Mix
 
 SEEDS = (101, 102)  # others than those with which `size` is asked

@@ -11,13 +11,13 @@ from click.testing import CliRunner, Result
 
 from llmirage_client.cli import main
 from llmirage_client.measure.run_folder import find_runs
-from llmirage_client.report.atomic_files import new_folder
+from llmirage_client.report.output_files import new_folder
 
 LOAD = ["--isl", "40", "--osl", "4", "--requests", "3", "--ttft", "10", "--itl", "1"]
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from llmirage_client.report.atomic_files import write_whole
+from llmirage_client.report.output_files import write_whole
 
 def write(file):
     file.write(bytes(1 << 20))
@@ -111,7 +111,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_without_nameless_files_the_next_one_removes_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_client.report.atomic_files._nameless", lambda folder: None)
+    monkeypatch.setattr("llmirage_client.report.output_files._nameless", lambda folder: None)
     (tmp_path / ".profile_export_aiperf.json.part").write_text("cut off")
     assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]

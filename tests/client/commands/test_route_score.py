@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from column_records import record
 
 import llmirage
-from llmirage_client.commands.simulate import route_score as command
+from llmirage_client.commands.studies import route_score as command
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import RequestError
 from llmirage_client.operations.route_score import RouteScore, route_score

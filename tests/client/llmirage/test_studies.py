@@ -23,7 +23,7 @@ from rich.console import Console
 
 import llmirage
 from llmirage_client.cli import main
-from llmirage_client.simulate import garbage
+from llmirage_client.simulate import simulation
 
 MODEL = "Qwen/Qwen3-8B"
 LOAD: dict[str, Any] = {"model": MODEL, "isl": 512, "osl": 32, "requests": 40, "request_rate": 8}
@@ -243,10 +243,10 @@ def test_a_sweep_over_processes_needs_no_guard_in_the_program(tmp_path: Path) ->
 
 
 def test_a_library_leaves_the_collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_owned", False)
+    monkeypatch.setattr(simulation, "_owned", False)
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with garbage.few_collections():
-        with garbage.few_collections():
+    with simulation.few_collections():
+        with simulation.few_collections():
             assert gc.get_threshold() != before
         assert gc.get_threshold() != before
     assert gc.get_threshold() == before

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.points import MaxSearch, Point, probe, shared_out
 from llmirage_client.load.saturation import backlog_growth, falls_behind, gains_nothing, latency_exploded
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import Exchange, Record
+from llmirage_client.operations.execute_points import MaxSearch, Point, probe, shared_out
 from llmirage_client.workload.session import Session
 from llmirage_shared.statistics import summarize
 

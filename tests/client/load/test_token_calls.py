@@ -12,8 +12,7 @@ from llmirage_client.load.conversation import Family, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
-from llmirage_shared.chat_template import EmbeddedTemplate
-from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_encoder import EmbeddedTemplate, PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 

@@ -6,7 +6,7 @@ import pytest
 from made_runs import record
 
 import llmirage
-from llmirage_client.measure.cache_canary import cache_verdict
+from llmirage_client.measure.mismatch import cache_verdict
 
 ENGINE = {"engine": "vllm", "model": "Qwen/Qwen3-8B", "gpu": "h100_sxm", "speed": "max"}
 LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 240, "concurrency": 4, "set": {"verify_cache": True}}

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.points import Point
 from llmirage_client.measure.columns import filled
 from llmirage_client.measure.load_points import PointResult, PooledVerdict, SearchAnswer, least_requests
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.operations import execute_points
-from llmirage_client.operations.execute_points import Search, search_steps
+from llmirage_client.operations.execute_points import Point, Search, search_steps
 
 
 def ttfts(ms: list[float], failed: int = 0) -> Metrics:

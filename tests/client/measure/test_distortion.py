@@ -16,8 +16,8 @@ from llmirage_client.measure.client_error import Error, client_error, read_stamp
 from llmirage_client.measure.distortion import Distortion, distortion_of
 from llmirage_client.measure.metrics import compute
 from llmirage_client.report.files import summary_json
-from llmirage_shared.log_histogram import ServedTimes
 from llmirage_shared.settings import InputRefused
+from llmirage_shared.statistics import ServedTimes
 
 
 def served(

@@ -16,7 +16,7 @@ import pytest
 from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
 from llmirage_client.report.console import render
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.numbers import duration, number
+from llmirage_client.report.screen import duration, number
 
 
 def request(number: int = 0, *, streamed: bool = True, depth: int = 0, turn: int = 0, **changes: Any) -> Record:

@@ -18,8 +18,8 @@ import pytest
 from llmirage_client.measure.metrics import compute, time_slices
 from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
 from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.output_files import HIDDEN, hide_in_command, hide_in_options, hide_in_text
 from llmirage_client.report.records_file import RecordWriter, RunClock
-from llmirage_client.report.secrets import HIDDEN, hide_in_command, hide_in_options, hide_in_text
 
 START_UNIX_S = 1_750_000_000.25
 

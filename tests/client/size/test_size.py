@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.arrays import Ints
 from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.simulator.deployments import InstanceShape, shapes
@@ -19,6 +18,7 @@ from llmirage_client.size.max_rate import max_rates, user_grid
 from llmirage_client.size.sizing import Goal, Sizing, Terms, size
 from llmirage_client.size.traffic import Kind, RequestSource, Traffic, missed_unloaded, synthetic_source
 from llmirage_client.size.trial import Trial, Trials
+from llmirage_shared.statistics import Ints
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
 PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}

@@ -14,7 +14,7 @@ from llmirage_client.cli import main
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.sweep.file import Study, StudyError, read_study
 from llmirage_client.sweep.point import Task, problems_of, work
-from llmirage_client.sweep.sweep import Here, Processes, RayTasks, WorkerDied, sweep
+from llmirage_client.sweep.sweep import Here, Processes, RayTasks, WorkerDied, simulate_points
 
 STUDY = """\
 name: two GPUs
@@ -144,7 +144,7 @@ def test_an_unknown_key_is_told_once(tmp_path: Path) -> None:
 
 
 def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Path) -> None:
-    result = sweep(study_of(tmp_path), Here(), tmp_path / "out", "1")
+    result = simulate_points(study_of(tmp_path), Here(), tmp_path / "out", "1")
     assert [row.status for row in result.rows] == ["ok", "ok", "refused", "refused"] * 2
     assert "tp 3 does not divide" in result.rows[2].reason
     assert result.rows[0].figures["requests"] == 20
@@ -154,26 +154,26 @@ def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Pat
 def test_it_carries_on_where_it_was_stopped(tmp_path: Path) -> None:
     study, out = study_of(tmp_path), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        sweep(study, Counting(3), out, "1")
+        simulate_points(study, Counting(3), out, "1")
     with (out / "results.jsonl").open("a") as file:
         file.write('{"key": "cut o')
     again = Counting()
-    result = sweep(study, again, out, "1")
+    result = simulate_points(study, again, out, "1")
     assert (again.worked, result.reused) == (5, 3)
     assert {row.status for row in result.rows} == {"ok", "refused"}
     third = Counting()
-    same = sweep(study, third, out, "1")
+    same = simulate_points(study, third, out, "1")
     assert (third.worked, same.reused) == (0, 8)
     assert [row.figures for row in same.rows] == [row.figures for row in result.rows]
 
 
 def test_other_settings_are_other_points(tmp_path: Path) -> None:
-    sweep(study_of(tmp_path), Here(), tmp_path / "out", "1")
+    simulate_points(study_of(tmp_path), Here(), tmp_path / "out", "1")
     changed = Counting()
-    sweep(study_of(tmp_path, STUDY.replace("b200_sxm", "h200_sxm")), changed, tmp_path / "out", "1")
+    simulate_points(study_of(tmp_path, STUDY.replace("b200_sxm", "h200_sxm")), changed, tmp_path / "out", "1")
     assert changed.worked == 4
     newer = Counting()
-    sweep(study_of(tmp_path), newer, tmp_path / "out", "2")
+    simulate_points(study_of(tmp_path), newer, tmp_path / "out", "2")
     assert newer.worked == 8
 
 
@@ -190,7 +190,7 @@ def test_loads_without_requests_are_told_before_anything_runs(tmp_path: Path) ->
 
 def test_a_point_that_would_not_end_is_stopped(tmp_path: Path) -> None:
     text = "model: llama-3.1-8b\nisl: 100\nosl: 50\nrequests: 200\nrequest_rate: 1\nmax_time: 20\n"
-    row = sweep(study_of(tmp_path, text), Here(), tmp_path / "out", "1").rows[0]
+    row = simulate_points(study_of(tmp_path, text), Here(), tmp_path / "out", "1").rows[0]
     assert row.status == "stopped"
     assert "20 s of the cluster's time" in row.reason
 

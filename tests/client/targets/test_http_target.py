@@ -8,13 +8,13 @@ import pytest
 from raw_replies import MakeServer, hanging, whole
 
 from llmirage_client.measure.record import Exchange, absurd_count, usage_counts
-from llmirage_client.targets.address import probe
+from llmirage_client.operations.preflight import probe
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.endpoints.messages import MessagesReply
 from llmirage_client.targets.endpoints.messages import chat_usage as messages_usage
+from llmirage_client.targets.endpoints.protocol import ReplyReader
 from llmirage_client.targets.endpoints.responses import ResponsesReply
 from llmirage_client.targets.http import HttpTarget
-from llmirage_client.targets.reply import ReplyReader
 from llmirage_client.targets.target import Call
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from raw_replies import MakeServer, hanging, whole
 
-from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
+from llmirage_client.operations.preflight import EndpointInfo, probe
+from llmirage_client.settings.endpoint import normalise_url
 from llmirage_client.targets.http import HttpTarget, StartGate
 
 MODELS = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.targets.endpoints.chat import ChatReply
-from llmirage_client.targets.reply import ChunkModel
+from llmirage_client.targets.endpoints.protocol import ChunkModel
 
 
 def event(delta: dict[str, Any], finish: str | None = None, index: int = 0, compact: bool = False, **more: Any) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.targets.reply import split_events
+from llmirage_client.targets.endpoints.protocol import split_events
 
 
 def whole(stream: bytes) -> list[str]:

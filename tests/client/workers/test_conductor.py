@@ -11,7 +11,7 @@ import pytest
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import BranchStats, Exchange, Record
-from llmirage_client.operations.spread import most_workers
+from llmirage_client.operations.one_run import most_workers
 from llmirage_client.report.console import client_warnings
 from llmirage_client.report.records_file import RunClock, record_line
 from llmirage_client.targets.endpoint import EndpointSettings

@@ -12,7 +12,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.service.service import Service
 from llmirage_shared import virtual_time
-from llmirage_shared.log_histogram import ServedTimes
+from llmirage_shared.statistics import ServedTimes
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 

@@ -16,7 +16,7 @@ from llmirage_client.cli import main
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.replies.scripts.conditions import Groups, ScriptRequest
-from llmirage_server.replies.scripts.template import Scope, Template, literal
+from llmirage_server.replies.scripts.rule import Scope, Template, literal
 
 
 def convert(path: Path, *fixtures: Any) -> Result:

@@ -15,7 +15,7 @@ from llmirage_server.config.assembly import front_end_of
 from llmirage_server.config.file import make_config, read_cluster_file
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_shared import tokenizer_loader
-from llmirage_shared.chat_template import ChatTemplateError
+from llmirage_shared.prompt_encoder import ChatTemplateError
 
 
 def write(tmp_path: Path, text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from llmirage_server.drivers.alarm import LoopAlarm, TimerfdAlarm, make_alarm
+from llmirage_server.drivers.live import LoopAlarm, TimerfdAlarm, make_alarm
 
 needs_timerfd = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
 
@@ -106,7 +106,7 @@ def test_a_few_alarms_in_a_row_are_on_time_and_many_are_half_a_millisecond_apart
 
     monkeypatch.setattr(alarm, "_settime", settime)
     monkeypatch.setattr(alarm, "_registered", True)
-    monkeypatch.setattr("llmirage_server.drivers.alarm.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("llmirage_server.drivers.live.time.monotonic", lambda: 100.0)
     for _ in range(10):
         alarm._fire()
         alarm.set(100.0)

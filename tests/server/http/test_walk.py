@@ -50,7 +50,7 @@ NO_STEPS = (
     "shared/virtual_time.py",
     "server/telemetry/journal.py",
     "server/telemetry/pace.py",
-    "shared/log_histogram.py",
+    "shared/statistics.py",
 )
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 

@@ -13,12 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
-from llmirage_server.cluster.adapters import Adapter
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.kv.recorded_tree import BlockHasher, BlocksRemoved, BlocksStored
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import token_bytes
+from llmirage_server.cluster.request import Adapter, token_bytes
 from llmirage_server.cluster.routers.builtin import RoundRobin
 
 zmq = pytest.importorskip("zmq")

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.output import open_page
 from llmirage_client.measure.client_error import client_error, read_stamps
 from llmirage_client.measure.run_folder import read_runs
 from llmirage_client.operations import finished_runs as operation
 from llmirage_client.report.console import print_comparison
+from llmirage_client.report.output_files import open_page
 from llmirage_client.report.screen import print_table
 from llmirage_client.settings.output import CompareSettings
 from llmirage_shared.settings import ConfigError, InputRefused, instance_of

@@ -15,20 +15,18 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.plan import run_name
 from llmirage_client.load.runner import run_on_best_loop
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.operations.execute_points import carried_out
-from llmirage_client.operations.one_run import CTRL_C, INTERRUPTED, RefusedError, RunWatch
+from llmirage_client.operations.one_run import CTRL_C, INTERRUPTED, RefusedError, RunWatch, Stoppable
 from llmirage_client.operations.output_caching import audit_output_caching
 from llmirage_client.operations.run import RequestedRun, requested_run, run_json, steps_of
-from llmirage_client.operations.spread import Stoppable
-from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render
 from llmirage_client.report.files import suite_name, write_junit
 from llmirage_client.report.load_points import points_blocks, points_json
+from llmirage_client.report.output_files import check_unused, new_folder
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.run import RunSettings

@@ -13,20 +13,18 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.output import check_unused, open_page
 from llmirage_client.measure.slo import MISSED, judge_failures
 from llmirage_client.operations import route_score as routing
 from llmirage_client.operations import simulate as operation
 from llmirage_client.operations.simulate import SimulateSettings, simulation_json
 from llmirage_client.report import files as run_files
-from llmirage_client.report.atomic_files import new_folder
 from llmirage_client.report.console import render, warm_up_note, written_lines
 from llmirage_client.report.files import suite_name, write_junit
+from llmirage_client.report.output_files import check_unused, new_folder, open_page
 from llmirage_client.report.screen import print_blocks, print_table
 from llmirage_client.settings.simulation import RouteScoreSettings
-from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.report import cluster_blocks, report_series, write_series, write_trace
-from llmirage_client.simulate.simulation import Simulation
+from llmirage_client.simulate.simulation import Simulation, own_process
 from llmirage_client.simulator.cluster_settings import ClusterSettings
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused, at_call, cannot_be_folder, instance_of

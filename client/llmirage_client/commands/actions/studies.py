@@ -11,19 +11,17 @@ from typing import Any, NoReturn
 
 import click
 
-from llmirage_client.calibrate.table import as_json, calibration_blocks
-from llmirage_client.commands.actions.output import open_page
 from llmirage_client.operations import calibrate as calibration
 from llmirage_client.operations import size as sizing
-from llmirage_client.operations import sweep as sweeping
-from llmirage_client.operations.calibrate import CalibrateSettings
+from llmirage_client.operations.calibrate import CalibrateSettings, as_json, calibration_blocks
 from llmirage_client.operations.size import SizeSettings
-from llmirage_client.report.atomic_files import unused_folder
+from llmirage_client.report.output_files import open_page, unused_folder
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.simulation import SweepSettings
-from llmirage_client.simulate.garbage import own_process
+from llmirage_client.simulate.simulation import own_process
 from llmirage_client.simulator.cluster_settings import ClusterSettings, ShapelessClusterSettings
 from llmirage_client.size.page import page_of as size_page
+from llmirage_client.sweep import sweep as sweeping
 from llmirage_client.sweep.file import Study, study_path
 from llmirage_client.sweep.report import blocks, page_of, records, write_tables
 from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep

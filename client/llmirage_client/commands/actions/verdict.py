@@ -10,7 +10,7 @@ import click
 import httpx
 
 from llmirage_client.report.screen import print_table
-from llmirage_client.targets.address import normalise_url
+from llmirage_client.settings.endpoint import normalise_url
 from llmirage_shared.plural import plural
 from llmirage_shared.settings import InputRefused
 

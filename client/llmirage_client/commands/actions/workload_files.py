@@ -12,10 +12,10 @@ from typing import Any
 import click
 import yaml
 
-from llmirage_client.commands.actions.output import check_json, write_output
 from llmirage_client.operations import workload_files as operation
 from llmirage_client.operations.workload import load_workload, readable
 from llmirage_client.operations.workload_files import GeneratedWorkload, WorkloadFacts, changes_of, check_writable
+from llmirage_client.report.output_files import check_json, write_output
 from llmirage_client.report.progress import StatusLine, bar, minutes
 from llmirage_client.report.screen import print_table
 from llmirage_client.settings.workload import ConvertSettings, FileSettings, GenerateSettings, InspectSettings

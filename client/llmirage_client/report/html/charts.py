@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.page import escape
 from llmirage_shared.plural import rounded
+from llmirage_shared.statistics import Floats
 
 COLORS = 7  # series take them in turn; the page's style sheet has them for its two themes
 LEVELS = 8  # colours of a heat strip

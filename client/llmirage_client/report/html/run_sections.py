@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.breakdowns import RequestGroup
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
@@ -26,8 +25,9 @@ from llmirage_client.report.html.charts import (
 )
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView, bins, mean_active, output_rate, rolling
-from llmirage_client.report.numbers import count, fairness_line, group_cells, known, number
+from llmirage_client.report.screen import count, fairness_line, group_cells, known, number
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import Floats
 
 LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),

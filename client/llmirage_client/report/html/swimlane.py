@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.catalogue import PER_CONVERSATION
 from llmirage_client.report.html.charts import LEVELS
 from llmirage_client.report.html.page import Section, escape, table
 from llmirage_client.report.html.run_view import RunView
-from llmirage_client.report.numbers import count, number
+from llmirage_client.report.screen import count, number
 from llmirage_shared.plural import plural
+from llmirage_shared.statistics import Bools, Floats
 
 MOST_LANES = 10_000
 MOST_REQUESTS = 10_000

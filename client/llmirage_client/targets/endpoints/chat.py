@@ -10,10 +10,18 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
-from llmirage_client.targets.reply import ChunkModel, ReplyReader, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.endpoints.protocol import (
+    ChunkModel,
+    Endpoint,
+    ReplyReader,
+    TextModel,
+    TurnRequest,
+    dicts,
+    stated_error,
+    text_of,
+)
 from llmirage_client.targets.wire_json import WireObject
-from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
+from llmirage_shared.prompt_encoder import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokenizer_loader import load
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_client.measure.record import is_count
-from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
-from llmirage_client.targets.reply import (
+from llmirage_client.targets.endpoints.protocol import (
     ChunkModel,
+    Endpoint,
     ReplyReader,
     TextModel,
+    TurnRequest,
     dicts,
     kind_of,
     stated_error,

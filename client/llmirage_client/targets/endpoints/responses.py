@@ -8,11 +8,12 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
-from llmirage_client.targets.reply import (
+from llmirage_client.targets.endpoints.protocol import (
     ESCAPED_BYTE,
+    Endpoint,
     ReplyReader,
     TextModel,
+    TurnRequest,
     dicts,
     kind_of,
     stated_error,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from llmirage_client.workload.dag.graph import check_graph, desugar
-from llmirage_client.workload.dag.schema import read_conversation
+from llmirage_client.workload.dag_graph import check_graph, desugar
+from llmirage_client.workload.dag_schema import read_conversation
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.schedule import scheduled_trees

@@ -15,12 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.agent_chains import Recorded, agents
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import JsonFault, Places, fault, files_below, parse, read_bytes, read_head, read_lines
 from llmirage_client.workload.format import Format, Option, folder_begins_with
 from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
-from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, finished_before, sessions_of_play
+from llmirage_client.workload.request_graph import (
+    GraphError,
+    Need,
+    Recorded,
+    RecordedRequest,
+    agents,
+    finished_before,
+    sessions_of_play,
+)
 from llmirage_client.workload.session import (
     Event,
     Problem,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.workload.dag.graph import branches_of, roots
-from llmirage_client.workload.dag.schema import ForkEntry, SpawnEntry
+from llmirage_client.workload.dag_graph import branches_of, roots
+from llmirage_client.workload.dag_schema import ForkEntry, SpawnEntry
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.registry import BUNDLED_PREFIX, bundled
 from llmirage_client.workload.schedule import scheduled_trees

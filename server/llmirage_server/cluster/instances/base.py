@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, TierSnapshot
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.request import Adapter, AdapterReading, Request, StepEnd
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepCounts, TierSnapshot
 
 
 class InstanceBase(ABC):

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from typing import cast
 
-from llmirage_server.cluster.adapters import Adapter, AdapterCosts, AdapterReading
 from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
@@ -15,11 +14,10 @@ from llmirage_server.cluster.instances.ranks import Ranks
 from llmirage_server.cluster.kv.cache import KVCache, make_kv_cache
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request, Sequence, StepEnd
+from llmirage_server.cluster.request import Adapter, AdapterCosts, AdapterReading, Request, Sequence, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step
-from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots
-from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan, TierSnapshot
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.schedulers.base import AdapterSlots
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepCounts, StepSpan, TierSnapshot
 from llmirage_server.perf.steps.steady import StepSums
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
 

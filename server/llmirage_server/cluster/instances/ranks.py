@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from llmirage_server.cluster.adapters import AdapterReading
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request, Sequence
+from llmirage_server.cluster.request import AdapterReading, Request, Sequence
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
-from llmirage_server.cluster.schedulers.adapter_slots import AdapterSlots, names_of
-from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, TierSnapshot
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.schedulers.base import AdapterSlots, names_of
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepCounts, TierSnapshot
 
 
 class Ranks:

@@ -148,7 +148,6 @@ class KVTransfers:
         return transfer
 
     def drop(self, request: Request) -> None:
-        """Drop the transfer of a request, if there is one."""
         if self._under_way.pop(request, None) is not None:
             self._drop_heads()
 

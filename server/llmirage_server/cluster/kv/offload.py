@@ -65,13 +65,7 @@ class Tier:
     """
 
     def __init__(
-        self,
-        spec: TierSpec,
-        kv_bytes_per_token: float,
-        page_size: int,
-        staging_tokens: float = 0.0,
-        *,
-        shared: bool = False,
+        self, spec: TierSpec, kv_bytes_per_token: float, page_size: int, staging_tokens: float = 0.0, *, shared: bool = False
     ) -> None:
         """Create an empty tier. Raises ValueError if not even one page fits."""
         self.spec = spec

@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from llmirage_server.cluster.adapters import plain_ids
 from llmirage_server.cluster.kv.radix_tree import RadixTree, Run, TreeNode
+from llmirage_server.cluster.request import plain_ids
 
 HashAlgorithm = Literal["sha256", "sha256_cbor"]
 EventFormat = Literal["map", "array"]  # of those who are told
@@ -53,10 +53,7 @@ class BlockHasher:
     """The hashes of blocks. seed: what PYTHONHASHSEED is to vLLM. adapters: their names, by number."""
 
     def __init__(
-        self,
-        algorithm: HashAlgorithm = "sha256",
-        seed: str = VLLM_SEED,
-        adapters: Mapping[int, str] = MappingProxyType({}),
+        self, algorithm: HashAlgorithm = "sha256", seed: str = VLLM_SEED, adapters: Mapping[int, str] = MappingProxyType({})
     ) -> None:
         self.adapters = adapters
         self._cbor = algorithm == "sha256_cbor"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from llmirage_server.cluster.routers.base import Router, RouterError
 from llmirage_server.cluster.routers.builtin import (
     KVAware,
     LeastLoaded,
@@ -13,6 +12,8 @@ from llmirage_server.cluster.routers.builtin import (
     Prefix,
     Random,
     RoundRobin,
+    Router,
+    RouterError,
     SessionAffinity,
 )
 from llmirage_server.cluster.routers.production import (

@@ -21,7 +21,7 @@ from typing import Any
 
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request, TokenIds
-from llmirage_server.cluster.routers.base import Router, RouterError, key_of
+from llmirage_server.cluster.routers.builtin import Router, RouterError, key_of
 from llmirage_shared.extensions import error_text, find_extension
 
 

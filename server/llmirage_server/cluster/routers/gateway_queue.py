@@ -21,12 +21,7 @@ Flow = tuple[str, int]
 
 Ordering = Literal["fcfs", "slo-deadline"]
 Outcome = Literal[
-    "Dispatched",
-    "RejectedCapacity",
-    "RejectedNoEndpoints",
-    "EvictedTTL",
-    "EvictedNoEndpoints",
-    "EvictedContextCancelled",
+    "Dispatched", "RejectedCapacity", "RejectedNoEndpoints", "EvictedTTL", "EvictedNoEndpoints", "EvictedContextCancelled"
 ]
 
 

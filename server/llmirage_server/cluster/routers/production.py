@@ -13,12 +13,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.cluster.adapters import AdapterReading
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import BALANCE_REQUESTS, Rotation, Router, key_of, loads
-from llmirage_server.cluster.routers.builtin import PendingPrefills, PlacedSessions, Prefix
+from llmirage_server.cluster.request import AdapterReading, Request
+from llmirage_server.cluster.routers.builtin import (
+    BALANCE_REQUESTS,
+    PendingPrefills,
+    PlacedSessions,
+    Prefix,
+    Rotation,
+    Router,
+    key_of,
+    loads,
+)
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 _BLOCK_TOKENS = 16  # of vLLM; engines with smaller blocks are counted in these

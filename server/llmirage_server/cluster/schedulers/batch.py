@@ -17,7 +17,7 @@ from operator import attrgetter
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, Sequence
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.snapshots import StepCounts
 from llmirage_server.perf.speculation import chances
 
 

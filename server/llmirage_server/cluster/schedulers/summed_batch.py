@@ -22,7 +22,7 @@ from operator import itemgetter
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.request import Request, Sequence
 from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
-from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.cluster.snapshots import StepCounts
 
 ENDLESS = sys.maxsize  # steady steps of an empty batch
 _MOST_ENDS = 1 << 15  # of steps in one array: those whose requests are forgotten are freed

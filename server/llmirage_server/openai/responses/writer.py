@@ -304,7 +304,6 @@ class ResponseWriter:
         return b"".join(written)
 
     def event(self, kind: str, **fields: Any) -> bytes:
-        """One event, numbered."""
         data = named_event(kind, {"type": kind, "sequence_number": self.sequence, **fields})
         self.sequence += 1
         return delta_padded(data, fields["delta"]) if self._obfuscated and "delta" in fields else data

@@ -72,7 +72,6 @@ class Recording:
         return b"".join([chunk.data for chunk in self.chunks])
 
     def text(self) -> str:
-        """Return the file's text."""
         response: dict[str, Any] = {"status": self.status, "headers": dict(self.headers)}
         if self.ended is not None:
             response["ended"] = self.ended

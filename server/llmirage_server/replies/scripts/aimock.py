@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_server.replies.scripts.reader import FaultReader, script_of
-from llmirage_server.replies.scripts.rule import FINISH_REASONS, ScriptRule
-from llmirage_server.replies.scripts.template import literal
+from llmirage_server.replies.scripts.rule import FINISH_REASONS, ScriptRule, literal
 from llmirage_shared.settings import ConfigError
 
 # What has no counterpart, because ids, names and times are the server's own: the reply is converted without it.

@@ -35,8 +35,12 @@ from llmirage_server.replies.scripts.rule import (
     ScriptedReply,
     ScriptedVector,
     ScriptRule,
+    Template,
+    problems_of,
+    rendered,
+    templated,
+    templates_in,
 )
-from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templated, templates_in
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.validity import validator_for
 from llmirage_shared.settings import ConfigError, convert_to, did_you_mean

@@ -92,7 +92,6 @@ class Facts:
             self.are_sure = other.are_sure
 
     def add(self, schema: Schema, scope: Scope) -> None:
-        """Add a fact."""
         self.facts.append(Fact(schema, scope))
         self.keywords.update(schema)
         if "type" in schema:

@@ -599,7 +599,6 @@ class _ObjectWriter:
 
 
 def _add_needed(names: dict[str, None], needs: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Add the names that others need."""
     pending = list(names) if needs else []
     while pending:
         spend()

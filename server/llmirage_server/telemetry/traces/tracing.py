@@ -116,7 +116,6 @@ class StreamStamps:
         self._sent.append((self._clock(), tokens))
 
     def ended(self, complete: bool, instance: int) -> None:
-        """Have the stamps of a complete stream written."""
         self.instance = instance
         if complete and self._sent:
             self._keep.thread.take(self)

@@ -12,7 +12,7 @@ from drawn import Document, charts_of
 from made_runs import family, many, record, run
 
 from llmirage_client.measure.record import RequestError, RunResult
-from llmirage_client.report.html import run_summary
+from llmirage_client.report.html import run_view
 from llmirage_client.report.html.page import PageHead, Section, table
 from llmirage_client.report.html.page import page as page_with
 from llmirage_client.report.html.run_page import run_page
@@ -146,12 +146,12 @@ def test_whole_conversations_have_figures_of_their_own(usual: str) -> None:
 
 
 def test_success_is_said() -> None:
-    assert [v.headline for v in run_summary.verdicts(view_run(run(family())))] == ["All 7 requests succeeded"]
+    assert [v.headline for v in run_view.verdicts(view_run(run(family())))] == ["All 7 requests succeeded"]
 
 
 def test_failures_come_first_and_in_figures() -> None:
     records = [*family(), record("bad", error=RequestError(500, "boom", "it broke"))]
-    found = run_summary.verdicts(view_run(run(records, cancelled=True, cancel_reason="Ctrl-C")))
+    found = run_view.verdicts(view_run(run(records, cancelled=True, cancel_reason="Ctrl-C")))
     assert [(v.state, v.headline) for v in found] == [
         ("bad", "1 of 8 requests failed (12 %)"),
         ("warn", "The run was cut short (Ctrl-C)"),
@@ -173,13 +173,13 @@ def test_an_empty_run_has_a_page() -> None:
 
 def test_a_slow_client_is_a_warning() -> None:
     slow = run(family(), client_lag_s=(0.5,) * 50)
-    assert [v.state for v in run_summary.verdicts(view_run(slow))] == ["warn", "good"]
+    assert [v.state for v in run_view.verdicts(view_run(slow))] == ["warn", "good"]
     assert "This client was late" in page_of(slow)
 
 
 def test_figures_of_the_page_are_those_of_the_metrics(usual: str) -> None:
     view = view_run(run(many(30, 6) + family()))
-    shown = {card.label: card.value for card in run_summary.cards(view)}
+    shown = {card.label: card.value for card in run_view.cards(view)}
     summary = view.metrics.per_request["time_to_first_token"]
     assert shown["TTFT, median"] == f"{summary.p50:.2f}"[: len(shown["TTFT, median"])]
     assert shown["Requests"] == f"{view.metrics.whole_run['request_count']:.0f}"
@@ -202,14 +202,14 @@ def test_unreported_caches_are_left_out() -> None:
 
 
 def test_the_load_is_said_in_the_words_of_the_command_line() -> None:
-    assert run_summary.load_text({"concurrency": 8, "arrival_pattern": "poisson", "speed": 3.0}) == "concurrency 8"
+    assert run_view.load_text({"concurrency": 8, "arrival_pattern": "poisson", "speed": 3.0}) == "concurrency 8"
     assert (
-        run_summary.load_text({"request_rate": 2.5, "arrival_pattern": "gamma", "fixed_schedule": False})
+        run_view.load_text({"request_rate": 2.5, "arrival_pattern": "gamma", "fixed_schedule": False})
         == "request rate 2.5, arrival pattern gamma"
     )
-    assert run_summary.load_text({"fixed_schedule": True, "api_key": "secret"}) == "fixed schedule"
-    assert run_summary.load_text({"concurrency": None}) == "one conversation after the other"
-    assert run_summary.load_text({}) == ""
+    assert run_view.load_text({"fixed_schedule": True, "api_key": "secret"}) == "fixed schedule"
+    assert run_view.load_text({"concurrency": None}) == "one conversation after the other"
+    assert run_view.load_text({}) == ""
 
 
 def test_pages_of_the_same_run_are_the_same(usual: str) -> None:
@@ -220,12 +220,12 @@ def test_the_head_says_which_cluster_served_and_its_price() -> None:
     pool = {"model": "m", "gpu": "h100_sxm", "engine": "vllm", "weights": "fp8", "kv_cache_dtype": "bf16", "instances": 2}
     pool |= {"tensor_parallel_size": 4, "expert_parallel_size": 8, "gpus_per_instance": 4, "usd_per_h": [16.0, 40.0]}
     served = dataclasses.replace(run(family()), deployment=[pool | {"router": "prefix"}])
-    said = run_summary.facts(view_run(served))
+    said = run_view.facts(view_run(served))
     assert said["Cluster"] == "2 instances of 4x h100_sxm, TP4 EP8, fp8 weights, bf16 KV, vllm, router prefix"
     assert said["Price"] == "16.00 to 40.00 USD/h (on-demand prices of the catalogue)"
 
 
 def test_the_head_says_nothing_of_a_cluster_that_is_not_known() -> None:
-    assert not {"Cluster", "Price"} & set(run_summary.facts(view_run(run(family()))))
+    assert not {"Cluster", "Price"} & set(run_view.facts(view_run(run(family()))))
     partly = dataclasses.replace(run(family()), deployment=[{"gpu": "h100_sxm"}, {"gpu": "own", "usd_per_h": None}])
-    assert run_summary.facts(view_run(partly))["Cluster"] == "h100_sxm; own"
+    assert run_view.facts(view_run(partly))["Cluster"] == "h100_sxm; own"

@@ -13,14 +13,14 @@ from llmirage_client.load.conversation import Family, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.turn_calls import CallPlanner
 from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.endpoints import RawReply
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.endpoints.messages import MessagesReply
-from llmirage_client.targets.endpoints.raw import RawReply
+from llmirage_client.targets.endpoints.protocol import ReplyReader
 from llmirage_client.targets.endpoints.responses import ResponsesReply
-from llmirage_client.targets.reply import ReplyReader
 from llmirage_client.targets.wire_json import encode, encode_body
 from llmirage_client.workload.session import Session, Turn, Workload
-from llmirage_shared.chat_template import ChatTemplateError
+from llmirage_shared.prompt_encoder import ChatTemplateError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from llmirage_client.targets.endpoints import RawReply
 from llmirage_client.targets.endpoints.chat import CompletionsEndpoint
 from llmirage_client.targets.endpoints.protocol import TurnRequest
-from llmirage_client.targets.endpoints.raw import RawReply
 from llmirage_client.targets.wire_json import WireObject, encode, encode_body
-from llmirage_shared.chat_template import ChatTemplateError, EmbeddedTemplate
+from llmirage_shared.prompt_encoder import ChatTemplateError, EmbeddedTemplate
 
 
 def raw(body: bytes | str, streamed: bool = False) -> RawReply:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import problems_of, write_whole
 
-from llmirage_client.workload.dag.graph import branches_of, group_spawns
-from llmirage_client.workload.dag.schema import ForkEntry, SpawnEntry
+from llmirage_client.workload.dag_graph import branches_of, group_spawns
+from llmirage_client.workload.dag_schema import ForkEntry, SpawnEntry
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Round, ThinkTime, Workload, WorkloadError
 from llmirage_client.workload.summary import summarise

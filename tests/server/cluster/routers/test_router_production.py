@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmirage_server.cluster.adapters import Adapter, AdapterReading
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Adapter, AdapterReading, Request
 from llmirage_server.cluster.routers import ROUTERS, builtin, make_router, production, router_problem
 from llmirage_server.cluster.routers.production import LLM_D_SCORERS, LlmD, LlmDPredictedLatency, latency_scores
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from tests.support.step_models import ConstantStep
 
-from llmirage_server.cluster.adapters import Adapter, plain_ids
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, token_bytes
+from llmirage_server.cluster.request import Adapter, Request, plain_ids, token_bytes
 from llmirage_server.cluster.routers.builtin import RoundRobin
 
 A, B, C = [Adapter(name, number + 1, 16) for number, name in enumerate("abc")]

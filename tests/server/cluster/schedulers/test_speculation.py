@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llmirage_server.cluster.schedulers.batch import Acceptance
-from llmirage_server.cluster.step_counts import STEP_TOKENS, StepCounts
+from llmirage_server.cluster.snapshots import STEP_TOKENS, StepCounts
 from llmirage_server.perf.speculation import chances
 
 

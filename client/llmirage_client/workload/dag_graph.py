@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmirage_client.workload.dag.schema import ConversationLine, ForkEntry, SpawnEntry
+from llmirage_client.workload.dag_schema import ConversationLine, ForkEntry, SpawnEntry
 from llmirage_client.workload.session import Branch, Problem, Session, Turn
 from llmirage_shared.plural import plural
 

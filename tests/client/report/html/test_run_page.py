@@ -14,8 +14,7 @@ from llmirage_client.measure.comparison import compare
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.console import difference_cells
-from llmirage_client.report.html.comparison import load_of
-from llmirage_client.report.html.run_page import run_page
+from llmirage_client.report.html.run_page import load_of, run_page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.load_points import LoadSweep, read_sweep
 
