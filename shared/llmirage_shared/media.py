@@ -21,7 +21,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_shared.long_text import PIECE, utf8_text
+from llmirage_shared.texts import PIECE, utf8_text
 
 BASE_TOKENS = 85
 TILE_TOKENS = 170

@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from llmirage_shared.long_text import joined
 from llmirage_shared.media import part_digest, part_tokens, read_file
+from llmirage_shared.texts import joined
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 # The special tokens of the embedded tokenizer.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmirage_server.replies.reply import Tool
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 

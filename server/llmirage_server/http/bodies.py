@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from llmirage_server.http.byte_budget import Held
 from llmirage_server.http.turns import turn
-from llmirage_shared.long_text import gathered
+from llmirage_shared.texts import gathered
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 

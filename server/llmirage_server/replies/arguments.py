@@ -16,7 +16,7 @@ from llmirage_server.replies.structured.validity import Validator, validator_for
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.text_values import CODE, QUOTED, TextValues, Value, iso_time
 from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, word_set, words_of
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 
 # Which values of a text fit a string, by its format, else by the words of its property's name.
 _FORMATS = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from llmirage_server.replies.reply import ReplyRequest, Tool
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 
 MOST_CHARACTERS = 4000  # of a message that are read: half of them at its beginning, half at its end
 MOST_CALLS = 8  # in one reply

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from llmirage_server.http import bodies, json_pieces
 from llmirage_server.state.state import written
 from llmirage_shared import tokenizer_loader
-from llmirage_shared.long_text import joined
+from llmirage_shared.texts import joined
 from llmirage_shared.wire import refusals
 from llmirage_shared.wire.chat import read_ids
 from llmirage_shared.wire.errors import ApiError

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 
 from llmirage_server.replies.structured.budget import spend
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 
 _MOST_LEVELS = 90  # of groups within each other
 _LAST = 0x10FFFF

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from llmirage_server.replies.structured.budget import spend, spend_characters
 from llmirage_server.replies.structured.matcher import Language, PatternError, TextDemand, TextState, language
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 
 _MORE = 6  # characters beyond the shortest text, and as many again as it has
 _MOST_MORE = 12

@@ -41,7 +41,7 @@ from llmirage_server.replies.structured.regex_syntax import PatternError
 from llmirage_server.replies.structured.schema import Placed, Schema, SchemaError, Scope, types_of
 from llmirage_server.replies.structured.strings import text_of
 from llmirage_server.replies.structured.validity import Validator, validator_for
-from llmirage_shared.short_cache import short_cache
+from llmirage_shared.texts import short_cache
 
 _DEEP = 5  # levels after which everything optional is left out,
 _FAILURES_A_LEVEL = 6  # and one less each time that so many ways led nowhere

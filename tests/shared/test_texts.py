@@ -1,10 +1,10 @@
-"""Long texts made piece by piece are those that one call makes."""
+"""Long texts made piece by piece are those that one call makes, and no cache keeps them."""
 
 import random
 
 import pytest
 
-from llmirage_shared.long_text import PIECE, joined, utf8_text
+from llmirage_shared.texts import PIECE, joined, short_cache, utf8_text
 
 PARTS = ("", "a", "ż", "\U0001f600", "some words " * PIECE, "żółć" * PIECE, "\U0001f600" * (PIECE + 1))
 
@@ -25,3 +25,11 @@ def test_a_file_in_pieces_is_the_text_that_it_is_as_a_whole(place: int, characte
         utf8_text(data + "ż".encode()[:1])
     with pytest.raises(UnicodeDecodeError):
         utf8_text(data + b"\xff" + b"x" * PIECE)
+
+
+@pytest.mark.parametrize(("texts", "calls"), [(("a" * 150, "b" * 50), 1), (("a" * 150, "b" * 51), 3), (("a" * 10_000,), 3)])
+def test_long_texts_are_not_kept(texts: tuple[str, ...], calls: int) -> None:
+    asked = []
+    length = short_cache(4)(lambda *texts: asked.append(texts) or len(texts))
+    assert [length(*texts) for _ in range(3)] == [len(texts)] * 3
+    assert len(asked) == calls

@@ -1,16 +1,21 @@
-"""Long texts, made piece by piece: a call into C lets no other thread run until it is done.
+"""Texts of any length that clients choose: short ones are cached, long ones made piece by piece.
 
-While a thread computes, an event loop gets the interpreter for half a millisecond at a time, and waits for one such call
-after each: streams are late by many times what the longest call takes.
+A call into C lets no other thread run until it is done. While a thread computes, an event loop gets the interpreter for half
+a millisecond at a time, and waits for one such call after each: streams are late by many times what the longest call takes.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 PIECE = 1 << 16  # characters or bytes that are copied or decoded at once: some tenths of a millisecond
 _LONG = 1 << 19  # characters that "".join copies at once: it takes less time than pieces
+_LONGEST = 200  # characters of the texts of a call that is cached, together
+
+T = TypeVar("T")
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -33,3 +38,18 @@ def utf8_text(data: bytes) -> str:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     ends = range(PIECE, len(data) + PIECE, PIECE)
     return gathered(decoder.decode(data[end - PIECE : end], end >= len(data)) for end in ends)
+
+
+def short_cache(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """As lru_cache for a function of texts, but long ones are not kept: `most` calls take memory that is known."""
+
+    def decorated(function: Callable[..., T]) -> Callable[..., T]:
+        kept = lru_cache(most)(function)
+
+        @wraps(function)
+        def call(*texts: str) -> T:
+            return kept(*texts) if sum(map(len, texts)) <= _LONGEST else function(*texts)
+
+        return call
+
+    return decorated
