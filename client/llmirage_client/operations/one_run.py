@@ -39,6 +39,7 @@ from llmirage_shared.settings import InputRefused
 
 CTRL_C = "Ctrl-C"
 INTERRUPTED = 130  # what shells report for Ctrl-C
+ExecutorName = Literal["process", "ray"]
 
 
 class RefusedError(InputRefused):
@@ -87,6 +88,44 @@ class Outcome:
         failed = not judge_failures(verdicts) and any(not record.ok and not record.cancelled for record in records)
         succeeded = any(record.ok for record in records)
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
+
+
+class Stoppable(Protocol):
+    """A load that can be cancelled."""
+
+    def cancel(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Spread:
+    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_cluster.connect."""
+
+    executor: ExecutorName
+    workers: int | None = None
+    ray_address: str | None = None
+
+    def crew(self) -> tuple[Crew, int]:
+        """Workers that are still to be hired, and how many of them are wanted. Raises CrewError."""
+        if self.executor == "ray":
+            from llmirage_client.workers.ray_cluster import RayCrew
+
+            ray = connect(self.ray_address, self.workers or 1)
+            return RayCrew(ray), self.workers or nodes(ray)
+        from llmirage_client.workers.processes import ProcessCrew
+
+        return ProcessCrew(), self.workers or usable_cpus()
+
+
+@dataclass(slots=True, frozen=True)
+class Zero:
+    """The moment from which the run's files count time, on both clocks of this process."""
+
+    s: float
+    unix_s: float
+
+    @classmethod
+    def now(cls) -> Zero:
+        return cls(time.monotonic(), time.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,47 +392,6 @@ class _Shown:
     def cancel(self, reason: str) -> None:
         self.progress.interrupt()
         self.run.cancel(reason)
-
-
-ExecutorName = Literal["process", "ray"]
-
-
-class Stoppable(Protocol):
-    """A load that can be cancelled."""
-
-    def cancel(self, reason: str) -> None: ...
-
-
-@dataclass(slots=True, frozen=True)
-class Spread:
-    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_cluster.connect."""
-
-    executor: ExecutorName
-    workers: int | None = None
-    ray_address: str | None = None
-
-    def crew(self) -> tuple[Crew, int]:
-        """Workers that are still to be hired, and how many of them are wanted. Raises CrewError."""
-        if self.executor == "ray":
-            from llmirage_client.workers.ray_cluster import RayCrew
-
-            ray = connect(self.ray_address, self.workers or 1)
-            return RayCrew(ray), self.workers or nodes(ray)
-        from llmirage_client.workers.processes import ProcessCrew
-
-        return ProcessCrew(), self.workers or usable_cpus()
-
-
-@dataclass(slots=True, frozen=True)
-class Zero:
-    """The moment from which the run's files count time, on both clocks of this process."""
-
-    s: float
-    unix_s: float
-
-    @classmethod
-    def now(cls) -> Zero:
-        return cls(time.monotonic(), time.time())
 
 
 async def send_spread(

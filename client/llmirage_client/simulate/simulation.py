@@ -433,6 +433,7 @@ def _kind(workload: Workload) -> str:
     return kind
 
 
+# Garbage collection: none in the middle of a simulation, and between simulations only now and then.
 _MOST_LEFT = 150_000  # objects that simulations may leave: 200 MB where prompts are long
 _left = 0  # an upper bound of those present
 _owned = False
