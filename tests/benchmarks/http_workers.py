@@ -2,9 +2,11 @@
 
     PYTHONPATH=tests/benchmarks python tests/benchmarks/http_workers.py
 
-Each connection has two streams of 100 tokens, one after the other. What counts is CPU time for a chunk, which other load of
-the machine changes less than rates; the least of several runs. Two cores serve the streams that one core serves in one
-process, times the gain. The process that has most to do may be the limit: it has one core.
+Each connection has two streams of 100 tokens, one after the other. What counts is CPU time of the server's processes for a
+chunk, which other load of the machine changes less than rates; the least of several runs. Two cores serve the streams that
+one core serves in one process, times the gain. The process that has most to do may be the limit: it has one core.
+The rates are what the client saw, the most of several runs: it computes on the same cores as the server, and where one
+process keeps up, a second brings nothing.
 """
 
 import asyncio
@@ -23,29 +25,34 @@ CASES = {  # flags, connections
 }
 
 
-def chunk_us(flags: list[str], connections: int) -> list[float]:
-    """Return the CPU time of each process for a chunk of all."""
+def chunk_us(flags: list[str], connections: int) -> tuple[list[float], float]:
+    """Return the CPU time of each process for a chunk of all, and the chunks a second that the client saw."""
     with Server(*flags) as server:
         asyncio.run(drive([server.port], 2 * WARM_UP, True, 0.1, WARM_UP))
         time.sleep(SETTLED_S)
-        before = server.cpu_of_children_s() or [server.cpu_s()]
+        before, begun_s = server.cpu_of_children_s() or [server.cpu_s()], time.perf_counter()
         load = asyncio.run(drive([server.port], 2 * connections, True, 1.0, connections))
-        after = server.cpu_of_children_s() or [server.cpu_s()]
-    return [(end - begin) / load.chunks * 1e6 for begin, end in zip(before, after, strict=True)]
+        after, took_s = server.cpu_of_children_s() or [server.cpu_s()], time.perf_counter() - begun_s
+    return [(end - begin) / load.chunks * 1e6 for begin, end in zip(before, after, strict=True)], load.chunks / took_s
 
 
 def main() -> None:
     for title, (flags, connections) in CASES.items():
-        single, several = [], []
+        single, several, rates = [], [], []
         for _ in range(RUNS):
-            single.append(chunk_us(flags, connections)[0])
-            several.append(chunk_us([*flags, "--workers", "2"], connections))
+            (one,), alone = chunk_us(flags, connections)
+            processes, together = chunk_us([*flags, "--workers", "2"], connections)
+            single.append(one)
+            several.append(processes)
+            rates.append((alone, together))
         one, (engine, *workers) = min(single), min(several, key=sum)
         gain = one / max(sum((engine, *workers)) / 2, engine, *workers)
+        alone, together = map(max, zip(*rates, strict=True))
         print(
             f"{connections} streams, {title}: one process {one:.1f} us a chunk; with two workers: the engine {engine:.1f},"
         )
-        print(f"  the workers {sum(workers):.1f}; streams on two cores: {gain:.2f} times those on one", flush=True)
+        print(f"  the workers {sum(workers):.1f}; streams on two cores: {gain:.2f} times those on one;")
+        print(f"  with the client on them: {together:.0f} chunks a second beside {alone:.0f}", flush=True)
 
 
 if __name__ == "__main__":
