@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +27,20 @@ from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 
 # The paths of requests that this process may answer itself.
-_OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
-# What may stand in the body of one that it may not, or be spelled as an escape.
+_RESPONSES = "/v1/responses"
+_OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", _RESPONSES)
+# What may stand in the body of one that it may not, or be spelled as an escape. A response without "store" is stored.
 _SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|\\u00')
-_STATEFUL = ("store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details")
+_STATEFUL = (
+    "store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details", "previous_response_id", "conversation",
+    "background",
+)  # fmt: skip
+# Types of what a request contains in itself: items, their parts, tools.
+_OWN_ITEMS = (
+    "message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+)  # fmt: skip
+_OWN_PARTS = ("text", "input_text", "output_text", "reasoning_text", "refusal")
+_OWN_TOOLS = ("function", "custom")
 
 Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
 
@@ -255,8 +265,9 @@ class HttpWorker:
         """Return a handler that answers here what needs no state."""
 
         async def answer(exchange: HttpExchange) -> Response:
-            body = await exchange.kept_body()
-            if _SUSPECT.search(body) and _needs_state(await exchange.read(body)):
+            body, responses = await exchange.kept_body(), exchange.scope["path"] == _RESPONSES
+            is_stored = responses and b"store" not in body
+            if is_stored or (_SUSPECT.search(body) and needs_state(await exchange.read(body), responses)):
                 exchange.entry.number = 0  # the engine process has its entry
                 return _ForwardedResponse(self._forward, body)
             return await handler(exchange)
@@ -308,14 +319,26 @@ class _ForwardedResponse(Response):
         await self._answer({**scope, "headers": headers}, receive, send, self._read)
 
 
-def _needs_state(body: Mapping[str, Any]) -> bool:
-    """Tell whether the answer depends on, or changes, what only the engine process has: what is stored, KV by name."""
+def needs_state(body: Mapping[str, Any], responses: bool = False) -> bool:
+    """Tell whether the answer depends on, or changes, what only the engine process has: what is stored, KV by name.
+
+    responses: it is a request for a response, which is stored unless it says otherwise.
+    """
     if any(body.get(name) for name in _STATEFUL):
         return True
-    listed = body.get("messages")
-    for message in listed if isinstance(listed, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if not isinstance(part, dict) or part.get("type") != "text":
-                return True
-    return False
+    if not responses:
+        return not _are_contained(body.get("messages"))
+    items = _are_contained(body.get("input"), _OWN_ITEMS) and _are_contained(body.get("instructions"), _OWN_ITEMS)
+    return body.get("store") is not False or not (items and _are_contained(body.get("tools"), _OWN_TOOLS))
+
+
+def _are_contained(listed: Any, kinds: Collection[str] | None = None) -> bool:
+    """Tell whether messages, items or tools refer to nothing outside. kinds: their types; None: any."""
+    for item in listed if isinstance(listed, list) else ():
+        if isinstance(item, dict):
+            if kinds is not None and (item.get("type") or "message") not in kinds:
+                return False
+            parts = [part for name in ("content", "output") if isinstance(item.get(name), list) for part in item[name]]
+            if not all(isinstance(part, dict) and part.get("type") in _OWN_PARTS for part in parts):
+                return False
+    return True

@@ -19,6 +19,7 @@ from served import comes_to, serving, started
 from llmirage_server.cluster.request import Request
 from llmirage_server.commands.serve import serve
 from llmirage_server.workers.channel import asked, request_of, write, written
+from llmirage_server.workers.remote import needs_state
 
 OWN = (sys.executable, "-m", "llmirage_client")  # its children are the engine and the workers, in this order
 TIMES = ("--ttft", "20", "--itl", "5")
@@ -89,6 +90,9 @@ def conversation(url: str) -> tuple[list[Any], list[Any], list[float]]:
         said.append(clients[0].post("/v1/completions", json=sent).json()["choices"])
         said.append(clients[1].post("/v1/embeddings", json={"model": MODEL, "input": "sea"}).json())
         said.append(clients[2].post("/v1/chat/completions", json=body("x", max_tokens="y")).json())
+        unstored = {"model": MODEL, "input": "Why?", "max_output_tokens": 16, "store": False}
+        answers = [client.post("/v1/responses", json=unstored).json() for client in clients]
+        said += [(answer["output"][0]["content"], answer["usage"], answer["store"]) for answer in answers]
         entries = clients[3].get("/llmirage/journal").json()["entries"]
     decoding = [(entry["duration_s"] or 0.0) - (entry["ttft_ms"] or 0.0) / 1e3 for entry in entries]
     return said, [(entry["status"], entry["reply"], entry["cached_tokens"]) for entry in entries], decoding
@@ -217,6 +221,34 @@ def test_processes_tell_each_other_every_field_of_a_request() -> None:
     write(there, written(here))
     own = {"produced", "cancelled", "spans"}  # counted by the worker, known to it, only of simulations
     assert {name for name in names[arrival:] if getattr(there, name) != getattr(here, name)} == own
+
+
+INPUT = [
+    {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"},
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "a", "output": "1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "elsewhere"),
+    [
+        ({}, False),
+        ({"tools": [{"type": "function", "name": "f"}]}, False),
+        ({"store": None}, True),
+        ({"store": True}, True),
+        ({"previous_response_id": "resp_1"}, True),
+        ({"conversation": {"id": "conv_1"}}, True),
+        ({"background": True}, True),
+        ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, True),
+        ({"input": [*INPUT, {"type": "item_reference", "id": "msg_1"}]}, True),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]}, True),
+        ({"instructions": [{"type": "item_reference", "id": "msg_1"}]}, True),
+    ],
+)
+def test_a_response_that_keeps_and_refers_to_nothing_is_answered_by_a_worker(more: dict[str, Any], elsewhere: bool) -> None:
+    assert needs_state({"model": MODEL, "input": INPUT, "store": False} | more, responses=True) is elsewhere
 
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
