@@ -218,6 +218,7 @@ class InjectedFault:
         yield body
 
     def parameters(self) -> dict[str, Any]:
+        """Return the parameters by name."""
         return {name: getattr(self, about.field) for name, about in settings_of(type(self)).items()}
 
 
