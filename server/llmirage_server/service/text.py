@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ class TextTools:
 
 
 class TextLoader:
-    """Loads the tools once: in `load`, or in a thread at the first `start` or `get`. tools: None before that."""
+    """Loads the tools once: in `load`, or in a thread at the first `get`. tools: None before that."""
 
     def __init__(self, load: Callable[[], TextTools]) -> None:
         self._load_tools = load
@@ -44,10 +44,6 @@ class TextLoader:
         self._planning = ThreadPoolExecutor(1, "llmirage-plan")
         self._vectors = ThreadPoolExecutor(1, "llmirage-vectors")  # a request may want thousands: for seconds
         self.many_vectors = asyncio.Lock()  # of the request that has them made
-
-    def start(self) -> None:
-        """Begin to load, without waiting for it."""
-        self.in_thread(self.load)
 
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do something in the loader's thread, after what it was given before."""
@@ -83,11 +79,19 @@ def _run_in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Futur
         raise errors.shutting_down() from None
 
 
+def needed_first(text: TextLoader) -> Sequence[Callable[[], object]]:
+    """Return what loads all that requests need, in the order of need."""
+    return (
+        lambda: schema.chat,  # pydantic, and the bodies that all other bodies are made of
+        text.load,
+        lambda: schema_problem(ANY_OBJECT, ""),  # the validator of JSON Schemas
+        # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
+        lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines),
+        partial(anyio.run, anyio.sleep, 0),
+    )
+
+
 def warm_up(text: TextLoader) -> None:
     """Begin to load everything, without waiting for it."""
-    text.in_thread(lambda: schema.chat)  # pydantic, and the bodies that all other bodies are made of
-    text.start()
-    text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
-    # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
-    text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines))
-    text.in_thread(partial(anyio.run, anyio.sleep, 0))
+    for load in needed_first(text):
+        text.in_thread(load)

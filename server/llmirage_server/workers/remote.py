@@ -19,11 +19,12 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import Driver
 from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
+from llmirage_server.service.text import needed_first
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.workers.channel import Channel, asked, forward, write
 from llmirage_shared.statistics import LogHistogram, ServedTimes
-from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 # The paths of requests that this process may answer itself.
@@ -210,8 +211,8 @@ class HttpWorker:
     def load(self) -> None:
         """Load what requests need. Raises ConfigError for a tokenizer that cannot be loaded."""
         self.app.make_routes()
-        self.app.service.text.load()
-        _ = schema.chat, schema.responses, schema.messages, schema.embeddings
+        for load in needed_first(self.app.service.text):
+            load()
 
     async def _connect(self) -> None:
         """Begin to work for the engine process."""

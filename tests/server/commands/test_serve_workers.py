@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, run
 from typing import Any
 
 import httpx
@@ -249,6 +249,19 @@ INPUT = [
 )
 def test_a_response_that_keeps_and_refers_to_nothing_is_answered_by_a_worker(more: dict[str, Any], elsewhere: bool) -> None:
     assert needs_state({"model": MODEL, "input": INPUT, "store": False} | more, responses=True) is elsewhere
+
+
+def test_workers_part_with_everything_loaded() -> None:
+    loads = (
+        "import sys\n"
+        "from llmirage_server.config import ClusterConfig\n"
+        "from llmirage_server.workers.remote import HttpWorker\n"
+        "HttpWorker(ClusterConfig(), b'').load()\n"
+        "loaded = set(sys.modules)\n"
+        "import anyio._backends._asyncio, llmirage_shared.wire.schema.engines\n"
+        "assert loaded == set(sys.modules)"
+    )
+    run([sys.executable, "-c", loads], check=True)
 
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
