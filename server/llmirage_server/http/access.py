@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from socket import gethostname
 
 from llmirage_server.http.exchange import Guard, Header, HttpExchange
+from llmirage_shared.texts import PIECE
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 
@@ -105,7 +106,10 @@ def short_name(name: str) -> str:
     """Return a client's name for something, such as a session, or the digest of a long one: what is kept by it is small."""
     if len(name) <= _LONGEST_NAME:
         return name
-    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = blake2b(digest_size=16)
+    for start in range(0, len(name), PIECE):
+        digest.update(name[start : start + PIECE].encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def given_key(exchange: HttpExchange) -> str:

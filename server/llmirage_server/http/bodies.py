@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from email.message import Message
 from email.utils import collapse_rfc2231_value
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from llmirage_server.http.byte_budget import Held
@@ -32,6 +33,7 @@ _ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many 
 _SLICE_BYTES = 1 << 18
 _PIECE_CHARACTERS = 1 << 16
 _AT_ONCE = 1 << 14  # characters that C decodes: up to some milliseconds, in which nothing else runs
+_PAIRS_AT_ONCE = 1 << 12  # of names and values of an object
 # Items of a list with their commas: numbers, literals, and texts without escapes.
 _FLAT = re.compile(r'(?:(?:[^"\[\]{},\\]++|"[^"\\]*+")*+,)*+')
 _LONG_DIGITS = 300
@@ -203,13 +205,23 @@ def _decode_in_pieces(decoder: Any) -> None:
         values += rest
         return values, last
 
-    def parse_object(place: tuple[str, int], *more: Any) -> tuple[Any, int]:
+    def parse_object(place: tuple[str, int], strict: bool, scan: Any, hook: Any, _: Any, names: Any) -> tuple[Any, int]:
         text, end = place
         found = None if counts else short(text, end - 1)
-        return found or json.decoder.JSONObject(place, *more)  # type: ignore[attr-defined]
+        return found or json.decoder.JSONObject(place, strict, scan, None, partial(_object_of, hook), names)  # type: ignore[attr-defined]
 
     decoder.parse_array, decoder.parse_object = parse_array, parse_object
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+
+
+def _object_of(hook: Callable[[dict[str, Any]], Any] | None, pairs: list[tuple[str, Any]]) -> Any:
+    """Return the object of names and values, made piece by piece, as the list of these is freed."""
+    value: dict[str, Any] = {}
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        value.update(pairs[start : start + _PAIRS_AT_ONCE])
+    while pairs:
+        del pairs[-_PAIRS_AT_ONCE:]
+    return value if hook is None else hook(value)
 
 
 def _has_long_number(body: bytes) -> bool:

@@ -215,6 +215,7 @@ class Service:
             return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
 
         sender = _sender(exchange.headers)
+        session_key = await exchange.apart(lambda: _short(sampling.session_key))
         wanted = _wanted(prompts, sampling, constraints, limit_tokens, sender.conversation)
         part = "tools" if constraints.tools else constraints.form_field
         choices: list[Choice] = []
@@ -225,7 +226,7 @@ class Service:
             some = wanted[start : start + _SLICE]
             replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
             choices += [
-                self._choice(prompts[place], request, planned, sampling, served, exchange, sender)
+                self._choice(prompts[place], request, planned, sampling, served, exchange, sender, session_key)
                 for (place, request), planned in zip(some, replies, strict=True)
             ]
             tokens += sum([request.choice and len(request.prompt_ids) for _, request in some])
@@ -272,13 +273,14 @@ class Service:
         served: ServedModel,
         exchange: HttpExchange,
         sender: _Sender,
+        session_key: str | None,
     ) -> Choice:
         """Return a planned reply with its request for the cluster."""
         in_cluster = self.new_request(
             prompt.ids,
             reply.ids,
             served.model,
-            session_key=sender.affinity or request.conversation or _short(sampling.session_key),
+            session_key=sender.affinity or request.conversation or session_key,
             priority=(sampling.priority or served.class_priorities.get(sender.service_class, 0)) + exchange.priority,
             max_tokens=sampling.max_tokens or request.limit_tokens,
             only_instance=exchange.instance,

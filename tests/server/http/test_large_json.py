@@ -155,6 +155,7 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
         (lambda: bodies.json_object(b" " * (28 << 20) + b"{}" + b" " * (28 << 20)), 0.5),
         (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),
+        (lambda: bodies.json_object(b'{"a":{%s}}' % b",".join([b'"%d":1' % place for place in range(110_000)])), 0.07),
         (lambda: joined(["some words"] * (1 << 20)), 0.5),
         (lambda: read_ids([1000] * 550_000, "prompt"), 0.4),
         (lambda: tokenizer_loader.embedded().decode([1000] * 550_000), 0.4),
@@ -181,6 +182,11 @@ def test_others_run_while_much_is_read_or_written(work: Callable[[], object], mo
     thread.join()
     sys.setswitchinterval(interval_s)
     assert longest < most * (time.thread_time() - begun_s)
+
+
+def test_names_of_a_large_object_have_their_last_values_in_the_order_of_their_first() -> None:
+    body = "{" + ",".join([f'"{place % 60_000}":{place}' for place in range(100_000)]) + "}"
+    assert list(bodies.json_object(body.encode()).items()) == list(json.loads(body).items())
 
 
 def test_many_escapes_are_read_as_by_a_decoder() -> None:
