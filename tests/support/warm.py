@@ -87,7 +87,8 @@ def _serve(address: str) -> None:
             for stream in streams:
                 os.close(stream)
             children[os.pidfd_open(child)] = child, connection
-            connection.sendall(child.to_bytes(4))
+            with suppress(OSError):  # its end may be over already: the loop sees that
+                connection.sendall(child.to_bytes(4))
     for handle, (_, other) in children.items():
         os.close(handle)
         other.close()
