@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
@@ -139,7 +139,6 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> Backend:
         (with_special(single_word=True), False),
     ],
 )
-@settings(max_examples=20)
 @given(text=odd_text)
 def test_segments_are_used_only_where_they_give_the_same_ids(backend: Backend, by_segments: bool, text: str) -> None:
     assert encodes_by_segments(backend) == by_segments

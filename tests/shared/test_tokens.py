@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared import synthetic_text
@@ -80,7 +80,6 @@ def test_splitting_at_special_tokens_loses_nothing(text: str) -> None:
         assert part in tokenizer.special_tokens or not any(token in part for token in tokenizer.special_tokens)
 
 
-@settings(max_examples=30)
 @given(
     st.lists(
         st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import write
 
@@ -106,7 +106,6 @@ def test_a_routing_id_is_in_the_body_and_nowhere_else() -> None:
 
 
 @given(st.integers(1, 3), st.integers(0, 2), st.integers(1, 40), st.integers(0, 20))
-@settings(max_examples=15)
 def test_random_conversations_have_their_lengths_and_prefix(turns: int, more: int, length: int, prefix: int) -> None:
     options = {
         "min_turns": turns, "max_turns": turns + more, "min_prompt_length": length, "max_prompt_length": length,

@@ -42,7 +42,7 @@ def within(start_s: Any, end_s: Any, span: tuple[float, float]) -> Any:
     return np.maximum(np.minimum(end_s, span[1]) - np.maximum(start_s, span[0]), 0.0)
 
 
-@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink a case takes minutes
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # to shrink a case takes minutes
 @given(cluster=CLUSTERS, load=LOADS, warm_up=st.sampled_from([0, 30]), seed=st.integers(0, 99))
 def test_totals_are_those_summed_up_by_hand(cluster: Any, load: Any, warm_up: int, seed: int) -> None:
     found = run(cluster, load, warm_up=warm_up, seed=seed)

@@ -44,7 +44,7 @@ def cost(sizing: Sizing) -> float:
 
 
 SLOS = st.tuples(st.integers(30, 90), st.integers(6, 20))
-FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(3, settings.default.max_examples // 4), suppress_health_check=[HealthCheck.too_slow])
 
 
 @FEW

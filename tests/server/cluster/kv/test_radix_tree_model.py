@@ -256,7 +256,7 @@ def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(
 def test_changes_are_told_of_as_they_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)
     monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)
-    run_state_machine_as_test(RecordedWorkload, settings=settings(max_examples=15, stateful_step_count=40))
+    run_state_machine_as_test(RecordedWorkload, settings=settings(stateful_step_count=40))
 
 
 def test_hashes_are_those_of_vllm() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
@@ -79,7 +79,6 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
 
 
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
-@settings(max_examples=15)
 @given(
     contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
