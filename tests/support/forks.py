@@ -46,7 +46,9 @@ class Forks:
     def __init__(self, session: pytest.Session, count: int) -> None:
         self.session, self.hook = session, session.config.hook
         numbered = enumerate(session.items)
-        self.files = deque(deque(n for n, _ in group) for _, group in groupby(numbered, key=lambda each: each[1].path))
+        files = [(path, deque(n for n, _ in group)) for path, group in groupby(numbered, key=lambda each: each[1].path)]
+        # Those of the whole first, which wait and take longest. Deep folders have short ones: no fork ends late.
+        self.files = deque(numbers for _, numbers in sorted(files, key=lambda each: len(each[0].parts)))
         self.begun: dict[Connection, deque[int]] = {}  # the file of each fork
         self.asked: dict[Connection, list[int]] = {}  # the tests of each fork without a report: one runs, the next is known
         self.processes: dict[Connection, int] = {}
