@@ -4,7 +4,8 @@ Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from 
 
 Each run of a sample is simulated with one constant changed at a time; between these values its times are interpolated, and
 several changes are added up. On these sums the constants are searched from what is published, without the runs of a model
-on a GPU; the least mean of logarithmic errors wins. The runs of scripted.csv.gz that were left out are then simulated.
+on a GPU; the least mean of logarithmic errors wins. First tokens of single clients, on which the shipped launching rests,
+are among them. The runs of scripted.csv.gz that were left out are then simulated.
 Constants that engines share are fitted on all of them. Times of a step and of a sequence stay as shipped.
 """
 
@@ -55,9 +56,10 @@ Times = NDArray[np.float64]
 
 def main() -> None:
     """Print the constants of each group and the errors."""
-    first, second = load_runs(DATA / "runs.csv.gz"), load_runs(DATA / "scripted.csv.gz")
+    names = ("runs.csv.gz", "scripted.csv.gz", "first_tokens.csv")
+    first, second, single = (load_runs(DATA / name) for name in names)
     scripted, drafted = {run.id for run in second}, find_drafted(first)
-    groups = groups_of(run for run in first + second if run.id not in drafted and not run.odd)
+    groups = groups_of(run for run in first + second + single if run.id not in drafted and not run.odd)
     found: list[Prediction] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         sampled = Sampled([run for runs in groups.values() for run in sample_of(runs)], pool)
