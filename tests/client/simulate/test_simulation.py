@@ -392,7 +392,7 @@ def test_the_servers_metrics_agree_with_the_clients_report(monkeypatch: pytest.M
         apps.append(create_app(*settings, **parts))
         return apps[-1]
 
-    monkeypatch.setattr("llmirage_client.simulator.serving.create_app", remembered)
+    monkeypatch.setattr("llmirage_client.simulator.in_process.create_app", remembered)
     run = simulate(CLUSTER, synthetic_load(300, 22, 24, seed=1), RunOptions(concurrency=6, seed=1), via="api")
     lines = [line.rpartition(" ") for line in apps[-1].exposition().splitlines() if line[0] != "#"]
 
