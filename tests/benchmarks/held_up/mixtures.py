@@ -176,6 +176,20 @@ async def half_a_head(socket: Socket, rng: random.Random) -> None:
     await socket.send(b"GET / HTTP/1.1\r\n" + b"a" * rng.randint(1, 70_000))
 
 
+async def many_headers(socket: Socket, rng: random.Random) -> None:
+    path, line = (
+        rng.choice(("/health", "/" + "%41" * 3000, "/?" + "a=b&" * 2000)),
+        rng.choice((b"a:b\r\n", b"cookie: a=b\r\n")),
+    )
+    await socket.send(socket.head(path, method="GET")[:-2] + line * rng.randint(100, 4000) + b"\r\n")
+
+
+async def small_frames(socket: Socket, rng: random.Random) -> None:
+    await socket.send(socket.head("/v1/responses", *_WEBSOCKET, method="GET"))
+    frame = rng.choice((b"\x00\x81%b ", b"\x89\x80%b")) % bytes(4)  # a text goes on by a space; a ping
+    await socket.send(b"\x01\x80" + bytes(4), *[frame * 1000] * rng.randint(1, 50))
+
+
 async def foreign_page(socket: Socket, rng: random.Random) -> None:
     path = rng.choice(("/flush_cache", "/start_profile", "/llmirage/journal?limit=1000", "/llmirage/live/events"))
     await socket.send(socket.head(path, "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", method="GET"))
@@ -186,6 +200,7 @@ ATTACKS: tuple[tuple[Attack, int], ...] = (  # with the number of connections at
     (inflating, 10), (in_the_background, 40), (unread_messages, 60), (long_name, 20),
     (upgrade, 20), (unfinished_message, 30), (half_a_head, 50), (foreign_page, 20),
     (unread_objects, 20), (long_lines, 3), (leaving, 20), (spaces, 5), (small_chunks, 10),
+    (many_headers, 50), (small_frames, 10),
 )  # fmt: skip
 
 
