@@ -33,7 +33,6 @@ from llmirage_client.simulator.deployments import (
     gpus_of,
     has_fixed_times,
     is_moe,
-    longest_request,
     shapes,
     steady,
 )
@@ -110,10 +109,9 @@ def _day(
 def _size(
     file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress, day: Day | None = None
 ) -> SizeReport | DayReport:
-    objectives, base, possible, refused, notes = _asked(settings)
     traffic = _traffic(file, settings)
     source = traffic.source
-    shapes = _with_room(base, possible, refused, source, objectives, settings.explain)
+    objectives, base, shapes, refused, notes = _asked(settings, source)
     if day is not None and day.prioritised and base.schedule_policy != "priority":
         day = day.without_priorities()
         notes.append("Priorities have no effect: schedule_policy is not priority (--set schedule_policy=priority).")
@@ -173,17 +171,16 @@ def _decided_by_the_load(objectives: tuple[Objective, ...], traffic: Traffic) ->
 
 
 def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: SimulationProgress) -> MaxRateReport:
-    objectives, base, shapes, refused, notes = _asked(settings)
     if settings.request_rate is not None:
         _refuse(
             "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
         )
-    if (users := settings.concurrency) is not None and users > 1:
-        notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     settings = replace(settings, request_rate=None if settings.concurrency else 1.0)
     traffic = _traffic(file, settings)
     source = traffic.source
-    shapes = _with_room(base, shapes, refused, source, objectives, settings.explain)
+    objectives, base, shapes, refused, notes = _asked(settings, source)
+    if (users := settings.concurrency) is not None and users > 1:
+        notes.append(f"--concurrency {users:,} asks for a number of users; with --max-rate the number itself says nothing.")
     notes += _of_workload(source, settings.concurrency and _MANY)
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
@@ -197,11 +194,12 @@ def _max_rate(file: str | Workload | None, settings: SizeSettings, progress: Sim
 
 
 def _asked(
-    settings: SizeSettings,
+    settings: SizeSettings, source: RequestSource
 ) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
     """Return the objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
 
-    Clusters of several pools have no shapes. Exits where something is wrong with any of that.
+    Clusters of several pools have no shapes. Shapes have room for each request, unless an objective says how many may fail.
+    Exits where something is wrong with any of that.
     """
     problems: list[str] = []
     objectives: tuple[Objective, ...] = ()
@@ -229,9 +227,12 @@ def _asked(
                 settings.weights or (base.weights,),
             )
             sizes = [given or () for given in (settings.tps, settings.pps, settings.dps, settings.eps)]
-            possible, refused = shapes(*of, *sizes)
+            may_fail = any(one.metric.tag == "request_error_rate" for one in objectives)
+            lengths = None if may_fail else source.sizes
+            longest = 0 if lengths is None else int((lengths.prompt + lengths.reply).max())
+            possible, refused = shapes(*of, *sizes, longest=longest)
             if settings.disaggregated and not any(sizes) and is_moe(base.model):
-                wide, too_wide = shapes(*of, tps=(1,), eps=_WIDE)
+                wide, too_wide = shapes(*of, tps=(1,), eps=_WIDE, longest=longest)
                 possible += [shape for shape in wide if shape not in possible]
                 refused += too_wide
     except ConfigError as error:
@@ -253,32 +254,6 @@ def _asked(
     ]
     notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given, *of_answer)]
     return objectives, base, possible, refused, notes
-
-
-def _with_room(
-    base: ClusterConfig,
-    possible: list[InstanceShape],
-    refused: list[Refused],
-    source: RequestSource,
-    objectives: Iterable[Objective],
-    explain: bool,
-) -> list[InstanceShape]:
-    """Return the shapes that have room for each request; the others lead the refused, unless requests may fail."""
-    sizes = source.sizes
-    if sizes is None or any(one.metric.tag == "request_error_rate" for one in objectives):
-        return possible
-    longest, fit, without_room = int((sizes.prompt + sizes.reply).max()), [], []
-    for shape in possible:
-        room = longest_request(shape.config(base, 1))
-        if longest <= room:
-            fit.append(shape)
-            continue
-        limit = f"max_model_len is {room:,}, at most the model's and what the KV cache holds"
-        without_room.append(Refused(shape, f"a request of {longest:,} tokens can never finish: {limit}"))
-    refused[:0] = without_room  # they are nearer to an answer than those whose weights do not fit
-    if possible and not fit:
-        _refuse("\n".join(_none_possible(refused, explain)))
-    return fit
 
 
 def _none_possible(refused: Iterable[Refused], explain: bool) -> list[str]:

@@ -207,8 +207,11 @@ def shapes(
     pps: Sequence[int] = (),
     dps: Sequence[int] = (),
     eps: Sequence[int] = (),
+    longest: int = 0,
 ) -> tuple[list[InstanceShape], list[Refused]]:
-    """Every shape worth a try, and those that cannot be.
+    """Return every shape worth a try, and those that cannot be, the nearest first.
+
+    longest: tokens of the longest request, prompt and reply together, that an instance must have room for.
 
     Sizes that are given are all tried with each other; a size that is not given is searched as far as it can matter:
     tensor parallelism over 1 to 8 GPUs that the fast link joins; for a mixture of experts also with its experts spread
@@ -225,6 +228,7 @@ def shapes(
         raise ConfigError(problems)
     possible: list[InstanceShape] = []
     refused: list[Refused] = []
+    without_room: list[Refused] = []
     published = find_model(base.model).native_weights
     formats = dict.fromkeys(published if name == "auto" else name for name in weights)
     for gpu in dict.fromkeys(find_gpu(name).key if not name.endswith((".yaml", ".yml")) else name for name in gpus):
@@ -235,11 +239,23 @@ def shapes(
             for place, depths in enumerate([pps] if pps else _DEPTHS):
                 splits = product(depths, deep if place else stages)
                 tried = [InstanceShape(gpu, engine, dtype, tp, pp, dp, ep) for pp, (tp, dp, ep) in splits]
-                fit = [shape for shape in tried if not _refusal(base, shape, [] if place else refused)]
+                fit = []
+                for shape in tried:
+                    try:
+                        [pool] = plan_of(shape.config(base, 1))
+                    except ConfigError as error:
+                        refused += [] if place else [Refused(shape, "; ".join(error.problems))]
+                        continue
+                    if longest <= pool.max_model_len:
+                        fit.append(shape)
+                    else:
+                        limit = f"max_model_len is {pool.max_model_len:,}, at most the model's and what the KV cache holds"
+                        reason = f"a request of {longest:,} tokens can never finish: {limit}"
+                        without_room.append(Refused(shape, reason))
                 possible += fit
                 if fit:
                     break
-    return possible, refused
+    return possible, without_room + refused
 
 
 _Stage = tuple[int, int, int]  # tensor, attention data and expert parallelism
@@ -266,22 +282,6 @@ def _stages(gpu: str, moe: bool, tps: Sequence[int], dps: Sequence[int], eps: Se
         found += [(tp, dp, ep) for ep in spread if gpus % ep == 0 and (sliced or ep > 1 or gpus == 1)]
     given = product(tps or (1,), dps or (1,), eps or (1,))  # which says what is wrong with them
     return sorted(set(found) or given, key=lambda stage: (stage[0] * stage[1], stage[2], -stage[0]))
-
-
-def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) -> bool:
-    """Tell whether it cannot be; then it is among the refused."""
-    try:
-        plan_of(shape.config(base, 1))
-    except ConfigError as error:
-        refused.append(Refused(shape, "; ".join(error.problems)))
-        return True
-    return False
-
-
-def longest_request(config: ClusterConfig) -> int:
-    """Tokens, prompt and reply together, that an instance of its only pool has room for. Raises ConfigError."""
-    [pool] = plan_of(config)
-    return pool.max_model_len
 
 
 def price_usd_per_h(gpu: str) -> float | None:

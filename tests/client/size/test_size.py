@@ -170,6 +170,18 @@ def test_shapes_are_those_that_fit() -> None:
     assert [shape.split for shape in deep] == ["TP8 PP2", "TP8 PP2 EP8", "TP1 PP2 DP8 EP8"]
 
 
+def test_pipelines_are_tried_where_no_instance_of_one_node_has_room_for_a_request() -> None:
+    of = (ClusterConfig(model="moonshotai/Kimi-K2-Instruct"), ["h200_sxm"])
+    short, _ = shapes(*of)
+    assert "TP8" in [shape.split for shape in short]
+    long, refused = shapes(*of, longest=120_000)
+    assert long
+    assert all(shape.pp > 1 for shape in long)
+    assert refused[0].shape.split == "TP8"  # the nearest leads
+    assert "a request of 120,000 tokens can never finish: max_model_len is" in refused[0].reason
+    assert shapes(*of, longest=200_000)[0] == []  # the model's window
+
+
 @pytest.mark.parametrize(
     ("model", "given", "splits"),
     [
