@@ -226,7 +226,7 @@ def _asked(
                 settings.engines or (base.engine,),
                 settings.weights or (base.weights,),
             )
-            sizes = [given or () for given in (settings.tps, settings.pps, settings.dps, settings.eps)]
+            sizes = (settings.tps or (), settings.pps or (), settings.dps or (), settings.eps or ())
             may_fail = any(one.metric.tag == "request_error_rate" for one in objectives)
             lengths = None if may_fail else source.sizes
             longest = 0 if lengths is None else int((lengths.prompt + lengths.reply).max())

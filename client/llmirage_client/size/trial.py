@@ -88,11 +88,8 @@ class Trial:
     @property
     def beyond_doubt(self) -> bool:
         """True if it meets the objectives by so much that half its traffic does, too."""
-        pairs = zip(self.verdicts, self.intervals, strict=True)
-        return self.problem is None and all(
-            wants_traffic(verdict.objective) or (interval is not None and interval.load(verdict.objective) < _BEYOND_DOUBT)
-            for verdict, interval in pairs
-        )
+        pairs = zip(self.verdicts, self._worst_loads, strict=True)
+        return self.problem is None and all(wants_traffic(one.objective) or load < _BEYOND_DOUBT for one, load in pairs)
 
     @property
     def load(self) -> float:
@@ -102,9 +99,13 @@ class Trial:
     @property
     def worst_load(self) -> float:
         """As `load`, at the worse ends of the intervals."""
+        return max(self._worst_loads, default=math.inf)
+
+    @property
+    def _worst_loads(self) -> list[float]:
+        """The share of its limit that each objective uses, at the worse end of its interval if it has one."""
         pairs = zip(self.verdicts, self.intervals, strict=True)
-        loads = [verdict.load if one is None else one.load(verdict.objective) for verdict, one in pairs]
-        return max(loads, default=math.inf)
+        return [verdict.load if one is None else one.load(verdict.objective) for verdict, one in pairs]
 
     @property
     def tightest(self) -> Verdict | None:

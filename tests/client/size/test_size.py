@@ -93,6 +93,12 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
     assert search.nearest.load > 1
 
 
+def test_what_has_no_interval_is_beyond_doubt_too_and_is_simulated_once() -> None:
+    sizing = sized("error_rate<1%", 20.0)
+    assert sizing.answer is not None
+    assert sizing.effort.simulations == 1
+
+
 def test_more_gpus_than_allowed_are_no_answer() -> None:
     sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), Terms(PRICES, "gpus", 4))
     assert sizing.answer is None
