@@ -46,10 +46,10 @@ demo: .venv/.core  ## start the server, run two workloads against it, print the 
 	@$(BIN)/llmirage demo
 
 test: .venv/.dev  ## run every test, in up to four processes
-	@$(BIN)/python -m pytest --forks $(TESTERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(TESTERS) $(ARGS)
 
 test-properties: .venv/.dev  ## every property on 200 examples drawn at random, where `make test` draws 10 (half an hour of CPU)
-	@$(BIN)/python -m pytest --forks $(TESTERS) -m hypothesis --hypothesis-profile=thorough $(ARGS)
+	@$(BIN)/python -m pytest -n $(TESTERS) -m hypothesis --hypothesis-profile=thorough $(ARGS)
 
 test-clients: .venv/.dev  ## real agents and load generators against the server, installed in CLIENTS (gigabytes); PROGRAMS, ARGS
 	@$(BIN)/python tests/clients/programs/install.py --into $(CLIENTS) $(PROGRAMS)

@@ -20,8 +20,6 @@ from llmirage_shared.compiled import complaint, is_compiled
 if TYPE_CHECKING:
     from browser import Browser
 
-pytest_plugins = ["forks"]
-
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("quick")

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if compiled.returncode or not (COPY / "shared/llmirage_shared/compiled.manifest").exists():
         print("error: without a build there is nothing to test, see above for what `make compile` needs", file=sys.stderr)
         return 2
-    command = [sys.executable, "-m", "pytest", *(arguments or ["--forks", str(os.cpu_count())]), *TESTS]
+    command = [sys.executable, "-m", "pytest", *(arguments or ["-n", "auto"]), *TESTS]
     return subprocess.run(command, cwd=COPY, env=environment, check=False).returncode
 
 
