@@ -12,6 +12,7 @@ from typing import TypeVar
 import anyio
 
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
+from llmirage_server.replies.structured.regex_syntax import load_regex
 from llmirage_server.service.constraints import schema_problem
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.wire import errors, schema
@@ -88,12 +89,8 @@ def needed_first(text: TextLoader) -> Sequence[Callable[[], object]]:
         # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
         lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines),
         partial(anyio.run, anyio.sleep, 0),
-        _load_regex,  # of classes of characters: 0.1 s where its compiled files are not kept
+        load_regex,  # of classes of characters: 0.1 s where its compiled files are not kept
     )
-
-
-def _load_regex() -> None:
-    import regex  # noqa: F401
 
 
 def warm_up(text: TextLoader) -> None:
