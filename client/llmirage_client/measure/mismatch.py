@@ -1,4 +1,4 @@
-"""What a run asked of its endpoint against what came back: lengths, chunks, models, and hits of the prefix cache."""
+"""Differences between what a run asked for and what came back: lengths, chunks, models, and hits of the prefix cache."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ async def send_spread(
 
 
 def most_workers(workload: Workload, options: RunOptions) -> tuple[int, str]:
-    """How many workers can have a share in the run, and what limits them."""
+    """Most workers that can have a share in the run, and what limits them."""
     limits: list[tuple[int, str]] = []
     if options.fixed_schedule:
         roots = scheduled_roots(workload, options)

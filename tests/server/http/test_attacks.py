@@ -160,7 +160,7 @@ def longest_turn_s(api: Api, work: Callable[[], Coroutine[Any, Any, object]]) ->
 
 
 def test_reading_checking_and_planning_take_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a body just below what goes to a thread; a small one is done with in its first."""
+    """A body just below what goes to a thread takes several turns; a small one is done with in its first."""
     turns = []
 
     async def counted() -> None:
