@@ -26,7 +26,8 @@ from llmirage_server.state.files import SIMULATED_OUTPUT
 from llmirage_server.state.state import Breaks, State
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import anthropic_page, new_id
+from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.paging import anthropic_page
 
 PREFIX = "file_"  # of ids; those of the OpenAI API begin otherwise, and each API shows its own files
 _PAGE = "page_"
@@ -173,7 +174,7 @@ class MessageBatchesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
         self._service.responses.check_open()
-        kind = schema.messages.MessageBatchRequest
+        kind = schema.batches.MessageBatchRequest
         request = await exchange.apart(lambda: fitting(kind, body, ""))
         betas = exchange.header(_PASSED_ON.encode())
         lines = await exchange.apart(lambda: _lines(request, {} if betas is None else {_PASSED_ON: betas}))
@@ -238,7 +239,7 @@ class MessageBatchesHandler(ServiceHandler):
         return self._runner.found(exchange.path_id(), messages=True)
 
 
-def _lines(request: schema.messages.MessageBatchRequest, headers: Mapping[str, str]) -> list[bytes]:
+def _lines(request: schema.batches.MessageBatchRequest, headers: Mapping[str, str]) -> list[bytes]:
     """Return the requests as the lines of a batch. Raises ApiError for an id that occurs twice, and for streams."""
     known: set[str] = set()
     lines = []

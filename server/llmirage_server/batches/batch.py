@@ -51,7 +51,7 @@ class Batch:
         self._store = files
 
     @classmethod
-    def created(cls, request: schema.responses.BatchRequest, state: State, files: FileStore) -> Batch:
+    def created(cls, request: schema.batches.BatchRequest, state: State, files: FileStore) -> Batch:
         """Create a batch. Raises ApiError if it cannot be stored."""
         now = int(files.now_s())
         expires = request.output_expires_after

@@ -36,9 +36,9 @@ from llmirage_shared.wire.output import (
     chunk_frame,
     new_call_id,
     new_id,
-    page,
     stream_end,
 )
+from llmirage_shared.wire.paging import page
 
 
 class ChatHandler(ServiceHandler):

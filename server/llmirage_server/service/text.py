@@ -87,7 +87,7 @@ def needed_first(text: TextLoader) -> Sequence[Callable[[], object]]:
         text.load,
         lambda: schema_problem(ANY_OBJECT, ""),  # the validator of JSON Schemas
         # Up to 0.1 s each in the event loop: bodies, and the side of anyio for asyncio, which event streams need.
-        lambda: (schema.responses, schema.messages, schema.embeddings, schema.engines),
+        lambda: (schema.responses, schema.messages, schema.embeddings, schema.batches, schema.engines),
         partial(anyio.run, anyio.sleep, 0),
         load_regex,  # of classes of characters: 0.1 s where its compiled files are not kept
     )

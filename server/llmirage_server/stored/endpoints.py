@@ -20,7 +20,8 @@ from llmirage_server.state.files import MOST_FILES
 from llmirage_server.state.state import State, not_stored
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import MOST, USUAL, integer, new_id, page
+from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.paging import MOST, USUAL, integer, page
 from llmirage_shared.wire.refusals import refuse_items
 
 
@@ -36,7 +37,7 @@ class BatchesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()
         self._service.responses.check_open()
-        request = schema.responses.BatchRequest.check(body, self._service.documented_only)
+        request = schema.batches.BatchRequest.check(body, self._service.documented_only)
         self._runner.resume()  # without the server's start, as under httpx's transport
         await self._runner.make_room()
         batch = Batch.created(request, self._state, self._service.files)
@@ -166,7 +167,7 @@ class FilesHandler(ServiceHandler):
         content_type = exchange.header(b"content-type") or ""
         body = await exchange.body_of_any_type()
         fields, file = await exchange.apart(lambda: _read_form(content_type, body))
-        request = schema.responses.FileUpload.check(fields, self._service.documented_only)
+        request = schema.batches.FileUpload.check(fields, self._service.documented_only)
         if file is None or file.filename is None:
             raise errors.wrong_type("file", "a file", "")
         if request.purpose == "batch":

@@ -15,7 +15,7 @@ from llmirage_server.state.conversation import PageEnds, StoredConversation, siz
 from llmirage_server.state.sqlite import SqliteState
 from llmirage_server.state.state import MemoryState, State
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import page
+from llmirage_shared.wire.paging import page
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 

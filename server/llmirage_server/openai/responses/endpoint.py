@@ -51,7 +51,8 @@ from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history, last_user_text
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.output import integer, new_id, page
+from llmirage_shared.wire.output import new_id
+from llmirage_shared.wire.paging import integer, page
 from llmirage_shared.wire.refusals import refuse_response, refuse_short_reply
 from llmirage_shared.wire.sampling import Sampling
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from llmirage_shared.wire.schema import batches as batches
     from llmirage_shared.wire.schema import chat as chat
     from llmirage_shared.wire.schema import embeddings as embeddings
     from llmirage_shared.wire.schema import engines as engines

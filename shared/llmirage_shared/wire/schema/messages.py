@@ -1,11 +1,11 @@
-"""The bodies of the Anthropic Messages API and of its batches."""
+"""The bodies of the Anthropic Messages API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.base import MESSAGES_EXTENSIONS, Integer, Number, WireModel
@@ -168,20 +168,3 @@ class MessagesRequest(CountRequest):
     # vLLM's, SGLang's
     ignore_eos: bool | None = None
     min_tokens: Annotated[Integer, Field(ge=0)] | None = None
-
-
-class MessageBatchItem(WireModel):
-    """One request of a batch of messages."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    custom_id: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
-    params: dict[str, Any]
-
-
-class MessageBatchRequest(WireModel):
-    """POST /v1/messages/batches."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    requests: Annotated[list[MessageBatchItem], Field(min_length=1, max_length=100_000)]

@@ -1,4 +1,4 @@
-"""The bodies of the Responses API, of conversations, files (a form) and batches."""
+"""The bodies of the Responses API and of conversations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from llmirage_shared.wire.schema.base import RESPONSES_EXTENSIONS, Effort, Integer, KeptName, Metadata, Number, WireModel
+from llmirage_shared.wire.schema.base import RESPONSES_EXTENSIONS, Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.chat import StructuredOutputs, ToolName
 from llmirage_shared.wire.schema.items import InputItem
 
@@ -276,32 +276,3 @@ class ItemsCreate(WireModel):
     """POST /v1/conversations/{id}/items."""
 
     items: Annotated[list[InputItem], Field(max_length=20)]
-
-
-class ExpiresAfter(WireModel):
-    """The expiry of a file: 1 hour to 30 days after it was made."""
-
-    anchor: Literal["created_at"]
-    seconds: Annotated[Integer, Field(ge=3600, le=2_592_000)]
-
-
-class FileUpload(WireModel):
-    """POST /v1/files, as multipart/form-data; `expires_after` as `expires_after[anchor]` and `expires_after[seconds]`."""
-
-    closed = ("expires_after",)
-
-    file: str
-    purpose: Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-    expires_after: ExpiresAfter | None = None
-
-
-class BatchRequest(WireModel):
-    """POST /v1/batches."""
-
-    closed = ("output_expires_after",)
-
-    input_file_id: KeptName
-    endpoint: Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions", "/v1/moderations"]
-    completion_window: Literal["24h"]
-    metadata: Metadata | None = None
-    output_expires_after: ExpiresAfter | None = None
