@@ -1,7 +1,8 @@
 """Checks of single JSON values. Each one returns the typed value, or None after it has noted what is wrong.
 
 The wording is that of pydantic's messages, which users of the dag_jsonl format know from its documentation, and so is
-the leniency where a file is plainly meant: 128.0 and "128" are integers, "true" is a boolean. Booleans are never numbers.
+the leniency where a file is plainly meant: 128.0, "128" and "128.0" are integers, "true" is a boolean. Booleans are never
+numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Value = TypeVar("Value")
 
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FRACTION = re.compile(r"\.\d+")  # of seconds, of any number of digits
+_WHOLE = re.compile(r"\.0*$")  # of a number that a table writes as 128.0
 _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
@@ -89,7 +91,7 @@ class Checker:
             number = value
         elif isinstance(value, str) and from_text:
             try:
-                number = int(value)
+                number = int(value if value.isdecimal() else _WHOLE.sub("", value))
             except ValueError:
                 self.fail(field, "Input should be a valid integer, unable to parse string as an integer")
                 return None

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
 from llmirage_client.workload.session import Problem, WorkloadError
+from llmirage_shared.plural import plural
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -36,6 +37,7 @@ _DEEP = 500  # more than any workload has, fewer than the parser takes
 _HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
 _CHUNK_BYTES = 1 << 20
 _MAGIC_BYTES = 16
+_DELIMITERS = ",;\t|"
 
 
 @contextmanager
@@ -375,9 +377,14 @@ class Places:
 def cells_of(line: str) -> list[str]:
     """Return the cells of a line of CSV; where it is none, all of it as one."""
     try:
-        return [cell.strip() for cell in next(csv.reader([line]), [])]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter_of(line)), [])]
     except csv.Error:
         return [line]
+
+
+def delimiter_of(header: str) -> str:
+    """Return what stands between the cells of a table with that first line."""
+    return max(_DELIMITERS, key=header.count)
 
 
 def header_of(line: str) -> frozenset[str]:
@@ -400,6 +407,8 @@ def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> It
     for line, cells in rows:
         check = Checker(line)
         row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
+        if any(cells[len(names) :]):
+            check.fail(None, f"has {len(cells)} cells, and the header {plural(len(names), 'column')}")
         for column in columns:
             if not row.get(column):
                 check.fail(column, FIELD_REQUIRED)
@@ -410,7 +419,8 @@ def read_table(path: str, columns: Sequence[str], problems: list[Problem]) -> It
 
 def _rows(path: str, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every row that is not blank, the header first."""
-    reader = csv.reader(_text(path))
+    first = read_head(path).lstrip().partition(b"\n")[0].decode("utf-8", "replace")
+    reader = csv.reader(_text(path), delimiter=delimiter_of(first))
     while True:
         try:
             row = next(reader, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
-from llmirage_client.workload.files import JsonFault, fault, parse, read_head, read_magic
+from llmirage_client.workload.files import JsonFault, delimiter_of, fault, parse, read_head, read_magic
 from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, never, read_options, skip
 from llmirage_client.workload.session import Workload
 from llmirage_shared.extensions import find_extension, installed, is_extension
@@ -126,7 +126,8 @@ def detect(path: str) -> str:
     data = read_head(path)
     keys = first_keys(data).keys
     number, first_line = next((number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip())
-    columns = [column.strip() for column in first_line.decode("utf-8", "replace").split(",")]
+    text = first_line.decode("utf-8", "replace")
+    columns = [column.strip() for column in text.split(delimiter_of(text))]
     of_csv = not keys and len(columns) > 1 and all(columns) and columns[0][0] not in "{["
     if of_csv:
         known = {name: declared for name, declared in known.items() if declared.recognises_header is not never}

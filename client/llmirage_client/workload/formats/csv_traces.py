@@ -84,7 +84,6 @@ FORMAT = Format(
 
 _BURST_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 _BURST_SESSION = "Session ID"
-_BURST_FAILED = "0"
 _BLOCK_TOKENS = 16  # to which prompts of a session share their beginning
 
 
@@ -98,7 +97,7 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
     prompts: dict[str, GrowingPrompts] = {}
     failed = 0
     for row, check in read_table(path, _BURST_COLUMNS, problems):
-        if row[_BURST_COLUMNS[2]] == _BURST_FAILED:
+        if not row[_BURST_COLUMNS[2]].strip("0."):
             failed += 1
             continue
         session_id = row.get(_BURST_SESSION) if sessions else None
@@ -183,7 +182,7 @@ def load_blis(path: str, *, block_size: int = _BLIS_BLOCK_TOKENS, header: str | 
         row = _blis_row(cells, check)
         if row is not None:
             rows.setdefault(row.session, []).append(row)
-        if any(cells.get(f"{kind}_tokens", "0") not in ("", "0") for kind in ("image", "audio", "video")):
+        if any(cells.get(f"{kind}_tokens", "").strip("0.") for kind in ("image", "audio", "video")):
             left_out.add("pictures, sounds and videos of requests: their tokens are text")
     if not rows and not problems:
         problems.append(Problem("; ".join(["has no request that can run", *left_out.notes()])))
@@ -221,7 +220,7 @@ def _is_data(file: Path) -> bool:
         head = read_head(str(file))
     except WorkloadError:
         return False
-    return _recognises_header(head.partition(b"\n")[0].decode("utf-8", "replace"))
+    return _recognises_header(head.lstrip().partition(b"\n")[0].decode("utf-8", "replace"))
 
 
 def _recognises_header(line: str) -> bool:

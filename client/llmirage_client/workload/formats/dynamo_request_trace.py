@@ -150,10 +150,10 @@ def _prompt(row: Mapping[str, Any], name: str, block_tokens: int | None, check: 
         return None if tokens is None else unknown_prompt(tokens, key)
     at = "request.replay."
     tokens = check.integer(check.required(replay, "input_length", at), f"{at}input_length", minimum=1, maximum=MOST_TOKENS)
-    size = replay.get("trace_block_size", block_tokens)
-    if size is None:
-        check.required(replay, "trace_block_size", at)
-    size = check.given({"size": size}, "size", lambda value, _: check.integer(value, f"{at}trace_block_size", minimum=1))
+    size = replay.get("trace_block_size")
+    size = block_tokens if size is None else check.integer(size, f"{at}trace_block_size", minimum=1, maximum=MOST_TOKENS)
+    if size is None and not check.problems:
+        check.fail(f"{at}trace_block_size", FIELD_REQUIRED)
     if tokens is None or size is None:
         return None
     return read_prompt(tokens, replay.get("input_sequence_hashes"), size, key, check, f"{at}input_sequence_hashes")

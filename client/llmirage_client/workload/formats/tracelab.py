@@ -74,7 +74,7 @@ def _is_csv(path: str) -> bool:
         head = read_head(path)
     except WorkloadError:
         return False  # a folder, or the reader of rows will say
-    return recognises_header(head.partition(b"\n")[0].decode("utf-8", "replace").strip())
+    return recognises_header(head.lstrip().partition(b"\n")[0].decode("utf-8", "replace").strip())
 
 
 def _read_cells(cells: Mapping[str, str], check: Checker, found: dict[str, _Rounds]) -> None:

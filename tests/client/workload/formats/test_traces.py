@@ -176,6 +176,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         (dynamo(output_tokens=-1), "request.output_tokens: Input should be"),
         (dynamo(request_received_ms="x"), "request.request_received_ms: "),
         (dynamo(replay={"input_length": 5}), "request.replay.trace_block_si"),
+        (dynamo(replay={"input_length": 5, "trace_block_size": None}), "request.replay.trace_block_si"),
         (
             dynamo(replay={"input_length": 5, "trace_block_size": 64, "input_sequence_hashes": [1, 2]}),
             "request.replay.input_sequence_hashes: 2 blocks of 64 tokens are too ma",
@@ -356,6 +357,7 @@ BAD_TABLES = [
         "line 2: GeneratedTokens: Input should be greater than or equal to 0",
     ),
     ("azure_trace", AZURE + "2023-13-16 18:15:46,4,4\n", "line 2: TIMESTAMP: Input should be a valid date and time"),
+    ("azure_trace", AZURE + "2023-11-16 18:15:46,1,234,44\n", "line 2: has 4 cells, and the header 3 columns"),
     ("azure_trace", AZURE + "noon,4,4\n", "line 2: TIMESTAMP: Input should be a valid date and time"),
     ("azure_trace", AZURE + "\n2023-11-16 18:15:46,4\n", "line 3: GeneratedTokens: Field required"),
     ("azure_trace", AZURE + "2023-11-16 18:15:46,4,99999999999\n", "line 2: GeneratedTokens: Input should be less than"),
@@ -380,6 +382,22 @@ BAD_TABLES = [
 @pytest.mark.parametrize(("name", "text", "problem"), BAD_TABLES)
 def test_a_bad_table_is_refused_with_line_and_column(name: str, text: str, problem: str, tmp_path: Path) -> None:
     assert problems_of(write_whole(tmp_path, text), name)[0].startswith(problem)
+
+
+@pytest.mark.parametrize("between", [";", "\t", "|"])
+@pytest.mark.parametrize("file", ["azure2023_conv.csv", "tracelab_multi_session_example.csv", "burstgpt_v2_head4.csv"])
+def test_a_table_of_another_program_is_the_same_trace(file: str, between: str, tmp_path: Path) -> None:
+    """Other characters between the cells, a decimal point in whole numbers, empty lines first, an empty last column."""
+    rows = [line.split(",") for line in (TRACES / file).read_text().splitlines()]
+    cells = [[f"{cell}.0" if cell.isdecimal() and number else cell for cell in row] for number, row in enumerate(rows)]
+    (tmp_path / "t.csv").write_text("\n\n" + "\n".join(between.join([*row, ""]) for row in cells))
+    workload, same = load(str(tmp_path / "t.csv")), load(str(TRACES / file))
+    assert workload.format == same.format
+    lengths = [(turn.synthetic.tokens, turn.max_tokens) for turn in turns_of(workload) if turn.synthetic]
+    assert lengths == [(turn.synthetic.tokens, turn.max_tokens) for turn in turns_of(same) if turn.synthetic]
+    assert [workload.sessions[root].arrival_s for root in workload.roots] == [
+        same.sessions[root].arrival_s for root in same.roots
+    ]
 
 
 SERVEGEN = [
