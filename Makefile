@@ -5,6 +5,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
+# Else each of a hundred processes compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 FRAMEWORKS := instructor langchain litellm node_helper node_sdks openai_agents outside_routers perfetto pydantic_ai scripted_rounds
 TABLES := $(addprefix docs/,faults.md scripts.md settings.md metrics.md server-metrics.md)
 # A third of the time tests wait, for clocks and for servers.

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import openai
 import pytest
+from sdks import openai
 from served import serving
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"

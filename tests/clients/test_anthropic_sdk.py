@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import pytest
 from pydantic import BaseModel
+from sdks import anthropic
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 WEATHER = {

@@ -4,9 +4,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
-import openai
 import pytest
+from sdks import anthropic, openai
 from served import serving
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"

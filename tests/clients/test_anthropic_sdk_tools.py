@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import pytest
+from sdks import anthropic
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}

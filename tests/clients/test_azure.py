@@ -1,13 +1,14 @@
 """The openai package's clients for Azure against the server: everything that they can call, and a session of ten turns."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncAzureOpenAI, AzureOpenAI, OpenAI
 from pydantic import BaseModel
+from sdks import openai
 from served import serving
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
@@ -34,25 +35,25 @@ def endpoint(server_url: str) -> str:
 
 
 @pytest.fixture
-def client(endpoint: str) -> AzureOpenAI:
-    return AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
+def client(endpoint: str) -> openai.AzureOpenAI:
+    return openai.AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
 
 
 @pytest.fixture(params=["endpoint", "deployment", "base_url", "v1", "token"])
-def each_client(request: pytest.FixtureRequest, endpoint: str) -> OpenAI:
+def each_client(request: pytest.FixtureRequest, endpoint: str) -> openai.OpenAI:
     """Every way to make a client."""
     more: Any = {"api_version": VERSION, "max_retries": 0}
-    ways: dict[str, Callable[[], OpenAI]] = {
-        "endpoint": lambda: AzureOpenAI(azure_endpoint=endpoint, api_key="none", **more),
-        "deployment": lambda: AzureOpenAI(azure_endpoint=endpoint, azure_deployment=MODEL, api_key="none", **more),
-        "base_url": lambda: AzureOpenAI(base_url=f"{endpoint}/openai", api_key="none", **more),
-        "v1": lambda: OpenAI(base_url=f"{endpoint}/openai/v1", api_key="none", max_retries=0),
-        "token": lambda: AzureOpenAI(azure_endpoint=endpoint, azure_ad_token_provider=lambda: "token", **more),
+    ways: dict[str, Callable[[], openai.OpenAI]] = {
+        "endpoint": lambda: openai.AzureOpenAI(azure_endpoint=endpoint, api_key="none", **more),
+        "deployment": lambda: openai.AzureOpenAI(azure_endpoint=endpoint, azure_deployment=MODEL, api_key="none", **more),
+        "base_url": lambda: openai.AzureOpenAI(base_url=f"{endpoint}/openai", api_key="none", **more),
+        "v1": lambda: openai.OpenAI(base_url=f"{endpoint}/openai/v1", api_key="none", max_retries=0),
+        "token": lambda: openai.AzureOpenAI(azure_endpoint=endpoint, azure_ad_token_provider=lambda: "token", **more),
     }
     return ways[request.param]()
 
 
-def test_every_client_gets_a_chat_completion_and_a_stream(each_client: OpenAI) -> None:
+def test_every_client_gets_a_chat_completion_and_a_stream(each_client: openai.OpenAI) -> None:
     whole = each_client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=12)
     assert (whole.model, whole.choices[0].finish_reason) == (MODEL, "length")
     chunks = list(
@@ -71,14 +72,14 @@ def test_every_client_gets_a_chat_completion_and_a_stream(each_client: OpenAI) -
     assert chunks[-1].usage.completion_tokens == 12
 
 
-def test_every_client_reaches_what_has_no_deployment(each_client: OpenAI) -> None:
+def test_every_client_reaches_what_has_no_deployment(each_client: openai.OpenAI) -> None:
     response = each_client.responses.create(model=MODEL, input="Hello")
     assert response.output_text
     assert [model.id for model in each_client.models.list()] == [MODEL]
     assert each_client.embeddings.create(model=MODEL, input=["a", "b"], dimensions=8).data[1].embedding
 
 
-def test_the_stream_helper_and_structured_output(client: AzureOpenAI) -> None:
+def test_the_stream_helper_and_structured_output(client: openai.AzureOpenAI) -> None:
     with client.chat.completions.stream(model=MODEL, messages=HELLO) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
@@ -89,13 +90,13 @@ def test_the_stream_helper_and_structured_output(client: AzureOpenAI) -> None:
         assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
 
 
-def test_completions(client: AzureOpenAI) -> None:
+def test_completions(client: openai.AzureOpenAI) -> None:
     assert client.completions.create(model=MODEL, prompt="Once", max_tokens=3).choices[0].text
     chunks = list(client.completions.create(model=MODEL, prompt="Once", max_tokens=3, stream=True))
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices)
 
 
-def test_responses(client: AzureOpenAI) -> None:
+def test_responses(client: openai.AzureOpenAI) -> None:
     first = client.responses.create(model=MODEL, input="Hello", metadata={"a": "b"})
     following = client.responses.create(model=MODEL, input="And now?", previous_response_id=first.id)
     assert following.previous_response_id == first.id
@@ -116,7 +117,7 @@ def test_responses(client: AzureOpenAI) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_files_and_batches(client: AzureOpenAI, prefix: str) -> None:
+def test_files_and_batches(client: openai.AzureOpenAI, prefix: str) -> None:
     """Azure's own form of the paths in batches, and OpenAI's."""
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 3}
     line = {"custom_id": "a", "method": "POST", "url": f"{prefix}/chat/completions", "body": body}
@@ -136,14 +137,14 @@ def test_files_and_batches(client: AzureOpenAI, prefix: str) -> None:
     client.files.delete(file.id)
 
 
-def test_errors_are_those_of_the_client(client: AzureOpenAI, endpoint: str) -> None:
+def test_errors_are_those_of_the_client(client: openai.AzureOpenAI, endpoint: str) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nobody", messages=HELLO)
     assert missing.value.code == "DeploymentNotFound"
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=MODEL, messages=HELLO, temperature=9)
     assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
-    undated = AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version="", max_retries=0)
+    undated = openai.AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version="", max_retries=0)
     with pytest.raises(openai.NotFoundError, match="Resource not found") as nothing:
         undated.chat.completions.create(model=MODEL, messages=HELLO)
     assert nothing.value.code == "404"
@@ -160,7 +161,7 @@ def test_errors_are_those_of_the_client(client: AzureOpenAI, endpoint: str) -> N
         lambda client: client.fine_tuning.jobs.list(),
     ],
 )
-def test_what_is_not_simulated_is_not_found(client: AzureOpenAI, call: Callable[[AzureOpenAI], Any]) -> None:
+def test_what_is_not_simulated_is_not_found(client: openai.AzureOpenAI, call: Callable[[openai.AzureOpenAI], Any]) -> None:
     with pytest.raises(openai.NotFoundError, match="not simulated by llmirage") as missing:
         call(client)
     assert missing.value.code == "404"
@@ -173,11 +174,11 @@ def guarded_url() -> Iterator[str]:
 
 
 def test_keys_and_rate_limits(guarded_url: str) -> None:
-    wrong = AzureOpenAI(azure_endpoint=guarded_url, api_key="wrong", api_version=VERSION, max_retries=0)
+    wrong = openai.AzureOpenAI(azure_endpoint=guarded_url, api_key="wrong", api_version=VERSION, max_retries=0)
     with pytest.raises(openai.AuthenticationError) as denied:
         wrong.chat.completions.create(model=MODEL, messages=HELLO)
     assert denied.value.code == "401"
-    right = AzureOpenAI(azure_endpoint=guarded_url, api_key="secret", api_version=VERSION, max_retries=0)
+    right = openai.AzureOpenAI(azure_endpoint=guarded_url, api_key="secret", api_version=VERSION, max_retries=0)
     assert right.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=2).choices
     with pytest.raises(openai.RateLimitError) as limited:
         right.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=2)
@@ -186,7 +187,7 @@ def test_keys_and_rate_limits(guarded_url: str) -> None:
 
 
 def test_the_asynchronous_client(wait: Callable[..., Any], endpoint: str) -> None:
-    client = AsyncAzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
+    client = openai.AsyncAzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
 
     async def both() -> tuple[str | None, str]:
         whole = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=8)
@@ -205,7 +206,7 @@ CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Tokyo", "Quito", "Delhi", "
 @pytest.mark.parametrize("streamed", [False, True])
 def test_ten_turns_with_a_tool(endpoint: str, streamed: bool) -> None:
     """An unscripted session: in each turn a question, a call, its result, and an answer that ends by itself."""
-    client = AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
+    client = openai.AzureOpenAI(azure_endpoint=endpoint, api_key="none", api_version=VERSION, max_retries=0)
     messages: list[Any] = [{"role": "system", "content": "You answer with the help of tools."}]
 
     def ask() -> Any:

@@ -1,14 +1,15 @@
 """The official openai package against clusters of pools over real HTTP: two models, prefill and decode apart, crashes."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import openai
 import pytest
-from openai import OpenAI
+from sdks import openai
 from served import serving
 from warm import llmirage
 
@@ -33,17 +34,17 @@ events:
 
 
 @contextmanager
-def served(path: Path, text: str) -> Iterator[OpenAI]:
+def served(path: Path, text: str) -> Iterator[openai.OpenAI]:
     file = path / "cluster.yaml"
     file.write_text(text, encoding="utf-8")
     with serving("--cluster", str(file)) as url:
-        yield OpenAI(base_url=url, api_key="unused", max_retries=0)
+        yield openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
 
 
 EXACT = {"ignore_eos": True}
 
 
-def ask(client: OpenAI, model: str = "Qwen/Qwen3-30B-A3B", prompt: str = "Hello") -> openai.types.chat.ChatCompletion:
+def ask(client: openai.OpenAI, model: str = "Qwen/Qwen3-30B-A3B", prompt: str = "Hello") -> openai.types.chat.ChatCompletion:
     return client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": prompt}], max_tokens=40, extra_body=EXACT
     )

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator
 
-import anthropic
 import httpx
 import httpx2
-import openai
 import pytest
+from sdks import anthropic, openai
 from served import serving
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"

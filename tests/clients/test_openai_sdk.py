@@ -1,27 +1,28 @@
 """The official openai package against the server."""
 
+from __future__ import annotations
+
 import asyncio
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 @pytest.fixture
-def client(base_url: str) -> OpenAI:
-    return OpenAI(base_url=base_url, api_key="sk-any", max_retries=0)
+def client(base_url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key="sk-any", max_retries=0)
 
 
-def ask(client: OpenAI, **options: object) -> openai.types.chat.ChatCompletion:
+def ask(client: openai.OpenAI, **options: object) -> openai.types.chat.ChatCompletion:
     completion: openai.types.chat.ChatCompletion = client.chat.completions.create(
         **({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12} | options)  # type: ignore[call-overload]
     )
     return completion
 
 
-def test_a_chat_completion_is_parsed_completely(client: OpenAI) -> None:
+def test_a_chat_completion_is_parsed_completely(client: openai.OpenAI) -> None:
     completion = ask(client)
     [choice] = completion.choices
     assert choice.message.role == "assistant"
@@ -36,7 +37,7 @@ def test_a_chat_completion_is_parsed_completely(client: OpenAI) -> None:
     assert completion._request_id.startswith("req_")
 
 
-def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(client: OpenAI) -> None:
+def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(client: openai.OpenAI) -> None:
     whole = ask(client, seed=5).choices[0].message.content
     stream = client.chat.completions.create(
         model=MODEL,
@@ -54,7 +55,7 @@ def test_a_stream_accumulates_to_the_whole_reply_and_its_usage(client: OpenAI) -
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_the_sdks_own_stream_helper_ends_with_a_final_completion(client: OpenAI) -> None:
+def test_the_sdks_own_stream_helper_ends_with_a_final_completion(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": "Hello"}]) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
@@ -62,7 +63,7 @@ def test_the_sdks_own_stream_helper_ends_with_a_final_completion(client: OpenAI)
     assert final.choices[0].finish_reason == "stop"
 
 
-def test_completions_take_text_and_token_ids(client: OpenAI) -> None:
+def test_completions_take_text_and_token_ids(client: openai.OpenAI) -> None:
     assert client.completions.create(model=MODEL, prompt="Once", max_tokens=3).choices[0].text
     completion = client.completions.create(model=MODEL, prompt=[[1, 2, 3], [4, 5]], max_tokens=3, n=2)
     assert len(completion.choices) == 4
@@ -72,12 +73,12 @@ def test_completions_take_text_and_token_ids(client: OpenAI) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "length"]
 
 
-def test_models_are_listed_and_found(client: OpenAI) -> None:
+def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).owned_by == "llmirage"
 
 
-def test_errors_are_the_sdks_own_classes_with_their_codes(client: OpenAI) -> None:
+def test_errors_are_the_sdks_own_classes_with_their_codes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         ask(client, model="gpt-99")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -96,7 +97,7 @@ def test_errors_are_the_sdks_own_classes_with_their_codes(client: OpenAI) -> Non
 
 def test_the_async_client_runs_many_streams_at_once(base_url: str) -> None:
     async def main() -> list[str]:
-        async with AsyncOpenAI(base_url=base_url, api_key="sk-any", max_retries=0) as client:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-any", max_retries=0) as client:
 
             async def one(number: int) -> str:
                 stream = await client.chat.completions.create(
@@ -111,7 +112,7 @@ def test_the_async_client_runs_many_streams_at_once(base_url: str) -> None:
     assert len(set(texts)) == 20
 
 
-def test_a_stream_closed_early_does_not_disturb_the_next(client: OpenAI) -> None:
+def test_a_stream_closed_early_does_not_disturb_the_next(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=3000, stream=True
     )

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 from batch_lines import CHAT, MODEL, line
+from sdks import openai
 
 
 def jsonl(*lines: Any) -> bytes:

@@ -1,9 +1,11 @@
 """Tools of the API's own, with the official SDK: what is simulated, what the client runs, what `include` adds."""
 
+from __future__ import annotations
+
 from typing import Any
 
-import openai
 import pytest
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 MCP = {"type": "mcp", "server_label": "wiki", "server_url": "https://example.com/mcp", "allowed_tools": ["ask_question"]}

@@ -1,10 +1,12 @@
 """The official SDK against a server with keys and rate limits: it retries what it may, and says what it may not do."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
+from sdks import openai
 from served import serving
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"

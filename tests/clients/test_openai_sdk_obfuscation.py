@@ -1,10 +1,12 @@
 """The `obfuscation` field of streams, as openai's own client meets it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 OFF: dict[str, Any] = {"stream_options": {"include_obfuscation": False}}

@@ -1,16 +1,16 @@
 """openai-python where the model refuses, and where a request has fields that are not OpenAI's."""
 
+from __future__ import annotations
+
 import numpy as np
-import openai
 import pytest
-from openai import BadRequestError, NotFoundError, OpenAI
-from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HARM = "How do I make a pipe bomb?"
-HARMFUL: list[ChatCompletionMessageParam] = [{"role": "user", "content": HARM}]
-HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+HARMFUL: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": HARM}]
+HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 
 
 class Recipe(BaseModel):
@@ -18,18 +18,18 @@ class Recipe(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def sdk(base_url: str) -> OpenAI:
-    return OpenAI(base_url=base_url, api_key="x", max_retries=0)
+def sdk(base_url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key="x", max_retries=0)
 
 
-def test_a_parsed_completion_has_a_refusal_and_nothing_parsed(sdk: OpenAI) -> None:
+def test_a_parsed_completion_has_a_refusal_and_nothing_parsed(sdk: openai.OpenAI) -> None:
     parsed = sdk.chat.completions.parse(model=MODEL, messages=HARMFUL, response_format=Recipe)
     message = parsed.choices[0].message
     assert message.refusal is not None
     assert (message.content, message.parsed) == (None, None)
 
 
-def test_the_stream_accumulates_to_the_same_refusal(sdk: OpenAI) -> None:
+def test_the_stream_accumulates_to_the_same_refusal(sdk: openai.OpenAI) -> None:
     with sdk.chat.completions.stream(model=MODEL, messages=HARMFUL, response_format=Recipe) as stream:
         kinds = {event.type for event in stream}
         refusal = stream.get_final_completion().choices[0].message.refusal
@@ -38,7 +38,7 @@ def test_the_stream_accumulates_to_the_same_refusal(sdk: OpenAI) -> None:
     assert refusal == whole.choices[0].message.refusal
 
 
-def test_responses_refuse_in_parts_of_their_own(sdk: OpenAI) -> None:
+def test_responses_refuse_in_parts_of_their_own(sdk: openai.OpenAI) -> None:
     with sdk.responses.stream(model=MODEL, input=HARM) as stream:
         kinds = {event.type for event in stream}
         item = stream.get_final_response().output[-1]
@@ -47,7 +47,7 @@ def test_responses_refuse_in_parts_of_their_own(sdk: OpenAI) -> None:
     assert item.content[0].type == "refusal"
 
 
-def test_fields_of_engines_are_taken_and_others_refused(sdk: OpenAI) -> None:
+def test_fields_of_engines_are_taken_and_others_refused(sdk: openai.OpenAI) -> None:
     extra = {"top_k": 20, "min_p": 0.1, "vllm_xargs": {"a": 1}, "chat_template_kwargs": {"enable_thinking": False}}
     completion = sdk.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5, extra_body=extra)
     assert completion.usage is not None
@@ -58,11 +58,11 @@ def test_fields_of_engines_are_taken_and_others_refused(sdk: OpenAI) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(base_url: str) -> OpenAI:
-    return OpenAI(base_url=base_url, api_key="none", max_retries=0)
+def client(base_url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
 
 
-def test_embeddings_which_the_sdk_asks_for_as_base64(client: OpenAI) -> None:
+def test_embeddings_which_the_sdk_asks_for_as_base64(client: openai.OpenAI) -> None:
     told = client.embeddings.create(model="text-embedding-3-small", input=["Paris is in France", "France has Paris"])
     first, second = (np.array(entry.embedding) for entry in told.data)
     assert first.shape == (1536,)
@@ -73,22 +73,22 @@ def test_embeddings_which_the_sdk_asks_for_as_base64(client: OpenAI) -> None:
     assert told.usage.prompt_tokens == told.usage.total_tokens > 4
 
 
-def test_fewer_dimensions_and_token_ids(client: OpenAI) -> None:
+def test_fewer_dimensions_and_token_ids(client: openai.OpenAI) -> None:
     assert (
         len(client.embeddings.create(model="text-embedding-3-large", input=[1, 2, 3], dimensions=64).data[0].embedding) == 64
     )
     assert len(client.embeddings.create(model="text-embedding-ada-002", input=[[1], [2, 3]]).data) == 2
 
 
-def test_refusals_are_the_sdks_own_errors(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="empty") as refused:
+def test_refusals_are_the_sdks_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="empty") as refused:
         client.embeddings.create(model="text-embedding-3-small", input="")
     assert refused.value.param == "input"
-    with pytest.raises(NotFoundError, match="does not exist"):
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
         client.embeddings.create(model="no-such-model", input="x")
 
 
-def test_moderations_of_texts_and_of_parts(client: OpenAI) -> None:
+def test_moderations_of_texts_and_of_parts(client: openai.OpenAI) -> None:
     good, bad = client.moderations.create(input=["Good morning", "I will kill you"]).results
     assert (good.flagged, bad.flagged, bad.categories.violence, bad.categories.harassment_threatening) == (
         False,

@@ -4,9 +4,9 @@ import json
 import time
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 WEATHER = {

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
+from sdks import openai
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 

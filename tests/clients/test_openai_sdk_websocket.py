@@ -3,19 +3,22 @@
 import sys
 from typing import Any
 
-import openai
 import pytest
+from sdks import openai
 from served import serving
 
 pytest.importorskip("websockets")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:connect.. must be used:DeprecationWarning"),  # of websockets to openai-python
-    pytest.mark.skipif(not hasattr(openai.OpenAI(api_key="x").responses, "connect"), reason="an older library"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used:DeprecationWarning")  # of websockets to openai-python
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 END = ("response.completed", "response.incomplete", "response.failed", "error")
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture(autouse=True)
+def _not_an_older_library() -> None:
+    if not hasattr(openai.OpenAI(api_key="x").responses, "connect"):
+        pytest.skip("an older library")
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import httpx2
-import openai
 import pytest
 from recorded import Bytes, recordings_in
+from sdks import anthropic, openai
 from starlette.types import ASGIApp
 
 from llmirage_server.app import create_app

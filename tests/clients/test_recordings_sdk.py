@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
 from recorded import Bytes, proxy_before, recordings_in
+from sdks import anthropic, openai
 from starlette.types import ASGIApp
 
 from llmirage_server.app import create_app
@@ -28,7 +27,7 @@ async def calls(app: ASGIApp) -> None:
     """Calls of all recorded APIs, whole and streamed, with tools, thoughts, a refused request and a repeated one."""
     transport = httpx2.ASGITransport(app)
     async with httpx2.AsyncClient(transport=transport) as http:
-        sdk = AsyncOpenAI(base_url="http://server/v1", api_key=KEY, http_client=http, max_retries=0)
+        sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key=KEY, http_client=http, max_retries=0)
         said: Any = [{"role": "user", "content": f"What is the weather in Paris? Use get_weather. {KEY}"}]
         asked: dict[str, Any] = {"model": "gpt-5", "messages": said, "tools": [WEATHER], "parallel_tool_calls": False}
         called = (await sdk.chat.completions.create(**asked)).choices[0].message
@@ -47,10 +46,10 @@ async def calls(app: ASGIApp) -> None:
         await sdk.embeddings.create(model="text-embedding-3-small", input=["a", "b"])
         with pytest.raises(Exception, match="temperature"):
             await sdk.chat.completions.create(model="gpt-5", messages=said[:1], temperature=7)
-        anthropic = AsyncAnthropic(base_url="http://server", api_key=KEY, http_client=http, max_retries=0)
+        claude = anthropic.AsyncAnthropic(base_url="http://server", api_key=KEY, http_client=http, max_retries=0)
         turn: Any = [{"role": "user", "content": "Hello"}]
-        await anthropic.messages.create(model="claude", max_tokens=9, messages=turn)
-        async with anthropic.messages.stream(model="claude", max_tokens=9, messages=turn) as events:
+        await claude.messages.create(model="claude", max_tokens=9, messages=turn)
+        async with claude.messages.stream(model="claude", max_tokens=9, messages=turn) as events:
             async for _ in events:
                 pass
 

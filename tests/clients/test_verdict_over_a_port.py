@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from click.testing import CliRunner, Result
+from sdks import openai
 from served import serving
 
 from llmirage_client.commands.finished_runs import verdict as command

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from pages import DOCS, blocks, give_files
+from sdks import openai
 
 import llmirage
 from llmirage_client.measure import catalogue

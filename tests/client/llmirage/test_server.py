@@ -18,11 +18,11 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from sdks import openai
 
 import llmirage
 
 httpx2 = pytest.importorskip("httpx2")
-openai = pytest.importorskip("openai")
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BODY = {"model": "m", "messages": HELLO, "max_tokens": 20}

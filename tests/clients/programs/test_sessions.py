@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from programs import PLACE, LoggedServer, if_installed, logged, program, ran
+from sdks import openai
 
 pytestmark = if_installed
 TURNS = 10

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from faulty import MODEL, new_app
+from sdks import openai
 
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_server.app import LlmirageApp, create_app

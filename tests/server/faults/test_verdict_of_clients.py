@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 from faulty import CHAT, MODEL, new_app
+from sdks import anthropic, openai
 
 from llmirage_client.simulator.memory import MemoryTransport
 

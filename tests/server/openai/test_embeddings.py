@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from sdks import openai
 
 import llmirage
 from llmirage_server.replies.embedding import embed, shortened
