@@ -30,7 +30,7 @@ from rich.text import Text
 PICTURES = Path(__file__).resolve().parents[1] / "docs/pictures"
 COLUMNS = 100
 WIDTH, HEIGHT = 1280, 900
-_LLMIRAGE = [sys.executable, "-m", "llmirage_client"]
+_LLMIRAGE = [sys.executable, "-m", "llmirage"]
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _QUALITY = 80

@@ -12,7 +12,7 @@ from node import HERE, NODE
 from pages import DOCS, blocks
 
 HELPER = DOCS / "node/llmirage.mjs"
-COMMAND = f"{sys.executable} -m llmirage_client"
+COMMAND = f"{sys.executable} -m llmirage"
 
 if (
     NODE is None

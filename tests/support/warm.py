@@ -23,7 +23,7 @@ def llmirage() -> tuple[str, ...]:
     import tempfile
 
     if not hasattr(os, "pidfd_open"):
-        return sys.executable, "-m", "llmirage_client"
+        return sys.executable, "-m", "llmirage"
     folder = tempfile.TemporaryDirectory()
     address = os.path.join(folder.name, "forks")
     command = [sys.executable, __file__, "serve", address]

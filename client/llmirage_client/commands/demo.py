@@ -37,7 +37,7 @@ def free_port() -> int:
 def shown_command(*arguments: str, json: bool) -> list[str]:
     """Show the command as a user would type it and return it as this interpreter runs it. json: show it elsewhere."""
     click.secho(f"\n$ llmirage {shlex.join(arguments)}", bold=True, err=json)
-    return [sys.executable, "-m", "llmirage_client", *arguments]
+    return [sys.executable, "-m", "llmirage", *arguments]
 
 
 def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:

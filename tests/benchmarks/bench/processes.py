@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LLMIRAGE = [sys.executable, "-m", "llmirage_client"]
+LLMIRAGE = [sys.executable, "-m", "llmirage"]
 
 
 class Server:

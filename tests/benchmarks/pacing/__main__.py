@@ -40,7 +40,7 @@ def environment(tree: Path) -> dict[str, str]:
 @contextmanager
 def server(tree: Path, speed: float, prefix: Sequence[str]) -> Iterator[str]:
     """Its URL. The first request does not wait for the tokenizer to load."""
-    command = [*prefix, sys.executable, "-m", "llmirage_client", "serve", "--port", "0", "--speed", f"{speed:g}"]
+    command = [*prefix, sys.executable, "-m", "llmirage", "serve", "--port", "0", "--speed", f"{speed:g}"]
     process = subprocess.Popen(command, env=environment(tree), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
@@ -63,7 +63,7 @@ def figures_in(folder: Path) -> Figures:
 def live(tree: Path, workload: str, speed: float, prefix: Sequence[str]) -> Figures:
     """The figures of one live run."""
     with server(tree, speed, prefix) as url, tempfile.TemporaryDirectory() as folder:
-        run = [*prefix, sys.executable, "-m", "llmirage_client", "run", workload, "--url", url, "--speed", f"{speed:g}"]
+        run = [*prefix, sys.executable, "-m", "llmirage", "run", workload, "--url", url, "--speed", f"{speed:g}"]
         warm_up = ["--warmup-request-count", "1"]
         done = subprocess.run(
             [*run, *warm_up, "--artifact-dir", f"{folder}/run"], env=environment(tree), capture_output=True, text=True
@@ -76,7 +76,7 @@ def live(tree: Path, workload: str, speed: float, prefix: Sequence[str]) -> Figu
 def virtual(workload: str) -> Figures:
     """The same in virtual time."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "llmirage_client", "simulate", workload, "--artifact-dir", f"{folder}/run"]
+        command = [sys.executable, "-m", "llmirage", "simulate", workload, "--artifact-dir", f"{folder}/run"]
         subprocess.run(command, env=environment(HERE), stdout=subprocess.DEVNULL, check=True)
         return figures_in(Path(folder, "run"))
 

@@ -52,7 +52,7 @@ def test_a_client_that_is_killed_leaves_every_finished_request(server: Slow, tmp
     folder = tmp_path / "run"
     command = ["run", str(workload), "--url", server.url, "--model", "m", "--concurrency", "3"]
     client = subprocess.Popen(
-        [sys.executable, "-m", "llmirage_client", *command, "--num-conversations", "100000", "--artifact-dir", str(folder)],
+        [sys.executable, "-m", "llmirage", *command, "--num-conversations", "100000", "--artifact-dir", str(folder)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def started(server: Server, folder: Path, *words: str) -> subprocess.Popen[str]:
     common = ["--url", server.url, "--model", "m", "--random-seed", "3", "--no-streaming", "--artifact-dir", str(folder)]
     return subprocess.Popen(
-        [sys.executable, "-m", "llmirage_client", "run", WORKLOAD, *common, *words],
+        [sys.executable, "-m", "llmirage", "run", WORKLOAD, *common, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -147,7 +147,7 @@ def test_several_workers_load_a_server_of_several_processes_and_lose_nothing(exe
         where = ("--set", f"ray_address={opened.enter_context(two_nodes())}") if executor == "ray" else ()
         url = opened.enter_context(serving("--workers", "2", "--ttft", "20", "--itl", "2"))
         how = ("--executor", executor, "--workers", "2", "--concurrency", "16", "--set", "preflight=false", *where)
-        command = [sys.executable, "-m", "llmirage_client", "run", WORKLOAD, "--url", url, "--random-seed", "3", *how]
+        command = [sys.executable, "-m", "llmirage", "run", WORKLOAD, "--url", url, "--random-seed", "3", *how]
         done = subprocess.run(
             [*command, "--artifact-dir", str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
         )

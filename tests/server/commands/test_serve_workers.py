@@ -21,7 +21,7 @@ from llmirage_server.commands.serve import serve
 from llmirage_server.workers.channel import asked, request_of, write, written
 from llmirage_server.workers.remote import needs_state
 
-OWN = (sys.executable, "-m", "llmirage_client")  # its children are the engine and the workers, in this order
+OWN = (sys.executable, "-m", "llmirage")  # its children are the engine and the workers, in this order
 TIMES = ("--ttft", "20", "--itl", "5")
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 CONNECTIONS = 8  # of which the kernel gives each worker some, but for one time in 128

@@ -1,4 +1,4 @@
-"""`python -m llmirage_client` is the `llmirage` command."""
+"""`python -m llmirage` is the `llmirage` command."""
 
 from llmirage_client.cli import main
 
