@@ -99,7 +99,8 @@ class WrittenPrompts:
     """The prefixes of prompts that were written, until they expire. Times are the cluster's."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()  # blocks, when it expires
+        # By model, tokens and digest: blocks, when it expires.
+        self._entries: OrderedDict[tuple[str, int, int], tuple[int, float]] = OrderedDict()
 
     def read_and_write(self, model: str, ids: TokenIds, prefixes: Sequence[KeptPrefix], now_s: float) -> list[int]:
         """Return the lengths that the prefixes find written, the longest first, and write them all.
@@ -109,20 +110,21 @@ class WrittenPrompts:
         if not prefixes:
             return []
         sums = _prefix_sums(ids[: prefixes[-1].tokens])
-        keys = {(model, int(value)): place for place, value in enumerate(sums, 1)}
         found: list[int] = []
-        for key in self._entries.keys() & keys.keys():
-            blocks, expires_s = self._entries[key]
-            near = [prefix for prefix in prefixes if keys[key] <= prefix.tokens and 0 <= prefix.blocks - blocks <= _LOOKBACK]
+        for key, (blocks, expires_s) in list(self._entries.items()):
+            of_model, tokens, digest = key
+            if of_model != model or tokens > len(sums) or sums[tokens - 1] != digest:
+                continue
+            near = [prefix for prefix in prefixes if tokens <= prefix.tokens and 0 <= prefix.blocks - blocks <= _LOOKBACK]
             if near and not expires_s < now_s:
-                found.append(keys[key])
+                found.append(tokens)
                 self._keep(key, blocks, max(expires_s, now_s + _SECONDS.get(near[0].ttl, _SECONDS[_MINUTES])))
         for prefix in prefixes:
-            key = model, int(sums[prefix.tokens - 1])
+            key = model, prefix.tokens, int(sums[prefix.tokens - 1])
             self._keep(key, prefix.blocks, now_s + _SECONDS.get(prefix.ttl, _SECONDS[_MINUTES]))
         return sorted(found, reverse=True)
 
-    def _keep(self, key: tuple[str, int], blocks: int, expires_s: float) -> None:
+    def _keep(self, key: tuple[str, int, int], blocks: int, expires_s: float) -> None:
         known = self._entries.pop(key, None)
         self._entries[key] = blocks, expires_s if known is None else max(expires_s, known[1])
         if len(self._entries) > _REMEMBERED:
