@@ -313,7 +313,7 @@ def endpoints(
 
     return [
         endpoint("/v1/messages", post(face.before(messages.create))),
-        endpoint("/v1/messages/count_tokens", post(messages.count_tokens)),
+        endpoint("/v1/messages/count_tokens", post(face.stateless(messages.count_tokens))),
         endpoint("/v1/messages/batches", methods(POST=batches.create, GET=batches.list)),
         endpoint("/v1/messages/batches/{id}", methods(GET=batches.retrieve, DELETE=batches.delete)),
         endpoint("/v1/messages/batches/{id}/cancel", post(batches.cancel)),

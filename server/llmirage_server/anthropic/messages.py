@@ -47,6 +47,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
                 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
+_WRITTEN = "written_prompts"
 _DETAILED = ("file_not_downloadable",)  # codes that errors show
 
 
@@ -104,7 +105,7 @@ class MessagesHandler(ServiceHandler):
         """Keep what answers. state: has containers and the messages that are continued."""
         super().__init__(service)
         self._state = state
-        self._written = WrittenPrompts()
+        service.answers[_WRITTEN] = WrittenPrompts().read_and_write
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
@@ -223,7 +224,10 @@ class MessagesHandler(ServiceHandler):
                 prefixes.append(KeptPrefix(tokens, found.blocks, found.ttl))
         if not vendor:
             return KeptPrompt(prefixes)
-        written = self._written.read_and_write(served.model, ids, prefixes, service.driver.now_s)
+        written: list[int] = []
+        if prefixes:
+            kept_ids = ids[: prefixes[-1].tokens]
+            written = await service.ask(_WRITTEN, served.model, kept_ids, prefixes, service.driver.now_s)
         return KeptPrompt(prefixes, written, served.page_tokens)
 
     async def count_tokens(self, exchange: HttpExchange) -> Response:

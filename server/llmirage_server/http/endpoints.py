@@ -77,7 +77,8 @@ class HttpFace:
         most_bytes: The largest body, decompressed.
         open_admin: Other machines may change the server without a key.
         in_thread: Runs the long work of large requests.
-        before: Wraps the handlers that make replies.
+        before: Wraps the handlers that make replies, as recordings have them.
+        stateless: Wraps others that need no state of the server, unless a body names something.
     """
 
     dialect: Dialect = OPENAI
@@ -90,6 +91,7 @@ class HttpFace:
     open_admin: bool = False
     in_thread: InThread | None = None
     before: Wrapper = lambda handler: handler
+    stateless: Wrapper = lambda handler: handler
 
     def __post_init__(self) -> None:
         self._app = partial(

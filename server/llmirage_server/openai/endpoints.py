@@ -35,14 +35,14 @@ def endpoints(
     responses, stored, models = ResponsesHandler(service, state), StoredChatHandler(state), service.models
     service.responses.held["background"] = responses.bytes_kept
     chat, completions = ChatHandler(service, state, fingerprint), CompletionsHandler(service, fingerprint)
-    of_vllm = [HttpEndpoint("/inference/v1/generate", post(GenerateHandler(service).generate))]
+    of_vllm = [HttpEndpoint("/inference/v1/generate", post(face.stateless(GenerateHandler(service).generate)))]
     return [
         HttpEndpoint("/v1/chat/completions", methods(POST=before(chat.create), GET=stored.list), line=LineExchange),
-        HttpEndpoint("/v1/chat/completions/render", post(chat.render)),
+        HttpEndpoint("/v1/chat/completions/render", post(face.stateless(chat.render))),
         HttpEndpoint("/v1/chat/completions/{id}", methods(GET=stored.retrieve, POST=stored.update, DELETE=stored.delete)),
         HttpEndpoint("/v1/chat/completions/{id}/messages", get(stored.messages)),
         HttpEndpoint("/v1/completions", post(before(completions.create)), line=LineExchange),
-        HttpEndpoint("/v1/completions/render", post(completions.render)),
+        HttpEndpoint("/v1/completions/render", post(face.stateless(completions.render))),
         HttpEndpoint("/v1/responses", post(before(responses.create)), line=LineExchange),
         HttpEndpoint("/v1/responses/input_tokens", post(responses.input_tokens)),
         HttpEndpoint("/v1/responses/compact", post(responses.compact)),

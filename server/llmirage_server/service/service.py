@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import attrgetter
@@ -78,6 +78,8 @@ class Service:
         scripts: Scripted replies, which come before generated ones; None without any.
         recorder: The recorder of served requests; None: they are not traced.
         handoffs: KV that outside routers pass from one request to another; None: they do not.
+        answers: Functions of the server's state on which replies depend, by name. They raise nothing.
+        ask: Calls one of them, in the process that has the state.
         unread_objectives: Kinds of objectives in headers that nothing reads, and of which the log does not say so yet.
     """
 
@@ -100,6 +102,8 @@ class Service:
         self.scripts: LoadedScripts | None = None
         self.recorder: ServedRecorder | None = None
         self.handoffs: KVHandoffs | None = None
+        self.answers: dict[str, Callable[..., Any]] = {}
+        self.ask: Callable[..., Awaitable[Any]] = self._answer
         self.unread_objectives = {"TTFT", "TPOT"}
         self._request_ids = itertools.count()
 
@@ -110,6 +114,9 @@ class Service:
     def next_id(self) -> int:
         """Return the next number of a request to the cluster."""
         return next(self._request_ids)
+
+    async def _answer(self, name: str, *given: Any) -> Any:
+        return self.answers[name](*given)
 
     async def tokenizer(self) -> Tokenizer:
         return (await self._tools()).encoder.tokenizer

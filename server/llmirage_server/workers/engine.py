@@ -116,6 +116,7 @@ class Link:
             "cancel": self._cancel,
             "count": self._count,
             "answer": self._answer,
+            "ask": self._ask,
             "respond": self._respond,
             "report": self._report,
             "ready": hub.worker_ready,
@@ -194,6 +195,9 @@ class Link:
         replies = [request for number in numbers if (request := self._counted.pop(number, None)) is not None]
         if len(replies) == len(numbers):
             self._service.responses.metrics.answered(replies)
+
+    def _ask(self, number: int, name: str, given: Sequence[Any]) -> None:
+        self.channel.send(("told", number, self._service.answers[name](*given)))
 
     def _drain(self, closing: bool) -> None:
         self.closing |= closing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -29,19 +30,28 @@ from llmirage_shared.wire.errors import ApiError
 
 # The paths of requests that this process may answer itself.
 _RESPONSES = "/v1/responses"
-_OWN_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", _RESPONSES)
+_OWN_PATHS = (
+    "/v1/chat/completions", "/v1/chat/completions/render", "/v1/completions", "/v1/completions/render", "/v1/embeddings",
+    "/v1/messages", "/v1/messages/count_tokens", "/inference/v1/generate", _RESPONSES,
+)  # fmt: skip
 # What may stand in the body of one that it may not, or be spelled as an escape. A response without "store" is stored.
-_SUSPECT = re.compile(rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"type"|\\u00')
+_SUSPECT = re.compile(
+    rb'store|kv_transfer_params|bootstrap_room|return_cached_tokens_details|"(type|thread|container)"|\\u00'
+)
 _STATEFUL = (
     "store", "kv_transfer_params", "bootstrap_room", "return_cached_tokens_details", "previous_response_id", "conversation",
-    "background",
+    "background", "thread", "container",
 )  # fmt: skip
-# Types of what a request contains in itself: items, their parts, tools.
+# Types of what a request contains in itself, by the lists in which it does; None: it says none.
 _OWN_ITEMS = (
-    "message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+    None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
 )  # fmt: skip
-_OWN_PARTS = ("text", "input_text", "output_text", "reasoning_text", "refusal")
-_OWN_TOOLS = ("function", "custom")
+_OWN_PARTS = (
+    "text", "input_text", "output_text", "reasoning_text", "refusal", "tool_use", "tool_result", "thinking",
+    "redacted_thinking",
+)  # fmt: skip
+_OWN_TOOLS = (None, "function", "custom")
+_LISTS = {"messages": None, "system": _OWN_PARTS, "input": _OWN_ITEMS, "instructions": _OWN_ITEMS, "tools": _OWN_TOOLS}
 
 Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
 
@@ -55,6 +65,8 @@ class RemoteDriver(Driver):
         self._reached_s = 0.0
         self._requests: dict[int, Request] = {}
         self._placing: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._questions = itertools.count()
         self._start_s, self._speed = 0.0, 1.0  # of the cluster's clock
         self._later: list[tuple[Any, ...]] = []
 
@@ -90,6 +102,21 @@ class RemoteDriver(Driver):
             waiting.set_result(None)
         if self._requests.pop(request.id, None) is not None:
             self.tell("count", request.id, finish_reason)
+
+    async def ask(self, name: str, *given: Any) -> Any:
+        """Return what a function of the engine process's state returns, see Service.answers."""
+        number = next(self._questions)
+        self._asked[number] = asyncio.get_running_loop().create_future()
+        self.tell("ask", number, name, given)
+        try:
+            return await self._asked[number]
+        finally:
+            del self._asked[number]
+
+    def told(self, number: int, value: Any) -> None:
+        """Take the answer to a question. Whoever has asked may have left."""
+        if (asked := self._asked.get(number)) is not None and not asked.done():
+            asked.set_result(value)
 
     def tell(self, *message: Any) -> None:
         """Tell the engine process something by the end of this turn of the loop: the name of a method of Link, arguments."""
@@ -197,12 +224,14 @@ class HttpWorker:
         self._alone = True  # until the engine process tells otherwise
         self._forwarded = 0  # responses in progress
         self._errors = app.service.responses.metrics
+        app.service.ask = app.driver.ask
         app.service.responses.metrics = _RemoteMetrics(app.driver)
         app.journal = app.face.journal = _RemoteJournal(app.driver)
-        app.face.before = self._before
+        app.face.before = app.face.stateless = self._before
         self.there: list[bool] | None = None
         self._methods: Mapping[str, Callable[..., object]] = {
             "due": app.driver.due,
+            "told": app.driver.told,
             "clock": app.driver.set_clock,
             "there": self._set_there,
             "sync": self._sync,
@@ -325,21 +354,19 @@ def needs_state(body: Mapping[str, Any], responses: bool = False) -> bool:
 
     responses: it is a request for a response, which is stored unless it says otherwise.
     """
-    if any(body.get(name) for name in _STATEFUL):
+    if any(body.get(name) for name in _STATEFUL) or (responses and body.get("store") is not False):
         return True
-    if not responses:
-        return not _are_contained(body.get("messages"))
-    items = _are_contained(body.get("input"), _OWN_ITEMS) and _are_contained(body.get("instructions"), _OWN_ITEMS)
-    return body.get("store") is not False or not (items and _are_contained(body.get("tools"), _OWN_TOOLS))
+    return not all(_are_contained(body.get(name), kinds) for name, kinds in _LISTS.items())
 
 
-def _are_contained(listed: Any, kinds: Collection[str] | None = None) -> bool:
-    """Tell whether messages, items or tools refer to nothing outside. kinds: their types; None: any."""
-    for item in listed if isinstance(listed, list) else ():
-        if isinstance(item, dict):
-            if kinds is not None and (item.get("type") or "message") not in kinds:
-                return False
-            parts = [part for name in ("content", "output") if isinstance(item.get(name), list) for part in item[name]]
-            if not all(isinstance(part, dict) and part.get("type") in _OWN_PARTS for part in parts):
-                return False
+def _are_contained(listed: Any, kinds: Collection[str | None] | None) -> bool:
+    """Tell whether messages, items, parts or tools refer to nothing outside. kinds: their types; None: any."""
+    lists = [(listed, kinds)]
+    while lists:
+        listed, kinds = lists.pop()
+        for item in listed if isinstance(listed, list) else ():
+            if isinstance(item, dict):
+                if kinds is not None and item.get("type") not in kinds:
+                    return False
+                lists += [(item.get(name), _OWN_PARTS) for name in ("content", "output")]
     return True

@@ -93,6 +93,11 @@ def conversation(url: str) -> tuple[list[Any], list[Any], list[float]]:
         unstored = {"model": MODEL, "input": "Why?", "max_output_tokens": 16, "store": False}
         answers = [client.post("/v1/responses", json=unstored).json() for client in clients]
         said += [(answer["output"][0]["content"], answer["usage"], answer["store"]) for answer in answers]
+        kept = [{"type": "text", "text": "You are terse. " * 400, "cache_control": {"type": "ephemeral"}}]
+        message = {"model": MODEL, "system": kept, "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4}
+        answers = [client.post("/v1/messages", json=message).json() for client in clients]
+        said += [(answer["content"], answer["usage"]) for answer in answers]
+        assert [bool(answer["usage"]["cache_read_input_tokens"]) for answer in answers] == [False] + [True] * 7
         entries = clients[3].get("/llmirage/journal").json()["entries"]
     decoding = [(entry["duration_s"] or 0.0) - (entry["ttft_ms"] or 0.0) / 1e3 for entry in entries]
     return said, [(entry["status"], entry["reply"], entry["cached_tokens"]) for entry in entries], decoding
@@ -107,6 +112,19 @@ def test_two_workers_say_and_time_what_one_process_does() -> None:
     assert by_workers[:2] == (said, served)
     assert by_workers[2] == pytest.approx(decoding, rel=1e-6)
     assert all(entry[2] > 200 for entry in served[1 : CONNECTIONS + 1])
+
+
+def test_prompts_are_rendered_and_answered_alike_by_all_workers() -> None:
+    with serving("--workers", "2", "--dialect", "vllm", *TIMES) as url, connections(url.removesuffix("/v1")) as clients:
+        said = set[str]()
+        for client in clients:
+            prompt = client.post("/v1/chat/completions/render", json=body("What is the sea?")).json()
+            answer = client.post("/inference/v1/generate", json={**prompt, "stream": False}).json()
+            counted = client.post("/v1/messages/count_tokens", json=body("What is the sea?")).json()["input_tokens"]
+            assert (answer["usage"]["prompt_tokens"], counted) == (len(prompt["token_ids"]),) * 2
+            said.add(json.dumps(answer["choices"]))
+        assert len(said) == 1
+        assert ended(clients[0].get("/metrics").text) == CONNECTIONS
 
 
 def test_what_is_kept_and_changed_is_one_for_all_connections() -> None:
@@ -249,6 +267,31 @@ INPUT = [
 )
 def test_a_response_that_keeps_and_refers_to_nothing_is_answered_by_a_worker(more: dict[str, Any], elsewhere: bool) -> None:
     assert needs_state({"model": MODEL, "input": INPUT, "store": False} | more, responses=True) is elsewhere
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "a"}
+FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+TURN = [
+    {"role": "user", "content": "Look."},
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "tool_use", "id": "a", "name": "f"}]},
+    {"role": "user", "content": [RESULT | {"content": [{"type": "text", "text": "A cat."}]}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "elsewhere"),
+    [
+        ({"system": [{"type": "text", "text": "Hi"}], "tools": [{"name": "f", "input_schema": {}}]}, False),
+        ({"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}, True),
+        ({"container": "container_1"}, True),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, True),
+        ({"messages": [{"role": "user", "content": [FILE]}]}, True),
+        ({"messages": [{"role": "user", "content": [RESULT | {"content": [FILE]}]}]}, True),
+    ],
+)
+def test_a_message_that_refers_to_nothing_is_answered_by_a_worker(more: dict[str, Any], elsewhere: bool) -> None:
+    assert needs_state({"model": MODEL, "max_tokens": 4, "messages": TURN} | more) is elsewhere
 
 
 def test_workers_part_with_everything_loaded() -> None:
