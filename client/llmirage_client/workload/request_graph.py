@@ -116,13 +116,13 @@ def finished_before(streams: Sequence[Sequence[tuple[int, float, float]]]) -> di
         for place, start_s, _ in stream:
             frontier = []
             for other, candidates in enumerate(by_end):
-                at = bisect_right(ends[other], start_s) - 1
+                at = bisect_right(ends[other], start_s + _TOUCH_S) - 1
                 while at >= 0 and candidates[at][1] >= start_s:
                     at -= 1
                 if other != own and at >= 0:
                     frontier.append(candidates[at])
             latest_s = max((start for _, start, _ in frontier), default=0.0)
-            kept = [earlier for earlier, start, end in frontier if start == latest_s or end > latest_s]
+            kept = [earlier for earlier, start, end in frontier if start == latest_s or end > latest_s + _TOUCH_S]
             if kept:
                 found[place] = kept
     return found
@@ -262,10 +262,19 @@ class Recorded(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """One agent's requests by time. group: its group and its place in there, if several began together."""
+    """One agent's requests by time. group: its group and its place in there, if several began together.
+
+    titled: its first request names the conversation, and has nothing in common with the others.
+    """
 
     requests: list[Recorded]
     group: tuple[int, int] | None = None
+    titled: bool = False
+
+    @property
+    def talk(self) -> list[Recorded]:
+        """Its requests but the title."""
+        return self.requests[self.titled :]
 
 
 @dataclass(slots=True)
@@ -300,7 +309,10 @@ def agents(requests: Sequence[Recorded]) -> list[Agent]:
     main.requests = sorted([*title, *main.requests], key=lambda request: (request.start_s, request.place))
     others.sort(key=lambda chain: (chain.requests[0].start_s, chain.requests[0].place))
     groups = _groups(others)
-    return [Agent(main.requests), *(Agent(chain.requests, groups.get(number)) for number, chain in enumerate(others))]
+    return [
+        Agent(main.requests, titled=bool(title)),
+        *(Agent(chain.requests, groups.get(number)) for number, chain in enumerate(others)),
+    ]
 
 
 def _groups(others: Sequence[_CallChain]) -> dict[int, tuple[int, int]]:

@@ -203,13 +203,14 @@ class PromptWriter:
         return self._framed(marker, self._text(text) + self._unknown_of(parts, pictures))
 
     def _synthetic(self, message: SyntheticUser) -> bytes:
-        marker = zlib.crc32(b"user/None")
+        system, user = zlib.crc32(b"system/None"), zlib.crc32(b"user/None")
         if message.block_ids is not None:
-            ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
-            return self._framed(marker, as_segment(ids))
+            content = as_segment(block_content(message.block_ids, message.block_tokens, message.tokens, message.key))
+            head = content[: message.system_tokens * _TOKEN_BYTES]
+            return (self._framed(system, head) if head else b"") + self._framed(user, content[len(head) :])
         prefix = np.full(message.prefix_tokens, 1, dtype=np.int32)
         own = np.random.default_rng(message.key).integers(0, 2**31 - 1, message.tokens, dtype=np.int32)
-        return self._framed(marker, as_segment(prefix) + as_segment(own))
+        return self._framed(user, as_segment(prefix) + as_segment(own))
 
     def _framed(self, marker: int, content: bytes) -> bytes:
         """Return a message with what the chat template puts around it."""

@@ -149,13 +149,19 @@ def agent(t: float, end: float, *calls: dict[str, Any]) -> dict[str, Any]:
         pytest.param(  # the child's first request was over when the parent's second began; nothing joins it
             [call(0.0, 1), agent(0.6, 9.0, call(0.6, 7), call(8.0, 7, 8)), call(1.3, 1, 2)],
             {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 1.8, ("t::sa:a", 1): 8.9},
-            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 2.0, ("t::sa:a", 1): 8.9},
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 1.8, ("t::sa:a", 1): 8.9},
+            id="other scope",
+        ),
+        pytest.param(  # the same without markers; another agent began when the first one's request was over
+            [call(0.0, 1), call(0.6, 7, 9, api_s=0.1), call(0.8, 8, 9, api_s=0.1), call(3.0, 1, 2)],
+            {("t", 0): 0.0, ("t::aux:000", 0): 1.0, ("t::aux:001", 0): 1.2, ("t", 1): 3.5},
+            {("t", 0): 0.0, ("t::aux:000", 0): 1.0, ("t::aux:001", 0): 2.0, ("t", 1): 3.5},
             id="order",
         ),
         pytest.param(  # by its marker the child ends before the parent goes on, by its requests after it
             [call(0.0, 1), agent(0.6, 2.0, call(0.6, 7), call(3.0, 7, 8)), call(2.2, 1, 2)],
             {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t::sa:a", 1): 3.9, ("t", 1): 4.9},
-            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t", 1): 2.7, ("t::sa:a", 1): 3.9},
+            {("t", 0): 0.0, ("t::sa:a", 0): 1.0, ("t::sa:a", 1): 3.9, ("t", 1): 4.9},
             id="join",
         ),
     ],
@@ -182,6 +188,28 @@ def test_agents_that_fork_from_one_request_and_overlap_are_named_as_a_group(tmp_
     two = [request for request in requests if 30 not in request["hash_ids"] and 50 not in request["hash_ids"]]
     names = set(load(write(tmp_path, {"id": "t", "block_size": 64, "requests": two})).sessions)
     assert names == {"t", "t::fa:000", "t::fa:001", "t::fa:002"}  # two are no group
+
+
+def test_a_request_that_names_the_conversation_does_not_say_what_its_agents_are(tmp_path: Path) -> None:
+    """It is of another model, as Claude Code's titles are."""
+    large = [*range(1, 401)]
+    title = call(0.0, 900) | {"model": "small", "out": 9}
+    rest = [call(1.0, *large), call(2.0, *large[:300], 500), call(9.0, *large, 401)]
+    sole = [request | {"model": "large", "out": 5_000} for request in rest]
+    workload = load(write(tmp_path, {"id": "t", "block_size": 64, "requests": [title, *sole]}))
+    assert set(workload.sessions) == {"t", "t::fa:000"}
+
+
+def test_a_system_prompt_is_told_apart_as_long_as_the_prompts_begin_with_it(tmp_path: Path) -> None:
+    child = agent(2.0, 3.0, call(2.0, 7, 8, 9), call(2.6, 1, 2, 3, 4)) | {"tool_tokens": 64}
+    flat = [call(5.0, 1, 2, 20), call(5.1, 1, 30, 31)]  # two agents: one begins with all of it
+    requests = [call(0.0, 1, 2, 3, api_s=9.0), child, *flat, call(11.0, 1, 2, 4), call(12.0, 1, 5), call(13.0, 1, 5, 6)]
+    workload = load(write(tmp_path, {"id": "t", "block_size": 64, "system_tokens": 90, "requests": requests}))
+    told = {
+        name: [turn.synthetic.system_tokens // 64 for turn in session.turns if turn.synthetic]
+        for name, session in workload.sessions.items()
+    }
+    assert told == {"t": [2, 2, 1, 1], "t::aux:000": [2], "t::aux:001": [0], "t::sa:a": [1, 0]}
 
 
 def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:

@@ -136,3 +136,4 @@ def test_what_was_over_in_the_recording_comes_first() -> None:
     streams = [[(0, 0.0, 2.0), (1, 5.0, 6.0)], [(2, 2.0, 3.0)], [(3, 2.5, 4.0)], [(4, 0.5, 9.0)]]
     assert finished_before(streams) == {1: [2, 3], 2: [0], 3: [0]}
     assert finished_before(streams[:1]) == {}
+    assert finished_before([[(0, 2.43, 2.43 + 0.1)], [(1, 2.53, 3.0)]]) == {1: [0]}  # the sum is a little above 2.53

@@ -77,6 +77,9 @@ def test_a_trace_of_lengths_has_the_prompts_that_the_server_counts() -> None:
     opening = chat_tokens(u("")) - per_message
     sent = [[120], [120, 5, 20], [120, 5, 20, 7, 40], [120, 5, 20, 7, 40, 3, 8], [33], [64], [64, 9, 1]]
     assert prompts(workload) == [sum(lengths) + per_message * len(lengths) + opening for lengths in sent]
+    agent = load(str(DATA.parent / "traces" / "weka_trace_0504.json"))  # with a system message of its own
+    lengths = [turn.synthetic.tokens for turn in next(iter(agent.sessions.values())).turns if turn.synthetic]
+    assert prompts(agent) == [tokens + 2 * per_message + opening for tokens in lengths]
 
 
 def test_reuse_is_all_of_the_last_prompt_and_reply_within_a_conversation() -> None:

@@ -18,7 +18,15 @@ from typing import Any
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import JsonFault, Places, fault, files_below, parse, read_bytes, read_head, read_lines
 from llmirage_client.workload.format import Format, Option, folder_begins_with
-from llmirage_client.workload.hash_blocks import BlockLists, ids_within, key_of, read_ids, recorded_turn, without_reply_note
+from llmirage_client.workload.hash_blocks import (
+    NO_BLOCKS,
+    BlockLists,
+    ids_within,
+    key_of,
+    read_ids,
+    recorded_turn,
+    without_reply_note,
+)
 from llmirage_client.workload.request_graph import (
     GraphError,
     Need,
@@ -27,6 +35,7 @@ from llmirage_client.workload.request_graph import (
     agents,
     finished_before,
     sessions_of_play,
+    shared_blocks,
 )
 from llmirage_client.workload.session import (
     Event,
@@ -111,10 +120,11 @@ class _Marker:
 
 @dataclass(slots=True, frozen=True)
 class _Entries:
-    """The requests of an agent and the subagents among them."""
+    """The requests of an agent and the subagents among them. system_blocks: of its system prompt, as it is declared."""
 
     requests: tuple[Recorded, ...]
     markers: tuple[_Marker, ...]
+    system_blocks: int
 
     @property
     def end_s(self) -> float | None:
@@ -126,15 +136,19 @@ class _Entries:
 class _Stream:
     """An agent of a trace. parent: the request that started it, None for the root; gate: the one that waits for its end.
 
+    scope: the recorded agent, the root or that of a marker, among whose requests it was found.
     begins_s: where it starts in the recording, by its marker. flat: it has none.
+    system_blocks: with which its first prompt begins.
     """
 
     name: str
     requests: Sequence[Recorded]
+    scope: str
     parent: Recorded | None = None
     gate: Recorded | None = None
     begins_s: float = 0.0
     flat: bool = False
+    system_blocks: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -143,7 +157,6 @@ class _WekaTrace:
     block_tokens: int
     entries: _Entries
     tokens: Mapping[int, int]  # of the prompts, by place
-    system_tokens: Mapping[int, int]  # with which prompts begin
     timed: frozenset[int]  # places of requests whose duration is known
     waits_s: Mapping[int, float]  # before requests, instead of the pause in the recording
 
@@ -245,7 +258,6 @@ class _WekaReader:
             size,
             read,
             body.tokens,
-            body.system_tokens,
             frozenset(body.timed),
             body.thought_s if self._think_time_only else {},
         )
@@ -276,30 +288,35 @@ class _WekaReader:
         if not found:
             self._dropped += len(entries.markers)
             return
-        how = started or _Stream(name, ())
-        main = found[0].requests
-        yield replace(how, requests=main)
+        how = started or _Stream(name, (), name)
+        main, system_blocks = found[0].requests, entries.system_blocks
+        yield replace(how, requests=main, system_blocks=system_blocks)
+        system = next((request.ids[:system_blocks] for request in found[0].talk if len(request.ids)), NO_BLOCKS)
         between = ":" if started else "::"
-        for number, (own, group) in enumerate(found[1:]):
-            if _is_sidecar(own, main, trace):
+        for number, (own, group, _) in enumerate(found[1:]):
+            declared = 0 < system_blocks == len(system) == shared_blocks(system, own[0].ids)
+            how_own = replace(how, requests=own, system_blocks=system_blocks if declared else 0)
+            if _is_sidecar(own, found[0].talk, trace):
                 kind = f"aux:{number:03}"
             else:
                 kind = f"fa:{number:03}" if group is None else f"wg:{group[0]:03}_{group[1]:03}"
             suffix = f"{name}{between}{kind}"
             if started is not None:  # siblings, that begin and end with their subagent
-                yield replace(how, name=suffix, requests=own)
+                yield replace(how_own, name=suffix)
                 continue
             parent = _before(main, own[0].place, own[0].start_s) or main[0]
             end_s = max(request.end_s for request in own)
-            yield _Stream(suffix, own, parent, _gate(main, own[0].place, end_s), own[0].start_s, flat=True)
+            gate = _gate(main, own[0].place, end_s)
+            yield replace(how_own, name=suffix, parent=parent, gate=gate, begins_s=own[0].start_s, flat=True)
         for marker in entries.markers:
             parent_of_marker = _before(main, marker.place, marker.start_s)
             if parent_of_marker is None:
                 self._dropped += 1
                 continue
             gate = _gate(main, marker.place, marker.end_s)
-            child = _Stream(f"{trace.name}::sa:{marker.name}", (), parent_of_marker, gate, marker.start_s)
-            yield from self._streams(child.name, marker.entries, trace, child)
+            agent = f"{trace.name}::sa:{marker.name}"
+            child = _Stream(agent, (), agent, parent_of_marker, gate, marker.start_s)
+            yield from self._streams(agent, marker.entries, trace, child)
 
     def tree(self, path: str, root: str) -> Sequence[Session]:
         """Return the sessions of the only trace read. Raises WorkloadError with its problems."""
@@ -361,7 +378,6 @@ class _Body:
         self._scope = scope
         self._next_place = 0
         self.tokens: dict[int, int] = {}
-        self.system_tokens: dict[int, int] = {}
         self.timed: set[int] = set()
         self.thought_s: dict[int, float] = {}
         self.models: set[str] = set()
@@ -373,9 +389,10 @@ class _Body:
     ) -> _Entries:
         """Return the requests of an agent. relative: times below the marker's count from it."""
         known = [
-            self._check.given(agent, name, self._check.integer, prefix) or 0 for name in ("tool_tokens", "system_tokens")
+            self._check.given(agent, name, partial(self._check.integer, minimum=0, maximum=MOST_TOKENS), prefix) or 0
+            for name in ("tool_tokens", "system_tokens")
         ]
-        system_tokens = -(-sum(known) // self._block_tokens) * self._block_tokens
+        system_blocks = -(-sum(known) // self._block_tokens)
         requests: list[Recorded] = []
         markers: list[_Marker] = []
         for i, value in enumerate(values):
@@ -392,9 +409,7 @@ class _Body:
                 markers.append(self._marker(entry, f"{at}.", place, start_s))
             else:
                 requests.append(self._request(entry, f"{at}.", place, start_s))
-                if 0 < system_tokens < self.tokens[place]:
-                    self.system_tokens[place] = system_tokens
-        return _Entries(tuple(requests), tuple(markers))
+        return _Entries(tuple(requests), tuple(markers), system_blocks)
 
     def _marker(self, entry: Mapping[str, Any], at: str, place: int, start_s: float) -> _Marker:
         check = self._check
@@ -442,39 +457,46 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded
     """
     begins_s: dict[object, float] = {}
     joined: dict[int, set[int]] = {}
+    scopes: dict[str, list[list[tuple[int, float, float]]]] = {}
     for stream in streams:
+        scopes.setdefault(stream.scope, []).append([(r.place, r.start_s, r.end_s) for r in stream.requests])
         if stream.parent is None:
             continue
         group = stream.parent.place, stream.gate and stream.gate.place, stream.flat
         begins_s[group] = min(begins_s.get(group, stream.begins_s), stream.begins_s)
         if stream.gate is not None:
-            own = [r.place for r in stream.requests if not recorded_order or r.start_s < stream.gate.start_s]
-            joined.setdefault(stream.gate.place, set()).update(own[-1:])
-    earlier: Mapping[int, Sequence[int]] = {}
-    if recorded_order:
-        earlier = finished_before([[(r.place, r.start_s, r.end_s) for r in stream.requests] for stream in streams])
+            joined.setdefault(stream.gate.place, set()).add(stream.requests[-1].place)
+    earlier: dict[int, list[int]] = {}
+    for agents_of_scope in scopes.values() if recorded_order else ():
+        earlier |= finished_before(agents_of_scope)
     for stream in streams:
         previous: Recorded | None = None
+        system_blocks = stream.system_blocks
         for request in stream.requests:
+            system_blocks = min(
+                system_blocks, len(request.ids) if previous is None else shared_blocks(previous.ids, request.ids)
+            )
+            system_tokens = system_blocks * trace.block_tokens
+            joins = joined.get(request.place, ())
             needs: dict[tuple[int, Event], float] = {}
+            for place in sorted({*joins, *earlier.get(request.place, ())}):
+                needs[place, "reply"] = 0.0
             if previous is not None:
                 pause_s = max(request.start_s - previous.end_s, 0.0)
                 needs[previous.place, "reply"] = trace.waits_s.get(request.place, pause_s)
             elif (parent := stream.parent) is not None:
                 begun_s = begins_s[parent.place, stream.gate and stream.gate.place, stream.flat]
+                needs.pop((parent.place, "reply"), None)  # what starts it comes last: see sessions_of_play
                 if recorded_order and parent.place in trace.timed and begun_s < parent.end_s:
                     needs[parent.place, "dispatch"] = max(request.start_s - parent.start_s, 0.0)
                 else:
                     needs[parent.place, "reply"] = max(request.start_s - begun_s, 0.0)
-            joins = joined.get(request.place, ())
-            for place in sorted({*joins, *earlier.get(request.place, ())}):
-                needs.setdefault((place, "reply"), 0.0)
             prompt = SyntheticUser(
                 trace.tokens[request.place],
                 key_of("weka", trace.name, request.place),
                 block_ids=request.ids,
                 block_tokens=trace.block_tokens,
-                system_tokens=trace.system_tokens.get(request.place, 0),
+                system_tokens=system_tokens if system_tokens < trace.tokens[request.place] else 0,
             )
             waits = [Need(str(place), delay_s, event, place in joins) for (place, event), delay_s in needs.items()]
             turn = recorded_turn(prompt, request.output_tokens)
