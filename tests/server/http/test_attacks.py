@@ -216,7 +216,7 @@ def test_requests_that_come_and_go_together_take_many_turns(api: Api, path: str,
     assert longest_turn_s(api, ask) < 0.05
 
 
-@pytest.mark.parametrize("seed", sorted({*range(16)} - {3, 10, 11}))  # whose bodies are those of others
+@pytest.mark.parametrize("seed", [0, 1, 2, 6, 7, 8, 12, 13, 15])  # of the other seeds below 16, the bodies are as these
 def test_a_large_body_holds_the_event_loop_for_less_than_a_tenth_of_a_second(
     api: Api, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def error_field(response: httpx.Response) -> str:
 def test_values_obey_schemas_that_are_hard_to_obey(api: Api, name: str) -> None:
     route = ROUTES[name]
     for place, (about, schema) in enumerate(NASTY.items()):
-        if name in MAIN_ROUTES or place % 6 == 0:
+        if (name in MAIN_ROUTES and (place + MAIN_ROUTES.index(name)) % 2 == 0) or place % 6 == 0:
             given = asked(schema, route)
             response = answer(api, given, name)
             assert response.status_code == 200, (about, response.text)
@@ -135,7 +135,7 @@ def test_values_obey_schemas_that_are_hard_to_obey(api: Api, name: str) -> None:
 def test_values_obey_drawn_schemas(api: Api, name: str) -> None:
     route = ROUTES[name]
     obeyed = 0
-    for seed in range(10_000 + MAIN_ROUTES.index(name), 10_500, len(MAIN_ROUTES)):
+    for seed in range(10_000 + MAIN_ROUTES.index(name), 10_250, len(MAIN_ROUTES)):
         schema = asked(drawn_schema(seed), route)
         response = answer(api, schema, name)
         assert response.status_code in (200, 400), (schema, response.text)
@@ -144,7 +144,7 @@ def test_values_obey_drawn_schemas(api: Api, name: str) -> None:
             assert Judges(schema).accept(route.value(response.json())), (schema, response.text)
         else:
             assert error_field(response) == route.field, response.text
-    assert obeyed > 80
+    assert obeyed > 40
 
 
 @pytest.mark.parametrize("name", ROUTES)

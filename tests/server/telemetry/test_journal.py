@@ -71,14 +71,14 @@ def test_bodies_of_running_requests_count_too() -> None:
 
 
 def test_an_entry_is_small_whatever_was_sent() -> None:
-    long = "ü" * 1_000_000
+    long = "ü" * 100_000
     big = entry([(b"x-long-%d" % at, long.encode()) for at in range(1000)], path="/" + long)
     big.asked("model", long, long, [long] * 100, [long] * 100, stream=False)
     assert len(big.headers) == MOST_HEADERS
     texts = [big.path, big.user, big.system, *itertools.chain.from_iterable(big.results), *big.headers.values()]
     assert max(map(len, texts)) < MOST_CHARACTERS + 40
     assert sum(map(len, texts)) < 300_000
-    assert big.user.endswith("… (1,000,000 characters)")
+    assert big.user.endswith("… (100,000 characters)")
 
 
 @given(st.sampled_from(SECRET_HEADERS), st.text("abcdef0123456789", min_size=8, max_size=40))

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
@@ -280,6 +280,7 @@ def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
 
 
 @pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.data())
 def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
     plan = data.draw(plans(RULES[rules]))

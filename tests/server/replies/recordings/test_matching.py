@@ -92,10 +92,10 @@ def test_the_fields_that_count_and_the_texts_that_do_not_can_be_chosen() -> None
 
 
 @pytest.mark.parametrize("text", ["<br>", "<a", "</a>", "<a></b>", "<a>1</a>"])
-def test_a_megabyte_of_tags_is_read_in_one_pass(text: str) -> None:
+def test_many_tags_are_read_in_one_pass(text: str) -> None:
     """A tag without an end was searched for to the end of the text, from each of them."""
-    many = "".join(f"<t{place}>" for place in range(20_000))
-    body = {"messages": [{"role": "user", "content": text * (1_000_000 // len(text)) + many}]}
+    many = "".join(f"<t{place}>" for place in range(4_000))
+    body = {"messages": [{"role": "user", "content": text * (200_000 // len(text)) + many}]}
     assert Matcher().key("/v1/chat/completions", body)
     assert isinstance(last_text(body), str)
 
