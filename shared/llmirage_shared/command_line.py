@@ -348,7 +348,7 @@ class SettingsCommand(click.Command):
     lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`.
     bare: flags that may stand without their number, with the number that counts then.
     rest: the heading of --help.
-    elsewhere: flags of other tools, each with what to do instead.
+    elsewhere: flags of other tools, each with what to do instead; they come before former flags.
     examples: command lines, for the help.
     blocks: keys of files that have further keys, and are no settings.
     settings: its settings, those without a flag included.
@@ -402,10 +402,10 @@ class SettingsCommand(click.Command):
             said = []
             for word, value in zip(args, [*args[1:], ""], strict=True):
                 flag = word.partition("=")[0]
-                if flag in former:
-                    said.append(_now_set(former[flag], word, value))
-                elif flag in self.elsewhere:
+                if flag in self.elsewhere:
                     said.append(f"no option {flag}: {self.elsewhere[flag]}")
+                elif flag in former:
+                    said.append(_now_set(former[flag], word, value))
             return click.UsageError("\n".join(dict.fromkeys(said)), ctx)
         hint = became(error.option_name, [flag for param in self.params for flag in (*param.opts, *former)])
         possibilities = error.possibilities

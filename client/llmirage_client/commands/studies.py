@@ -22,6 +22,32 @@ from llmirage_client.simulator.cluster_settings import BLOCKS, SHAPE_SETTINGS, c
 from llmirage_shared.command_line import argument, command, json_option, options, renamed
 from llmirage_shared.settings import at_call
 
+_SLO = 'use --slo, such as "ttft_p99<500ms, tpot_p95<30ms"'
+# Words of planners that options have other names for.
+_ELSEWHERE = {
+    "--concurrent-users": "use --concurrency N",
+    "--dtype": "use --weights FORMAT, and --set kv_cache_dtype=FORMAT for the KV cache",
+    "--input-len": "use --isl N",
+    "--input-tokens": "use --isl N",
+    "--latency": _SLO,
+    "--output-len": "use --osl N",
+    "--output-tokens": "use --osl N",
+    "--precision": "use --weights FORMAT, and --set kv_cache_dtype=FORMAT for the KV cache",
+    "--qps": "use --request-rate R",
+    "--quantization": "use --weights FORMAT",
+    "--replicas": "use --instances N",
+    "--rps": "use --request-rate R",
+    "--sla": _SLO,
+    "--users": "use --concurrency N",
+}
+_SIZE_ELSEWHERE = _ELSEWHERE | {
+    "--agents": "use --concurrency N",
+    "--rate": "use --request-rate R",
+    "--replicas": "not given, as it is the answer; use --instances N with --max-rate",
+    "--tpot": _SLO,
+    "--ttft": _SLO,
+}
+
 simulate = command(
     "simulate",
     "llmirage_client.commands.actions.simulate:simulate",
@@ -44,6 +70,7 @@ simulate = command(
     succeeded, 1 if some failed or --max-time was reached, 2 if the input was refused, 3 if an objective of --slo was missed.
     """,
     blocks=BLOCKS,
+    elsewhere=_ELSEWHERE,
     examples=(
         "llmirage simulate bundled:coding-agent --gpu h200_sxm --instances 2",
         "llmirage simulate --isl 4000 --osl 500 --request-rate 10 --model Qwen/Qwen3-32B --tp 2",
@@ -97,6 +124,7 @@ size = command(
     0 with an answer, 1 if no deployment meets the objectives, 2 if the input was refused.
     """,
     blocks=BLOCKS,
+    elsewhere=_SIZE_ELSEWHERE,
     examples=(
         'llmirage size --slo "ttft_p99<500ms" --isl 2000 --osl 300 --request-rate 10 --gpus h100_sxm,l40s',
         'llmirage size --slo "tpot_p95<30ms" --isl 2000 --osl 300 --concurrency 50 --model Qwen/Qwen3-32B',

@@ -173,16 +173,14 @@ def test_it_is_soon_there() -> None:
     assert after.ru_utime - before.ru_utime < MOST_CPU_S
 
 
-def test_flags_of_other_tools_say_what_to_do_instead() -> None:
-    run = command_of(("run",))
-    own = {flag for param in run.params for flag in (*param.opts, *param.secondary_opts)}
-    named = {flag for text in run.elsewhere.values() for flag in re.findall(r"--[\w-]+", text)}
+@pytest.mark.parametrize("name", ["run", "simulate", "size"])
+def test_flags_of_other_tools_say_what_to_do_instead(name: str) -> None:
+    command = command_of((name,))
+    own = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+    named = {flag for text in command.elsewhere.values() for flag in re.findall(r"--[\w-]+", text)}
     assert named <= own
-    assert not own & set(run.elsewhere)
-    flags = ("--num-prompts", "--max-concurrency", "--backend")
-    done = CliRunner().invoke(main, ["run", *(f"{flag}=5" for flag in flags)])
+    assert not own & set(command.elsewhere)
+    done = CliRunner().invoke(main, [name, *(f"{flag}=5" for flag in command.elsewhere)])
     assert done.exit_code == 2
     told = [line.removeprefix("Error: ") for line in done.output.splitlines() if "no option" in line]
-    assert told == [
-        f"no option {flag}: {run.elsewhere[flag]}" for flag in ("--num-prompts", "--max-concurrency", "--backend")
-    ]
+    assert told == [f"no option {flag}: {text}" for flag, text in command.elsewhere.items()]
