@@ -12,6 +12,7 @@ import csv
 import gzip
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ _DEEP = 500  # more than any workload has, fewer than the parser takes
 _HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
 _CHUNK_BYTES = 1 << 20
 _MAGIC_BYTES = 16
+ENDINGS = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 _DELIMITERS = ",;\t|"
 
 
@@ -204,23 +206,53 @@ def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[di
         problems += check.problems
 
 
-def files_below(path: str, endings: Sequence[str]) -> list[Path]:
-    """Return the file, or those below a folder whose names end so, in the order of their names, without hidden ones."""
+def files_below(path: str) -> list[Path]:
+    """Return the file, or those below a folder and its links whose names end as those of JSON do, in the order of names.
+
+    Hidden ones are left out. Raises WorkloadError when there are none, and for links to nothing.
+    """
     folder = Path(path)
     if not folder.is_dir():
         return [folder]
-    named = (file for file in folder.rglob("*") if file.name.endswith(tuple(endings)) and file.is_file())
-    files = sorted(file for file in named if not any(part.startswith(".") for part in file.relative_to(folder).parts))
+    files = json_files_below(folder)
+    if dead := [file for file in files if not file.exists()]:
+        raise fault(path, f"{dead[0].relative_to(folder)} is a link to a file that is not there")
     if not files:
-        raise fault(path, f"is a directory without files {' or '.join(f'*{ending}' for ending in endings)}")
+        raise fault(path, f"is a directory without files {' or '.join(f'*{ending}' for ending in ENDINGS)}")
     return files
 
 
-def read_rows_below(
-    path: str, endings: Sequence[str], problems: list[Problem]
-) -> Iterator[tuple[Path, dict[str, Any], Checker]]:
+def json_files_below(folder: Path) -> list[Path]:
+    """Return what `files_below` does, and links to nothing; perhaps none."""
+    return [file for file in _all_below(folder) if file.name.lower().endswith(ENDINGS)]
+
+
+def other_files_note(path: str) -> tuple[str, ...]:
+    """Return the note on files of a folder that `files_below` leaves out, where there are any."""
+    names = [str(file.relative_to(path)) for file in _all_below(Path(path)) if not file.name.lower().endswith(ENDINGS)]
+    if not names:
+        return ()
+    return (f"left out {plural(len(names), 'file')} without the ending of JSON ({', '.join(ENDINGS)}): {names[0]}",)
+
+
+def _all_below(folder: Path) -> list[Path]:
+    """Return the files below a folder, of folders to which several links lead once; without hidden ones."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if os.path.realpath(place) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(place))
+        files = (Path(place, name) for name in names if not name.startswith("."))
+        found += [file for file in files if file.is_file() or not file.exists()]
+    return sorted(found)
+
+
+def read_rows_below(path: str, problems: list[Problem]) -> Iterator[tuple[Path, dict[str, Any], Checker]]:
     """Yield the object of every record of the file, or of those below a folder, as `read_rows` does."""
-    for file in files_below(path, endings):
+    for file in files_below(path):
         name = str(file.relative_to(path)) if Path(path) != file else None
         found: list[Problem] = []
         try:

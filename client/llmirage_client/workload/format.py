@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import JsonFault, files_below, parse, read_head
+from llmirage_client.workload.files import JsonFault, json_files_below, parse, read_head
 from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_shared.plural import plural
 
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
+_FILES_TO_LOOK_AT = 20
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 
 
@@ -58,14 +59,17 @@ def first_keys(data: bytes) -> FirstKeys:
     return FirstKeys(tuple(value), tuple(below))
 
 
-def folder_begins_with(path: Path, endings: Sequence[str], recognises: Callable[[Collection[str]], bool]) -> bool:
-    """Return whether the first file below the folder with such a name begins with an object of a format."""
-    try:
-        head = read_head(str(files_below(str(path), endings)[0]))
-    except WorkloadError:
-        return False
-    lines = (line for line in head.split(b"\n") if line.strip())
-    return recognises(first_keys(next(lines, b"")).marks) or recognises(first_keys(head).marks)
+def folder_begins_with(path: Path, recognises: Callable[[Collection[str]], bool]) -> bool:
+    """Return whether one of the first files below the folder begins with an object of a format."""
+    for file in json_files_below(path)[:_FILES_TO_LOOK_AT]:
+        try:
+            head = read_head(str(file))
+        except WorkloadError:  # the reader of all files says what is wrong with it
+            continue
+        lines = (line for line in head.split(b"\n") if line.strip())
+        if recognises(first_keys(next(lines, b"")).marks) or recognises(first_keys(head).marks):
+            return True
+    return False
 
 
 def _of_broken_object(text: str) -> FirstKeys:
@@ -235,9 +239,10 @@ class Format:
     arguments. needs: what such a file must have, for the message when no format fits. order: formats with a lower one are
     asked first. recognises_array: the same as recognises for files whose lines are arrays. recognises_header: the same for
     files of no JSON, from their first line; recognises_magic: for those of no text, from their first bytes.
-    recognises_directory: whether a directory is of this format. generates: there is
-    no file, the name of the format stands for one and the options say what it holds. fetch: the published file in this
-    format, and where it is. named: the option that the rest of a longer name gives, as in `speed_bench_math`.
+    recognises_directory: whether a directory is of this format. folder: a folder of such files of JSON is one workload.
+    generates: there is no file, the name of the format stands for one and the options say what it holds. fetch: the
+    published file in this format, and where it is. named: the option that the rest of a longer name gives, as in
+    `speed_bench_math`.
     """
 
     name: str
@@ -252,6 +257,11 @@ class Format:
     recognises_header: Callable[[str], bool] = never
     recognises_directory: Callable[[Path], bool] = never
     recognises_magic: Callable[[bytes], bool] = never
+    folder: bool = False
     generates: bool = False
     fetch: str = ""
     named: str = ""
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether a directory is of this format."""
+        return folder_begins_with(path, self.recognises) if self.folder else self.recognises_directory(path)

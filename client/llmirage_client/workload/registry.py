@@ -16,7 +16,7 @@ from typing import Any
 
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
-from llmirage_client.workload.files import JsonFault, delimiter_of, fault, parse, read_head, read_magic
+from llmirage_client.workload.files import JsonFault, delimiter_of, fault, other_files_note, parse, read_head, read_magic
 from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, never, read_options, skip
 from llmirage_client.workload.session import Workload
 from llmirage_shared.extensions import find_extension, installed, is_extension
@@ -63,7 +63,8 @@ def load(
     offset = 0 if itself else values.pop(DATASET_OFFSET.name)
     with _without_collector():
         loaded = chosen.load(file, **values)
-    return skip(replace(loaded, path=path), offset)
+    notes = other_files_note(file) if chosen.folder and Path(file).is_dir() else ()
+    return skip(replace(loaded, path=path, notes=(*loaded.notes, *notes)), offset)
 
 
 @contextmanager
@@ -121,7 +122,9 @@ def detect(path: str) -> str:
         return name
     known = FORMATS | others
     if Path(path).is_dir():
-        possible = ", ".join(name for name, declared in known.items() if declared.recognises_directory is not never)
+        possible = ", ".join(
+            name for name, declared in known.items() if declared.folder or declared.recognises_directory is not never
+        )
         raise fault(path, f"is a directory, and its files are not those of a format that may be one ({possible})")
     data = read_head(path)
     keys = first_keys(data).keys
@@ -146,7 +149,7 @@ def _detected(path: str, known: Mapping[str, Format]) -> str | None:
         return next((name for name, declared in known.items() if getattr(declared, by)(value)), None)
 
     if Path(path).is_dir():
-        return first("recognises_directory", Path(path))
+        return first("is_folder", Path(path))
     if name := first("recognises_magic", read_magic(path)):
         return name
     data = read_head(path)

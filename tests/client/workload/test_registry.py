@@ -87,7 +87,9 @@ def test_a_file_that_cannot_be_read_gets_one_clear_line(content: str | bytes, pr
     assert problems_of(write_whole(tmp_path, content)) == [problem]
 
 
-DIRECTORIES = "dynamo_request_trace, otel_spans, weka_trace, sagemaker_capture, tracelab, random_pool, raw_payload, servegen"
+DIRECTORIES = (
+    "dynamo_request_trace, exgentic, otel_spans, weka_trace, sagemaker_capture, tracelab, random_pool, raw_payload, servegen"
+)
 
 
 def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> None:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.format import Format, Option, folder_begins_with
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import key_of, read_prompt, recorded_turn, unknown_prompt, without_reply_note
 from llmirage_client.workload.request_graph import GraphError, Need, RecordedRequest, plays_of, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Workload, WorkloadError
 
 SCHEMA = "dynamo.request.trace.v1"
-_ENDINGS = (".jsonl", ".jsonl.gz", ".json")
 _SKIPPED = ("tool_start", "request_payload")
 _TOOL_ENDS = ("tool_end", "tool_error")
 _MS_PER_S = 1e3
@@ -65,7 +63,7 @@ def load(path: str, *, block_size: int | None = None) -> Workload:
     """
     problems: list[Problem] = []
     trace = _DynamoTrace()
-    for _, row, check in read_rows_below(path, _ENDINGS, problems):
+    for _, row, check in read_rows_below(path, problems):
         event = row
         if "event" in row and "schema" not in row:
             event = check.mapping(row["event"], "event") or {}
@@ -218,11 +216,6 @@ def recognises(keys: Collection[str]) -> bool:
     return f"schema={SCHEMA}" in keys or {"schema", "event_type", "request"} <= set(keys) or "event.event_type" in keys
 
 
-def recognises_directory(path: Path) -> bool:
-    """Return whether the folder is of this format."""
-    return folder_begins_with(path, _ENDINGS, recognises)
-
-
 FORMAT = Format(
     name="dynamo_request_trace",
     summary="requests that NVIDIA Dynamo served (dynamo.request.trace.v1), with agents' sessions, as lengths and hashes",
@@ -232,5 +225,5 @@ FORMAT = Format(
     aliases=("dynamo.request.trace.v1",),
     order=12,
     options=(Option("block_size", "integer", "tokens per hash, where a row does not say", minimum=1),),
-    recognises_directory=recognises_directory,
+    folder=True,
 )

@@ -21,7 +21,7 @@ from typing import Any
 from llmirage_client.workload.checking import ABSENT, MOST_TOKENS, Checker
 from llmirage_client.workload.conversation_lines import LeftOut
 from llmirage_client.workload.files import read_rows_below
-from llmirage_client.workload.format import Format, Option, folder_begins_with
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.request_graph import Need, RecordedRequest, free_name, sessions_of_play
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -160,7 +160,6 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(None if value is ABSENT else value, ensure_ascii=False)
 
 
-_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _OPERATIONS = ("chat", "generate_content", "text_completion")
 _FAILED = (2, "ERROR", "STATUS_CODE_ERROR")
 _NS_PER_S = 1e9
@@ -184,7 +183,7 @@ def load(path: str) -> Workload:
     traces: dict[str, list[_Call]] = {}
     parents: dict[str, dict[str, str | None]] = {}
     first: dict[tuple[str, str], str] = {}
-    for _, row, check in read_rows_below(path, _ENDINGS, problems):
+    for _, row, check in read_rows_below(path, problems):
         for at, span in _spans(row, check):
             trace = check.text(check.required(span, "trace_id", at), f"{at}trace_id", may_be_empty=False)
             name = check.text(check.required(span, "span_id", at), f"{at}span_id", may_be_empty=False)
@@ -371,13 +370,12 @@ FORMAT = Format(
     load=load,
     aliases=("otel", "otlp_json"),
     order=14,
-    recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
+    folder=True,
 )
 
 
 _EXGENTIC_FAILED = 2
 _PROVIDERS = ("openai/azure/", "azure/", "aws/", "gcp/")
-_EXGENTIC_ENDINGS = (".jsonl", ".jsonl.gz", ".json")
 
 
 def load_exgentic(
@@ -391,7 +389,7 @@ def load_exgentic(
     left_out = LeftOut()
     sessions: list[Session] = []
     names: set[str] = set()
-    for _, row, check in read_rows_below(path, _EXGENTIC_ENDINGS, problems):
+    for _, row, check in read_rows_below(path, problems):
         if not _wanted(row, check, harness, source_model, benchmark):
             left_out.add("sessions of another harness, model or benchmark")
             continue
@@ -482,6 +480,7 @@ EXGENTIC = Format(
     summary="sessions of benchmark agents (Exgentic agent-llm-traces): whole requests with their tools, and waits",
     needs="'harness', 'session_id' and 'spans' in every object",
     recognises=recognises_exgentic,
+    folder=True,
     load=load_exgentic,
     aliases=("exgentic_v2",),
     order=13,

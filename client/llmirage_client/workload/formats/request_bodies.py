@@ -22,7 +22,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import ABSENT, AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker, kind_of
 from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_rows, read_rows_below
-from llmirage_client.workload.format import Format, first_keys, folder_begins_with
+from llmirage_client.workload.format import Format, first_keys
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -196,7 +196,7 @@ def load_captures(path: str) -> Workload:
     problems: list[Problem] = []
     sessions: list[Session] = []
     names: set[str] = set()
-    for _, row, check in read_rows_below(path, _ENDINGS, problems):
+    for _, row, check in read_rows_below(path, problems):
         session = _captured(row, check, names)
         if session is not None:
             sessions.append(session)
@@ -272,5 +272,5 @@ CAPTURES = Format(
     load=load_captures,
     aliases=("sagemaker_data_capture",),
     order=16,
-    recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, is_capture),
+    folder=True,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import header_of, read_head, read_rows_below, read_table
-from llmirage_client.workload.format import Format, Option, folder_begins_with
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, without_reply_note
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -58,7 +58,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = Fal
         for cells, check in read_table(path, _COLUMNS, problems):
             _read_cells(cells, check, found)
     else:
-        for _, row, check in read_rows_below(path, (".jsonl", ".jsonl.gz"), problems):
+        for _, row, check in read_rows_below(path, problems):
             _read_row(row, check, found, add_reasoning)
     if not found and not problems:
         problems.append(Problem("has no rounds"))
@@ -177,5 +177,5 @@ FORMAT = Format(
         Option("add_reasoning", "boolean", "add reasoning tokens to replies whose count is without them", False),
     ),
     recognises_header=recognises_header,
-    recognises_directory=lambda path: folder_begins_with(path, (".jsonl", ".jsonl.gz"), recognises),
+    folder=True,
 )

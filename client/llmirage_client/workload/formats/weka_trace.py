@@ -17,7 +17,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import JsonFault, Places, fault, files_below, parse, read_bytes, read_head, read_lines
-from llmirage_client.workload.format import Format, Option, folder_begins_with
+from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import (
     NO_BLOCKS,
     BlockLists,
@@ -47,7 +47,6 @@ from llmirage_client.workload.session import (
     WorkloadError,
 )
 
-_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _SIDECAR_TOKENS, _SIDECAR_SHARE = 16_384, 0.1
 _DIGEST_REPLY, _DIGEST_RATIO = 4_000, 20
 _TRACE_KEYS = frozenset(
@@ -87,7 +86,7 @@ def load(
     Raises WorkloadError with all problems, each with file, line and field.
     """
     reader = _WekaReader(max_context_length, think_time_only, global_ids, recorded_order, traces)
-    files = files_below(path, _ENDINGS)
+    files = files_below(path)
     if on_demand and max_context_length is None and (roots := _roots_of(files[:traces])):
 
         def sessions_of(root: str, file: Path) -> Sequence[Session]:
@@ -590,5 +589,5 @@ FORMAT = Format(
         Option("on_demand", "boolean", "read traces of a large folder as they begin; simulate sets it", False),
         Option("recorded_order", "boolean", "keep the recorded order between agents, as scenarios do", False),
     ),
-    recognises_directory=lambda path: folder_begins_with(path, _ENDINGS, recognises),
+    folder=True,
 )

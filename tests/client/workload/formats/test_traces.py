@@ -400,6 +400,26 @@ def test_a_table_of_another_program_is_the_same_trace(file: str, between: str, t
     ]
 
 
+def test_a_folder_is_read_with_its_links_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "f", tmp_path / "elsewhere"
+    (folder / "a").mkdir(parents=True)
+    elsewhere.mkdir()
+    (folder / "0-about.json").write_text('{"rows": 2}')
+    for place, name in ((folder / "a" / "x.JSON", "x"), (elsewhere / "y.ndjson", "y"), (folder / "old.bak", "z")):
+        place.write_text(json.dumps({**WEKA, "id": name}))
+    (folder / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)
+    assert detect(str(folder)) == "weka_trace"
+    assert problems_of(str(folder)) == [f"0-about.json: line 1: {key}: Field required" for key in WEKA]
+    (folder / "0-about.json").unlink()
+    workload = load(str(folder))
+    assert set(workload.sessions) == {"x", "y"}
+    assert workload.notes[-1].startswith("left out 1 file without the ending of JSON (.json, ")
+    assert workload.notes[-1].endswith(": old.bak")
+    (folder / "gone.json").symlink_to(elsewhere / "gone.json")
+    assert problems_of(str(folder)) == ["gone.json is a link to a file that is not there"]
+
+
 SERVEGEN = [
     ("0,1,2,Gamma,1", "{}", "c-trace.csv: line 1: a window has 6 cells"),
     ("x,1,2,Gamma,1,1", "{}", "c-trace.csv: line 1: start: Input should be a valid number"),
