@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from llmirage_client.workload.dag_graph import roots
 from llmirage_client.workload.rates import RateSeries
 from llmirage_client.workload.session import Session, Workload
+from llmirage_shared.plural import plural
 
 Process = Literal["none", "constant", "poisson", "gamma", "weibull"]
 _DRAWN_AT_ONCE = 1024
@@ -93,6 +95,9 @@ def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: I
     """
     arrivals = [session.arrival_s for session in sessions if session.arrival_s is not None]
     notes = tuple(notes)
+    pairs = (pair for session in sessions for pair in pairwise(turn.arrival_s for turn in session.turns))
+    if late := sum(before is not None and after is not None and after < before for before, after in pairs):
+        notes += (f"{plural(late, 'turn')} whose time is before that of the previous turn: the order is that of the file",)
     if arrivals and len(arrivals) < len(sessions):
         missing = next(session for session in sessions if session.arrival_s is None)
         notes += (

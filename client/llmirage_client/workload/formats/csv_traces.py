@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -93,19 +93,16 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
     Raises WorkloadError with all problems, each with line and column, if no row can be read or the file is no CSV.
     """
     problems: list[Problem] = []
-    lines: SessionLines[Turn] = SessionLines()
-    prompts: dict[str, GrowingPrompts] = {}
+    lines: SessionLines[_BurstRow] = SessionLines()
     failed = 0
-    for row, check in read_table(path, _BURST_COLUMNS, problems):
-        if not row[_BURST_COLUMNS[2]].strip("0."):
+    for cells, check in read_table(path, _BURST_COLUMNS, problems):
+        if not cells[_BURST_COLUMNS[2]].strip("0."):
             failed += 1
             continue
-        session_id = row.get(_BURST_SESSION) if sessions else None
-        turn = _burst_turn(
-            row, check, prompts.setdefault(session_id, GrowingPrompts(_BLOCK_TOKENS, session_id)) if session_id else None
-        )
-        if turn is not None:
-            lines.add(session_id, check.line or 0, [turn])
+        session_id = cells.get(_BURST_SESSION) if sessions else None
+        row = _burst_row(cells, check)
+        if row is not None:
+            lines.add(session_id, row.line, [row])
     groups = list(lines.sessions())
     if not groups and not problems:
         problems.append(Problem("has no successful requests" if failed else "has no requests below its header"))
@@ -114,20 +111,37 @@ def load_burst_gpt(path: str, *, sessions: bool = True) -> Workload:
     notes = [f"{failed:,} of the requests failed when the trace was recorded (0 response tokens): skipped"] if failed else []
     if unreadable := {problem.line for problem in problems}:
         notes.append(f"rows that cannot be read: {len(unreadable):,}, skipped; the first: {problems[0]}")
-    found = [
-        Session(name, tuple(turns), mode="isolated", arrival_s=turns[0].arrival_s, line=line) for name, line, turns in groups
-    ]
-    return scheduled(BURST_GPT.name, path, found, notes)
+    return scheduled(BURST_GPT.name, path, [_burst_session(*group) for group in groups], notes)
 
 
-def _burst_turn(row: Mapping[str, str], check: Checker, prompts: GrowingPrompts | None) -> Turn | None:
-    timestamp_s = check.number(row[_BURST_COLUMNS[0]], _BURST_COLUMNS[0])
-    tokens = check.integer(row[_BURST_COLUMNS[1]], _BURST_COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
-    output_tokens = check.integer(row[_BURST_COLUMNS[2]], _BURST_COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
+class _BurstRow(NamedTuple):  # a trace has millions
+    timestamp_s: float
+    line: int
+    tokens: int
+    output_tokens: int
+
+
+def _burst_row(cells: Mapping[str, str], check: Checker) -> _BurstRow | None:
+    timestamp_s = check.number(cells[_BURST_COLUMNS[0]], _BURST_COLUMNS[0])
+    tokens = check.integer(cells[_BURST_COLUMNS[1]], _BURST_COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
+    output_tokens = check.integer(cells[_BURST_COLUMNS[2]], _BURST_COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
     if timestamp_s is None or tokens is None or output_tokens is None:
         return None
-    prompt = unknown_prompt(tokens, check.line or 0) if prompts is None else prompts.next(tokens)
-    return recorded_turn(prompt, output_tokens, timestamp_s)
+    return _BurstRow(timestamp_s, check.line or 0, tokens, output_tokens)
+
+
+def _burst_session(name: str, line: int, rows: list[_BurstRow]) -> Session:
+    """Return the requests of a session by their times, each with as much of the one before it as its length allows."""
+    prompts = GrowingPrompts(_BLOCK_TOKENS, name)
+    turns = [
+        recorded_turn(
+            prompts.next(row.tokens) if len(rows) > 1 else unknown_prompt(row.tokens, row.line),
+            row.output_tokens,
+            row.timestamp_s,
+        )
+        for row in sorted(rows)
+    ]
+    return Session(name, tuple(turns), mode="isolated", arrival_s=turns[0].arrival_s, line=line)
 
 
 BURST_GPT = Format(

@@ -254,6 +254,10 @@ def _value(value: Any) -> Any:
     if kind == "arrayValue" and isinstance(held, dict):
         entries = held.get("values", [])
         return [_value(entry) for entry in entries] if isinstance(entries, list) else None
+    if kind == "kvlistValue" and isinstance(held, dict):
+        entries = held.get("values", [])
+        pairs = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return {str(entry.get("key")): _value(entry.get("value")) for entry in pairs}
     return held
 
 
@@ -262,6 +266,8 @@ def _call(span: Mapping[str, Any], name: str, at: str, check: Checker, left_out:
     attributes = check.given(span, "attributes", check.mapping, at) or {}
     operation = attributes.get("gen_ai.operation.name")
     if operation not in _OPERATIONS and (operation is not None or "gen_ai.input.messages" not in attributes):
+        if "gen_ai.input.messages" in attributes:
+            left_out.add(f"spans with messages whose operation is {str(operation)[:40]!r}, none of {', '.join(_OPERATIONS)}")
         return None
     status = check.given(span, "status", check.mapping, at) or {}
     if status.get("code") in _FAILED:

@@ -400,6 +400,41 @@ def test_a_table_of_another_program_is_the_same_trace(file: str, between: str, t
     ]
 
 
+def test_messages_may_be_values_of_otlp_and_other_operations_are_told(tmp_path: Path) -> None:
+    def value(held: Any) -> dict[str, Any]:
+        if isinstance(held, dict):
+            return {"kvlistValue": {"values": [{"key": key, "value": value(one)} for key, one in held.items()]}}
+        return {"arrayValue": {"values": [value(one) for one in held]}} if isinstance(held, list) else {"stringValue": held}
+
+    said = [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
+    spans = []
+    for number, operation in enumerate(("chat", "invoke_agent", "execute_tool")):
+        attributes = {"gen_ai.operation.name": operation} | ({"gen_ai.input.messages": said} if number < 2 else {})
+        times = {"startTimeUnixNano": str(number), "endTimeUnixNano": str(number + 1)}
+        held = [{"key": key, "value": value(one)} for key, one in attributes.items()]
+        spans.append({"traceId": "t", "spanId": str(number), "attributes": held, **times})
+    workload = load(write(tmp_path, {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+    (turn,) = turns_of(workload)
+    assert turn.messages == ({"role": "user", "content": "hi"},)
+    assert [note.partition(", none of ")[0] for note in workload.notes] == [
+        "left out 1: spans with messages whose operation is 'invoke_agent'"
+    ]
+
+
+def test_rows_of_a_session_out_of_order_are_sorted_or_told(tmp_path: Path) -> None:
+    rows = ["9,s,70,5", "1,s,20,5", "4,s,40,5", "2,,8,1"]
+    table = write_whole(tmp_path, "\n".join(["Timestamp,Session ID,Request tokens,Response tokens", *rows]))
+    session = load(table).sessions["s"]
+    assert [(turn.arrival_s, turn.synthetic.tokens) for turn in session.turns if turn.synthetic] == [
+        (0, 20),
+        (3, 40),
+        (8, 70),
+    ]
+    lines = [{"session_id": "s", "timestamp": at, "input_length": 5} for at in (900, 100, 400)]
+    notes = load(write(tmp_path, *lines)).notes
+    assert "1 turn whose time is before that of the previous turn: the order is that of the file" in notes
+
+
 def test_a_folder_is_read_with_its_links_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "f", tmp_path / "elsewhere"
     (folder / "a").mkdir(parents=True)
