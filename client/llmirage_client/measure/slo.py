@@ -62,7 +62,7 @@ class SloError(ValueError):
 class Objective:
     """metric: what the catalogue says of it. statistic: a field of Summary, None for a metric of the whole run.
 
-    limit: in the metric's unit. text: as the user wrote it.
+    limit: in the metric's unit. text: as the user wrote it, with the unit of a time that had none.
     """
 
     metric: Spec
@@ -220,9 +220,12 @@ def _objective(text: str) -> Objective:
     name, comparison, limit = match[1], match[2], match[3]
     metric, statistic = _metric_and_statistic(name, text)
     try:
-        return Objective(metric, statistic, comparison, limit_in(metric.unit, limit), text)
+        value = limit_in(metric.unit, limit)
     except SloError as error:
         raise SloError([f"{text!r}: {problem}" for problem in error.problems]) from None
+    if metric.unit in ("ms", "sec") and not limit[-1].isalpha():  # who means seconds sees that it is ms
+        text += next(iter(_UNITS[metric.unit]))
+    return Objective(metric, statistic, comparison, value, text)
 
 
 def _metric_and_statistic(name: str, text: str) -> tuple[Spec, str | None]:

@@ -56,6 +56,11 @@ def test_objectives_stand_between_commas() -> None:
     ]
 
 
+def test_a_time_without_a_unit_is_shown_with_it() -> None:
+    shown = [o.text for o in parse_slo("p90_latency < 20, tpot_p95<30us, duration<90, osl_p50>=10")]
+    assert shown == ["p90_latency < 20ms", "tpot_p95<30us", "duration<90s", "osl_p50>=10"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
