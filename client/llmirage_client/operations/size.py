@@ -80,6 +80,8 @@ def size(
             if settings.day is not None:
                 _refuse("--max-rate finds the rate that deployments carry, and --day says which they have to")
             return _max_rate(workload, settings, progress())
+        if settings.instances is not None:
+            _refuse("--instances: their number is what size looks for; with --max-rate it finds the traffic that they carry")
         if settings.day is not None:
             return _day(workload, settings, settings.day, progress())
         return _size(workload, settings, progress())

@@ -220,6 +220,13 @@ def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> No
     assert all(word in outcome.output for word in ("tfft", "choose a statistic", "h1000"))
 
 
+@pytest.mark.parametrize("question", [["--request-rate", "5"], ["--concurrency", "5"], ["--day", "office-hours"]])
+def test_a_number_of_instances_is_refused_where_it_is_the_answer(question: list[str]) -> None:
+    outcome = size(*LOAD, *SLO, *question, "--instances", "3")
+    assert outcome.exit_code == 2
+    assert "--instances: their number is what size looks for" in outcome.output
+
+
 @pytest.mark.parametrize("question", [["--request-rate", "5"], ["--max-rate"]])
 def test_a_long_search_tells_its_steps_and_keeps_its_answer(question: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmirage_client.simulate.progress.QUIET_S", -1.0)
