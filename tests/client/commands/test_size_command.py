@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from llmirage_client.cli import main
 from llmirage_shared.plural import rounded
 
-LOAD = ["--model", "llama-3.1-8b", "--weights", "bf16", "--isl", "500", "--osl", "40", "--requests", "60"]
+LOAD = ["--model", "llama-3.1-8b", "--weights", "bf16", "--isl", "500", "--osl", "40", "--requests", "30"]
 SLO = ["--slo", "ttft_p99<300ms, tpot_avg<15ms"]
 
 

@@ -176,8 +176,7 @@ def test_an_installed_distribution_offers_its_extensions_by_name(folder: Path) -
     elsewhere.mkdir()
     (folder / "chats.tabs").rename(elsewhere / "chats.tabs")
     wheel = written_wheel(folder, settings["project"], settings["tool"]["setuptools"]["py-modules"])
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", str(site), str(wheel)], check=True, timeout=120)
+    zipfile.ZipFile(wheel).extractall(site)  # as pip installs it
     paths = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": paths}
     done = subprocess.run(

@@ -290,7 +290,8 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     charts = 0
     for number, cell in enumerate(cells):
         assert not cell["outputs"], "committed without outputs"
-        source = re.sub(r"(?<=conversations=)\d+|(?<=\"requests\": )\d+", "4", "".join(cell["source"]))  # fewer, to be quick
+        source = re.sub(r"(conversations=|requests=|\"(?:requests|osl)\": )\d+", r"\g<1>4", "".join(cell["source"]))
+        source = source.replace("coding-agent", "agent-chain")  # all to be quick
         value = displayed(source, names, f"{path.name}[{number}]")
         if hasattr(value, "_repr_html_"):
             frame = re.fullmatch(r'<iframe srcdoc="([^"]*)" .*</iframe>', value._repr_html_(), re.DOTALL)

@@ -126,10 +126,10 @@ def busy(seed: int, slower: float = 1.0) -> RunResult:
 
 
 def test_two_runs_of_one_server_pass_and_a_slower_one_fails() -> None:
-    same = [compare(busy(seed), busy(seed + 100)) for seed in range(8)]
+    same = [compare(busy(seed), busy(seed + 100)) for seed in range(5)]
     assert sum(bool(one.worse()) for one in same) <= 1
-    slow = [compare(busy(seed), busy(seed + 200, slower=1.1)) for seed in range(8)]
-    assert sum(bool(one.worse()) for one in slow) >= 7
+    slow = [compare(busy(seed), busy(seed + 200, slower=1.1)) for seed in range(5)]
+    assert sum(bool(one.worse()) for one in slow) >= 4
     assert not any(one.worse(0.25) for one in slow)
     ttft = figure(slow[0], "time_to_first_token", "p50")
     assert ttft.percent is not None
@@ -165,11 +165,11 @@ def served(seed: int, slower: float = 1.0, rate: float = 4.0, count: int = 200) 
 
 
 def test_lengths_and_arrivals_drawn_anew_do_not_hide_a_slower_server() -> None:
-    before = [served(seed) for seed in range(8)]
+    before = [served(seed) for seed in range(5)]
     same = [compare(one, served(seed + 100)) for seed, one in enumerate(before)]
     assert sum(bool(one.worse()) for one in same) <= 1
     slow = [compare(one, served(seed + 200, slower=1.1)) for seed, one in enumerate(before)]
-    assert sum(bool(one.worse()) for one in slow) >= 7
+    assert sum(bool(one.worse()) for one in slow) >= 4
     changes = [figure(one, "inter_token_latency", "at_equal_load").percent for one in slow]
     assert np.mean([change for change in changes if change is not None]) == pytest.approx(10, abs=1)
 

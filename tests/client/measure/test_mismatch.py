@@ -99,7 +99,7 @@ def test_the_head_of_the_report_has_it(capsys: pytest.CaptureFixture[str]) -> No
 
 
 ENGINE = {"engine": "vllm", "model": "Qwen/Qwen3-8B", "gpu": "h100_sxm", "speed": "max"}
-LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 240, "concurrency": 4, "set": {"verify_cache": True}}
+LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 120, "concurrency": 4, "set": {"verify_cache": True}}
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,7 @@ LOAD: dict[str, Any] = {"isl": 400, "osl": 8, "turns": 6, "requests": 240, "conc
         ({"instances": 1, "enable_prefix_caching": False}, "off"),
         ({"instances": 6, "router": "random"}, "scattered"),
         ({"instances": 1, "num_gpu_blocks_override": 300, "max_model_len": 4096}, "evicted"),
-        ({"instances": 1, "num_gpu_blocks_override": 250, "max_model_len": 3000}, "evicted"),
         ({"instances": 5, "router": "round_robin"}, "scattered"),  # one more than users: none stays at an instance
-        ({"instances": 7, "router": "round_robin"}, "scattered"),
-        ({"instances": 3, "router": "power_of_two"}, "scattered"),
     ],
 )
 def test_the_verdict_names_what_is_wrong(cluster: dict[str, Any], verdict: str) -> None:

@@ -14,7 +14,7 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 
 
 def simulated(via: str = "engine", **settings: float) -> Simulation:
-    workload = synthetic_load("200:3000", "20:60", 60, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
+    workload = synthetic_load("200:3000", "20:60", 40, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
     config = ClusterConfig(
         model="llama-3.1-8b",
         gpu="h100_sxm",

@@ -93,7 +93,7 @@ def test_conversations_with_ids_end_where_whole_trials_of_every_number_on_the_wa
     assert not source.tokens_alone
 
     def trials() -> Trials:
-        return Trials(Traffic(source, "concurrency", 1, RunOptions(seed=0)), parse_slo("tpot_p95<11ms"), 60)
+        return Trials(Traffic(source, "concurrency", 1, RunOptions(seed=0)), parse_slo("tpot_p95<11ms"), 30)
 
     brief, whole = trials(), trials()
     found = max_rates(base, [shape], (), brief, 1).found[0]

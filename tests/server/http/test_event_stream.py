@@ -180,9 +180,9 @@ async def test_a_stream_that_lasts_is_handed_to_the_event_source_and_its_tokens_
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.1, 0.245, 6.5])
-async def test_hundreds_of_clients_leave_at_once(at_s: float) -> None:
+async def test_a_hundred_clients_leave_at_once(at_s: float) -> None:
     app = fixed_app(itl_ms=10.0 if at_s < 1 else 1000.0)
-    connections = [Connection(app, max_tokens=50, n=1 + number % 3) for number in range(300)]
+    connections = [Connection(app, max_tokens=50, n=1 + number % 3) for number in range(100)]
     loop = asyncio.get_running_loop()
     for connection in connections:
         loop.call_at(at_s, connection.gone.set)

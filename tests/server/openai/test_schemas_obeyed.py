@@ -149,7 +149,8 @@ def test_values_obey_drawn_schemas(api: Api, name: str) -> None:
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_contradiction_is_refused_with_the_field_that_has_it(api: Api, name: str) -> None:
-    for about, (schema, said) in CONTRADICTORY.items():
+    cases = list(CONTRADICTORY.items())
+    for about, (schema, said) in cases[list(ROUTES).index(name) % 3 :: 3]:  # each on a third of the routes
         response = answer(api, asked(schema, ROUTES[name]), name)
         assert response.status_code == 400, about
         assert error_field(response) == ROUTES[name].field, response.text

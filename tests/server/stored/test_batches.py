@@ -257,12 +257,12 @@ def test_others_come_first(batches: Any) -> None:
 
 def test_deleting_the_input_does_not_hurt_and_two_batches_share_it(batches: Any) -> None:
     api = batches(ttft_ms=20.0, itl_ms=1.0)
-    file_id = api.upload([line(str(number)) for number in range(300)])
+    file_id = api.upload([line(str(number)) for number in range(100)])
     two = [api.create([], input_file_id=file_id) for _ in range(2)]
     api.wait(two[1], "in_progress")
     assert api.api.request("DELETE", f"/v1/files/{file_id}").json()["deleted"]
     for batch in two:
-        assert api.wait(batch)["request_counts"]["completed"] == 300
+        assert api.wait(batch)["request_counts"]["completed"] == 100
     assert file_id not in api.api.request("GET", "/v1/files").text
     assert api.api.app.files.count() == 2
 

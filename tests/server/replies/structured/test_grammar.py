@@ -122,8 +122,8 @@ def test_each_terminal_of_larks_libraries_can_be_imported(library: str, terminal
             (f"{library} ({terminal})", terminal),
         )
     )
-    texts = [text_for(first, seed) for seed in range(5)]
-    assert all([text_for(other, seed) for seed in range(5)] == texts for other in others)
+    texts = [text_for(first, seed) for seed in range(2)]
+    assert all([text_for(other, seed) for seed in range(2)] == texts for other in others)
     if "_INNER" not in terminal:  # may be empty, with which Lark reads nothing
         parser = Lark(first, parser="earley")
         assert all(parser.parse(text) for text in texts)
