@@ -129,9 +129,8 @@ def test_a_page_of_fifty_thousand_requests_is_under_two_megabytes() -> None:
     assert re.search(r"Drawn are 4,000 of 4\d,\d{3} requests, the highest among them", page)
 
 
-@pytest.mark.parametrize(("conversations", "turns"), [(2500, 4), (10_000, 1)])
-def test_a_page_of_ten_thousand_requests_is_under_a_megabyte_and_has_them_all(conversations: int, turns: int) -> None:
-    records = many(conversations, turns)
+def test_a_page_of_ten_thousand_requests_is_under_a_megabyte_and_has_them_all() -> None:
+    records = many(10_000, 1)
     for one in records:
         one.request_id = str(uuid.uuid5(uuid.NAMESPACE_OID, one.request_id))
     page = page_of(run(records))
