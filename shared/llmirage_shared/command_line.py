@@ -16,6 +16,7 @@ from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, 
 OPTIONS = "Options"  # the heading of options that need no other
 _LONG_DEFAULT = 32  # characters: --help-all leaves out longer ones, which docs/settings.md has
 FEW = 20  # options that --help shows all
+_CLOSE = 0.75  # likeness of flags of which one is a misspelling of the other
 ALL = "llmirage.help_all"  # in a context's `meta`: the help shows all options
 _BOTH_FLAGS = re.compile(r"--([\w-]+) / --no-\1\b")
 _SENTENCE_END = re.compile(r"; |\. ")
@@ -348,7 +349,7 @@ class SettingsCommand(click.Command):
     lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`.
     bare: flags that may stand without their number, with the number that counts then.
     rest: the heading of --help.
-    elsewhere: flags of other tools, each with what to do instead; they come before former flags.
+    elsewhere: flags of other tools, each with what to do instead, before former ones; "*": all that resemble none here.
     examples: command lines, for the help.
     blocks: keys of files that have further keys, and are no settings.
     settings: its settings, those without a flag included.
@@ -407,13 +408,15 @@ class SettingsCommand(click.Command):
                 elif flag in former:
                     said.append(_now_set(former[flag], word, value))
             return click.UsageError("\n".join(dict.fromkeys(said)), ctx)
-        hint = became(error.option_name, [flag for param in self.params for flag in (*param.opts, *former)])
-        possibilities = error.possibilities
-        if not hint and not possibilities:
-            from difflib import get_close_matches
+        from difflib import get_close_matches
 
-            near = get_close_matches(error.option_name, former, n=1)
-            hint = "".join(f" (did you mean --set {former[flag].name}=...?)" for flag in near)
+        hint = became(error.option_name, [flag for param in self.params for flag in (*param.opts, *former)])
+        possibilities = error.possibilities or []
+        near = get_close_matches(error.option_name, [*possibilities, *former], n=1, cutoff=_CLOSE)
+        if not hint and near and near[0] in former:
+            hint, possibilities = f" (did you mean --set {former[near[0]].name}=...?)", []
+        elif not hint and not near and (rest := self.elsewhere.get("*")):
+            hint, possibilities = f": {rest}", []
         message = error.message.removesuffix(".") + hint if hint else error.message
         return click.NoSuchOption(error.option_name, message, possibilities, ctx)
 

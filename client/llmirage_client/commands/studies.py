@@ -18,13 +18,13 @@ from llmirage_client.settings.simulation import (
     SweepSettings,
 )
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulator.cluster_settings import BLOCKS, SHAPE_SETTINGS, cluster_options
+from llmirage_client.simulator.cluster_settings import BLOCKS, ELSEWHERE, SHAPE_SETTINGS, cluster_options
 from llmirage_shared.command_line import argument, command, json_option, options, renamed
 from llmirage_shared.settings import at_call
 
 _SLO = 'use --slo, such as "ttft_p99<500ms, tpot_p95<30ms"'
 # Words of planners that options have other names for.
-_ELSEWHERE = {
+_ELSEWHERE = ELSEWHERE | {
     "--concurrent-users": "use --concurrency N",
     "--dtype": "use --weights FORMAT, and --set kv_cache_dtype=FORMAT for the KV cache",
     "--input-len": "use --isl N",

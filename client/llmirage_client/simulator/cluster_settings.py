@@ -20,7 +20,7 @@ from llmirage_server.config import (
     did_you_mean,
     ineffective,
 )
-from llmirage_server.config.cluster import BLOCKS
+from llmirage_server.config.cluster import BLOCKS, ELSEWHERE
 from llmirage_server.config.file import (
     alone,
     cluster_path,
@@ -34,9 +34,10 @@ from llmirage_shared.command_line import options
 from llmirage_shared.settings import About, setting, settings_of
 
 __all__ = [
-    "BLOCKS", "SHAPE_SETTINGS", "SIMULATED", "ClusterFile", "ClusterSettings", "ShapelessClusterSettings", "alone",
-    "canonical_name", "check_effect", "cluster_config", "cluster_configs", "cluster_options", "cluster_path", "combined",
-    "did_you_mean", "effect_notes", "is_setting", "read_cluster_file", "read_settings", "setting_names", "without_effect",
+    "BLOCKS", "ELSEWHERE", "SHAPE_SETTINGS", "SIMULATED", "ClusterFile", "ClusterSettings", "ShapelessClusterSettings",
+    "alone", "canonical_name", "check_effect", "cluster_config", "cluster_configs", "cluster_options", "cluster_path",
+    "combined", "did_you_mean", "effect_notes", "is_setting", "read_cluster_file", "read_settings", "setting_names",
+    "without_effect",
 ]  # fmt: skip
 
 # What a server shows and a simulation does not have, or has under another name.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llmirage_server.cluster.kv.recorded_tree import VLLM_SEED, EventFormat, HashAlgorithm
 from llmirage_server.config import ClusterConfig
-from llmirage_server.config.cluster import BLOCKS
+from llmirage_server.config.cluster import BLOCKS, ELSEWHERE
 from llmirage_server.config.instance import GROUPS
 from llmirage_shared.command_line import command, options
 from llmirage_shared.settings import setting, switch
@@ -113,6 +113,7 @@ serve = command(
     """,
     rest=_SERVER,
     blocks=BLOCKS,
+    elsewhere=ELSEWHERE,
     examples=(
         "llmirage serve --model Qwen/Qwen3-32B --gpu h100_sxm --tp 2",
         "llmirage serve --ttft 200 --itl 20 --port 9000",

@@ -531,6 +531,9 @@ def instance_settings(settings: InstanceSettings) -> dict[str, Any]:
 
 
 BLOCKS = ("pools", "events", "kv_transfer", "kv_offload")  # of cluster files, beside the settings
+ELSEWHERE = {
+    "*": 'arguments of an engine\'s own server go as they stand into --engine-args "..."'
+}  # flags that resemble none here
 # All settings that a flag or a line of a cluster file can give, by name.
 SETTINGS: Mapping[str, About] = settings_of(ClusterConfig)
 ALIASES: Mapping[str, str] = {alias: name for name, about in SETTINGS.items() for alias in about.other_names}
