@@ -39,6 +39,7 @@ _HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
 _CHUNK_BYTES = 1 << 20
 _MAGIC_BYTES = 16
 ENDINGS = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
+_ONE_A_LINE = " (the first line begins a value over several lines; `jq -c .` writes each value on one)"
 _DELIMITERS = ",;\t|"
 
 
@@ -112,16 +113,15 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
     The elements of an array count, and one at a time is in memory. What is no JSON is noted.
     """
     head = read_head(path)
-    start = head.lstrip()[:1]
-    if start != b"[" and not _is_one_document(path, head):
-        yield from read_json_lines(path, problems)
-    elif start == b"[":
+    if head.lstrip().startswith(b"["):
         yield from _elements(path, problems)
-    else:
+    elif is_over_lines(head):
         try:
             yield head[: len(head) - len(head.lstrip())].count(b"\n") + 1, parse(read_bytes(path))
         except JsonFault as error:
-            problems.append(Problem(f"invalid JSON: {error}", error.line))
+            problems.append(Problem(f"invalid JSON: {error}{_ONE_A_LINE}", error.line))
+    else:
+        yield from read_json_lines(path, problems)
 
 
 def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
@@ -180,8 +180,13 @@ def read_json_lines(source: bytes | str, problems: list[Problem]) -> Iterator[tu
 
     source: the path of a file, or what is in it.
     """
-    if _is_one_document(source, source if isinstance(source, bytes) else read_head(source)):
-        problems.append(Problem("the file is one JSON object over several lines; this format needs each on one line", 1))
+    if is_over_lines(source if isinstance(source, bytes) else read_head(source)):
+        try:
+            parse(source if isinstance(source, bytes) else read_bytes(source))
+        except JsonFault as error:
+            problems.append(Problem(f"invalid JSON: {error}{_ONE_A_LINE}", error.line))
+        else:
+            problems.append(Problem("the file is one JSON object over several lines; this format needs each on one line", 1))
         return
     lines = source.split(b"\n") if isinstance(source, bytes) else read_lines(source)
     for number, line in enumerate(lines, start=1):
@@ -269,16 +274,30 @@ def read_rows_below(path: str, problems: list[Problem]) -> Iterator[tuple[Path, 
         problems += [replace(problem, file=name) for problem in found]
 
 
-def _is_one_document(source: bytes | str, head: bytes) -> bool:
-    """Return whether the lines make sense only together, as pretty-printed JSON does. head: the beginning of the file."""
+def is_over_lines(head: bytes) -> bool:
+    """Return whether a file begins with a JSON value over several lines, as pretty-printed JSON does. head: its start."""
     first, _, rest = head.strip().partition(b"\n")
-    if first.strip() not in (b"{", b"[") or not rest:
-        return False
+    return bool(rest) and _breaks_off(first) and not _is_whole(rest.lstrip().partition(b"\n")[0])
+
+
+def _breaks_off(line: bytes) -> bool:
+    """Return whether a line is the beginning of a JSON value, not all of one."""
+    text = line.decode("utf-8", "replace").strip()
     try:
-        parse(source if isinstance(source, bytes) else read_bytes(source))
+        _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text)
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line is an object or an array."""
+    try:
+        return isinstance(parse(line), dict | list)
     except JsonFault:
         return False
-    return True
 
 
 class JsonFault(ValueError):

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
-from llmirage_client.workload.files import JsonFault, Places, fault, files_below, parse, read_bytes, read_head, read_lines
+from llmirage_client.workload.files import (
+    JsonFault,
+    Places,
+    fault,
+    files_below,
+    is_over_lines,
+    parse,
+    read_bytes,
+    read_head,
+    read_lines,
+)
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import (
     NO_BLOCKS,
@@ -191,7 +201,7 @@ class _WekaReader:
     def read_file(self, file: Path, name: str | None) -> None:
         try:
             head = read_head(str(file))
-            if _is_lines(head):
+            if not is_over_lines(head):
                 for number, line in enumerate(read_lines(str(file)), start=1):
                     if self.full:
                         break
@@ -544,11 +554,6 @@ def _beginning(data: bytes) -> Mapping[str, Any]:
 def _scope(trace: Mapping[str, Any]) -> int | None:
     """Return the scope within which a trace's ids hold; None: everywhere."""
     return None if trace.get("hash_id_scope") == "global" else key_of("weka", trace.get("id"))
-
-
-def _is_lines(head: bytes) -> bool:
-    """Return whether a file holds a trace a line, not one over several lines; head: its beginning."""
-    return head.lstrip().partition(b"\n")[0].strip() not in (b"{", b"")
 
 
 def _placed(problems: Sequence[Problem], data: bytes) -> list[Problem]:

@@ -400,6 +400,22 @@ def test_a_table_of_another_program_is_the_same_trace(file: str, between: str, t
     ]
 
 
+@pytest.mark.parametrize("file", ["weka_trace_0504.json", "otel_simple_chain.json", "sglang_agentic_trace_handmade.json"])
+def test_a_document_may_begin_on_its_first_line(file: str, tmp_path: Path) -> None:
+    text = (TRACES / file).read_text()
+    same = load(write_whole(tmp_path, "{" + text.lstrip()[1:].lstrip()))
+    assert turns_of(same)[0].max_tokens == turns_of(load(str(TRACES / file)))[0].max_tokens
+    (problem, *_) = problems_of(write_whole(tmp_path, text + text), same.format)  # as `jq .` writes several
+    assert "Extra data" in problem
+
+
+def test_values_over_several_lines_are_told_how_to_get_on_one_each(tmp_path: Path) -> None:
+    rows = "\n".join(json.dumps(row, indent=2) for row in (AUTOBENCH, AUTOBENCH))
+    (problem,) = problems_of(write_whole(tmp_path, rows), "sglang_autobench")
+    assert problem.startswith("line 8: invalid JSON: Extra data at column 1")
+    assert "`jq -c .`" in problem
+
+
 def test_messages_may_be_values_of_otlp_and_other_operations_are_told(tmp_path: Path) -> None:
     def value(held: Any) -> dict[str, Any]:
         if isinstance(held, dict):
