@@ -146,6 +146,16 @@ class StepSettings:
     )
 
 
+_ELSEWHERE = {
+    "--batch": "use --decode N@CONTEXT",
+    "--batch-size": "use --decode N@CONTEXT",
+    "--context": "use --decode N@CONTEXT",
+    "--context-length": "use --decode N@CONTEXT",
+    "--input-len": "use --prefill TOKENS@CONTEXT",
+    "--isl": "use --prefill TOKENS@CONTEXT",
+    "--quantization": "use --weights FORMAT",
+}
+
 step = command(
     "step",
     "llmirage_server.commands.step_report:step",
@@ -154,6 +164,7 @@ step = command(
 
     Times and amounts are those of one GPU. With --dp every attention rank has this batch.
     """,
+    elsewhere=_ELSEWHERE,
     examples=(
         "llmirage step --model Qwen/Qwen3-32B --tp 2 --weights fp8 --decode 64@4096 --prefill 2048@0",
         "llmirage step --model Qwen/Qwen3-32B --gpu h200_sxm --decode 256@8192 --json",

@@ -173,7 +173,7 @@ def test_it_is_soon_there() -> None:
     assert after.ru_utime - before.ru_utime < MOST_CPU_S
 
 
-@pytest.mark.parametrize("name", ["run", "simulate", "size"])
+@pytest.mark.parametrize("name", ["run", "simulate", "size", "step"])
 def test_flags_of_other_tools_say_what_to_do_instead(name: str) -> None:
     command = command_of((name,))
     own = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
