@@ -43,9 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", INTERPRETED)
     if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and config.args == ["tests"]:
         # Each worker of a whole run compiles another part first, and all find the rest compiled.
-        paths = sorted(path for folder in (".", "client", "server") for path in Path("tests", folder).iterdir())
+        paths = sorted(map(str, Path("tests").rglob("test_*.py")))
         at = len(paths) * int(worker[2:]) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        config.args[:] = [str(path) for path in paths[at:] + paths[:at] if path.name[0] not in "_."]
+        config.args[:] = paths[at:] + paths[:at]
 
 
 @pytest.hookimpl(wrapper=True)
