@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import Response
@@ -24,6 +26,7 @@ from llmirage_shared.wire.chat import joined, read_ids
 from llmirage_shared.wire.errors import ApiError
 
 _TEXT = b"text/plain; charset=utf-8"
+_SECTIONS = ("core", "memory", "spec", "lora", "disagg", "queues", "all")  # of /v1/loads
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
@@ -180,6 +183,38 @@ class EngineHandler(ServiceHandler):
                 for number, rank in enumerate(ranks)
             ]
         )
+
+    async def loads(self, exchange: HttpExchange) -> Response:
+        """Answer with the core section of SGLang's loads, of the ranks as in `get_load`."""
+        if exchange.dialect.name != "sglang":
+            raise errors.unknown_url("GET", "/v1/loads")
+        service, app = self._service, exchange.scope["app"]
+        for section in (exchange.query("include") or "all").split(","):
+            if section.strip() not in _SECTIONS:
+                raise errors.not_a_choice("include", section, _SECTIONS)
+        ranks = list(enumerate(service.driver.rank_snapshots(*exchange.engine)))
+        if (wanted := exchange.query("dp_rank")) is not None:
+            ranks = [(number, rank) for number, rank in ranks if str(number) == wanted]
+        queued: Counter[tuple[int, int]] = Counter()  # prompt tokens
+        for request in service.responses.requests():
+            if math.isnan(request.admitted_s) and not request.failed:
+                queued[request.instance, request.at_rank] += request.prompt_tokens
+        loads = [
+            {
+                "dp_rank": number,
+                "num_running_reqs": rank.running,
+                "num_waiting_reqs": rank.waiting,
+                "num_used_tokens": rank.kv_used_tokens,
+                "num_total_tokens": rank.kv_used_tokens + queued[rank.index, rank.rank],
+                "max_total_num_tokens": rank.kv_total_tokens,
+                "token_usage": rank.kv_used_tokens / rank.kv_total_tokens,
+                "cache_hit_rate": rank.prefix_hit_tokens / max(rank.prefix_query_tokens, 1),
+                "max_running_requests": app.pool_of(rank.index).limits.max_num_seqs,
+            }
+            for number, rank in ranks
+        ]
+        now = datetime.now(UTC).isoformat()
+        return exchange.json({"timestamp": now, "version": self._version(), "dp_rank_count": len(loads), "loads": loads})
 
     async def flush_cache(self, exchange: HttpExchange) -> Response:
         """Like /reset_prefix_cache, but only while no request is in the cluster."""
@@ -399,6 +434,7 @@ def endpoints(
         "/model_info": get(engine.model_info),
         "/get_server_info": get(engine.get_server_info),
         "/get_load": get(engine.get_load),
+        "/v1/loads": get(engine.loads),
         "/query": get(engine.kv_bootstrap),
     }
     controls: Mapping[str, Methods] = {  # they change the state of the engine

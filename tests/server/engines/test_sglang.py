@@ -139,6 +139,42 @@ def test_what_the_engine_tells_of_itself(api: Any) -> None:
     assert [entry["num_reqs"] for entry in api.request("GET", "/get_load").json()] == [0, 0]
 
 
+def test_loads_tell_of_running_requests_and_of_prompts_that_wait(
+    make_api: Callable[..., Any], runner: asyncio.Runner
+) -> None:
+    api = make_api(dialect="sglang", instances=1, max_num_seqs=1, ttft_ms=None, itl_ms=None)
+
+    async def scenario() -> Any:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            body = {"input_ids": [5] * 100, "sampling_params": {"max_new_tokens": 500, "ignore_eos": True}}
+            under_way = [asyncio.ensure_future(client.post("/generate", json=body | {"rid": rid})) for rid in "abc"]
+            for _ in range(500):
+                told = (await client.get("/v1/loads?include=core,queues")).json()
+                if told["loads"][0]["num_waiting_reqs"] == 2:
+                    break
+                await asyncio.sleep(0.01)
+            for rid in "abc":
+                await client.post("/abort_request", json={"rid": rid})
+            await asyncio.gather(*under_way)
+            return told
+
+    told = runner.run(scenario())
+    [load] = told["loads"]
+    assert (told["dp_rank_count"], load["dp_rank"], load["max_running_requests"]) == (1, 0, 1)
+    assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (1, 2)
+    assert load["num_total_tokens"] - load["num_used_tokens"] == 200
+    assert load["token_usage"] == load["num_used_tokens"] / load["max_total_num_tokens"] > 0
+    assert api.request("GET", "/v1/loads?dp_rank=1").json()["loads"] == []
+    refused = api.request("GET", "/v1/loads?include=all,cores")
+    assert (refused.status_code, "'core'" in refused.text) == (400, True)
+
+
+def test_vllm_has_no_loads(make_api: Callable[..., Any]) -> None:
+    """There routers read /metrics."""
+    assert make_api(dialect="vllm").request("GET", "/v1/loads").status_code == 404
+
+
 def test_flush_cache_empties_the_prefix_caches(make_api: Callable[..., Any]) -> None:
     api = make_api()
     text = "word " * 100
