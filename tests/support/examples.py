@@ -26,7 +26,7 @@ _QUICK = {
     "demo": ("--speed", "100", "--sessions", "1"),
     "generate": ("--conversations", "2"),
     "run": ("--speed", "50"),
-    "size": ("--requests", "60"),
+    "size": ("--requests", "20"),
     "sweep": ("--workers", "1", "--max-time", "5"),
 }
 ONE_OF_MANY = re.compile(

@@ -41,7 +41,7 @@ QUICK = {
     "generate": ["--conversations", "4"],
     "run": _FEW,
     "simulate": _FEW,
-    "size": ["--requests", "60", "--request-rate", "0.5"],
+    "size": ["--requests", "20", "--request-rate", "0.5"],
     "sweep": ["--workers", "1"],
 }
 """Words that make a command quick; the last of equal options counts."""
