@@ -205,8 +205,9 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
     decode = streamed & (last > first)
     prefilling = np.round(level(0, 2, prefill.astype(np.float64)))
     decoding = np.round(level(2, 3, decode.astype(np.float64)))
+    in_flight = np.round(level(0, 1, np.ones(rows)))
     found = {
-        "effective_concurrency": statistics(np.round(level(0, 1, np.ones(rows))), widths),
+        "effective_concurrency": statistics(in_flight, widths),
         "effective_prefill_concurrency": statistics(prefilling, widths),
         "effective_decode_concurrency": statistics(decoding, widths),
     }
@@ -215,12 +216,24 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
         decode_rate = np.maximum(level(2, 3, _rate(osl, (last - first) * speed, decode)), 0.0)
         # What is left of sums and differences of many rates is not a rate.
         prefill_rate[prefilling == 0], decode_rate[decoding == 0] = 0.0, 0.0
+        total_rate = prefill_rate + decode_rate
+        prefill_each = _rate(prefill_rate, prefilling, prefilling > 0)
+        decode_each = _rate(decode_rate, decoding, decoding > 0)
+        # A reply grows evenly from its first event to its last: in the mean half of it is there.
+        prompts, replies = (np.where(each, np.nan_to_num(n), 0.0) for each, n in ((prefill, isl), (decode, osl)))
+        held = np.maximum(level(0, 3, prompts) + level(2, 3, replies / 2), 0.0)
         found |= {
             "effective_prefill_throughput": statistics(prefill_rate, widths),
             "effective_decode_throughput": statistics(decode_rate, widths),
-            "effective_total_throughput": statistics(prefill_rate + decode_rate, widths),
+            "effective_total_throughput": statistics(total_rate, widths),
+            "effective_prefill_throughput_per_user": statistics(prefill_each, widths),
+            "effective_decode_throughput_per_user": statistics(decode_each, widths),
             "active_prefill_throughput": statistics(prefill_rate, widths, prefilling > 0),
             "active_decode_throughput": statistics(decode_rate, widths, decoding > 0),
+            "active_total_throughput": statistics(total_rate, widths, in_flight > 0),
+            "active_prefill_throughput_per_user": statistics(prefill_each, widths, prefilling > 0),
+            "active_decode_throughput_per_user": statistics(decode_each, widths, decoding > 0),
+            "tokens_in_flight": statistics(held, widths),
         }
     return {tag: values for tag, values in found.items() if values is not None}
 

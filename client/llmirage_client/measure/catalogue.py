@@ -105,8 +105,14 @@ OVER_TIME = _by_tag(
     ("effective_prefill_throughput", "Effective Prefill Throughput", "tokens/sec"),
     ("effective_decode_throughput", "Effective Decode Throughput", "tokens/sec"),
     ("effective_total_throughput", "Effective Total Throughput", "tokens/sec"),
+    ("effective_prefill_throughput_per_user", "Effective Prefill Throughput Per User", "tokens/sec/user"),
+    ("effective_decode_throughput_per_user", "Effective Decode Throughput Per User", "tokens/sec/user"),
     ("active_prefill_throughput", "Active Prefill Throughput", "tokens/sec"),
     ("active_decode_throughput", "Active Decode Throughput", "tokens/sec"),
+    ("active_total_throughput", "Active Total Throughput", "tokens/sec"),
+    ("active_prefill_throughput_per_user", "Active Prefill Throughput Per User", "tokens/sec/user"),
+    ("active_decode_throughput_per_user", "Active Decode Throughput Per User", "tokens/sec/user"),
+    ("tokens_in_flight", "Tokens In Flight", "tokens"),
 )
 
 # Totals are the sums of per-request metrics over the requests that have them.

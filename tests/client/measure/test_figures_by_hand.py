@@ -90,9 +90,25 @@ def test_levels_by_hand() -> None:
     assert found["active_prefill_throughput"].avg == pytest.approx(50 / 3)  # A until 1, B from 2 to 4
     assert found["active_decode_throughput"].avg == pytest.approx(11 / 3)
     assert found["effective_total_throughput"].avg == pytest.approx(61 / 6)
+    assert found["active_total_throughput"].avg == pytest.approx(61 / 6)  # one of them is there at all times
+    assert found["tokens_in_flight"].avg == pytest.approx((10 * 3 + 40 * 3 + 3 * 2 + 2.5 * 1) / 6)
     assert levels(columns, None, None, speed=2.0)["effective_concurrency"].avg == pytest.approx(8 / 6)
     twice = levels(columns, np.array([10.0, 40.0]), np.array([6.0, 5.0]), speed=2.0)
     assert twice["effective_prefill_throughput"].avg == pytest.approx(25 / 6)
+
+
+def test_the_throughput_of_a_user_is_shared_by_those_at_work() -> None:
+    # A and B from 0, first tokens at 2 and 1, last at 4 and 3; C alone from 6, first at 7, last at 8.
+    columns = filled(
+        np.array([0.0, 0.0, 6.0]), first_s=np.array([2.0, 1.0, 7.0]), last_s=np.array([4.0, 3.0, 8.0]),
+        end_s=np.array([5.0, 4.0, 8.0]),
+    )  # fmt: skip
+    found = levels(columns, np.array([20.0, 30.0, 5.0]), np.array([8.0, 12.0, NAN]))
+    assert found["effective_prefill_throughput_per_user"].avg == pytest.approx((20 + 10 + 5) / 8)
+    assert found["active_prefill_throughput_per_user"].avg == pytest.approx((20 + 10 + 5) / 3)
+    assert found["effective_decode_throughput_per_user"].avg == pytest.approx((6 + 5 + 4) / 8)
+    assert found["active_decode_throughput_per_user"].avg == pytest.approx((6 + 5 + 4) / 4)  # the tokens of C are unknown
+    assert found["active_total_throughput"].avg == pytest.approx((20 + 30 + 5 + 8 + 12) / 7)  # nothing from 5 to 6
 
 
 def test_a_level_is_weighted_by_how_long_it_lasted() -> None:
