@@ -51,6 +51,7 @@ def _formulas(
     first_s: Value,
     second_s: Value,
     last_s: Value,
+    end_s: Value,
     first_output_s: Value,
     events: Value,
     input_tokens: Value,
@@ -68,6 +69,8 @@ def _formulas(
     isl = do.first_known(usage.get("usage_prompt_tokens"), input_tokens)
     osl = do.first_known(usage.get("usage_completion_tokens"), output_tokens, events)
     itl_s = do.ratio(decode_s, osl - 1)
+    full_decode_s = do.where(events > 1, (end_s - first_s) * speed)
+    full_itl_s = do.ratio(full_decode_s, osl - 1)
     ms = speed * 1e3
     values = {
         "time_to_first_token": ttft_s * 1e3,
@@ -75,8 +78,11 @@ def _formulas(
         "time_to_first_output_token": (first_output_s - start_s) * ms,
         "request_latency": latency_s * 1e3,
         "decode_duration": decode_s * 1e3,
+        "full_decode_duration": full_decode_s * 1e3,
         "inter_token_latency": itl_s * 1e3,
+        "full_response_inter_token_latency": full_itl_s * 1e3,
         "output_token_throughput_per_user": do.ratio(1.0, itl_s),
+        "full_response_output_token_throughput_per_user": do.ratio(1.0, full_itl_s),
         "e2e_output_token_throughput": do.ratio(osl, latency_s),
         "prefill_throughput_per_user": do.ratio(isl, ttft_s),
         "input_sequence_length": isl,
@@ -132,6 +138,7 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
         stamps[0] if streamed and stamps else _NAN,
         stamps[1] if streamed and len(stamps) > 1 else _NAN,
         stamps[-1] if stamps else _NAN,
+        _NAN if exchange.end_s is None else exchange.end_s,
         _NAN if exchange.first_output_s is None or not streamed else exchange.first_output_s,
         len(stamps) if streamed else _NAN,
         _NAN if record.input_tokens is None else record.input_tokens,
@@ -187,6 +194,7 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
         where(streamed, columns.first_s),
         where(streamed, columns.second_s),
         where(ok, columns.last_s),
+        columns.end_s,
         where(streamed, columns.first_output_s),
         where(streamed, columns.events.astype(np.float64)),
         where(ok, columns.input_tokens),

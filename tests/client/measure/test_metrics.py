@@ -65,8 +65,11 @@ def test_a_streamed_request_by_hand() -> None:
         "time_to_first_output_token": 1000.0,
         "request_latency": 1500.0,
         "decode_duration": 1000.0,
+        "full_decode_duration": 1000.0,
         "inter_token_latency": 250.0,  # (1500 - 500) / (5 - 1)
+        "full_response_inter_token_latency": 250.0,
         "output_token_throughput_per_user": 4.0,
+        "full_response_output_token_throughput_per_user": 4.0,
         "e2e_output_token_throughput": 5 / 1.5,
         "prefill_throughput_per_user": 200.0,
         "input_sequence_length": 100,
@@ -86,7 +89,10 @@ def test_the_gaps_between_chunks_are_all_of_them() -> None:
 
 
 def test_latency_ends_with_the_last_content_and_not_with_the_end_of_the_stream() -> None:
-    assert request_metrics(record(10.0, STREAM, end_s=60.0))["request_latency"] == 1500.0
+    found = request_metrics(record(10.0, STREAM, usage=usage(100, 5), end_s=12.5), speed=2.0)
+    assert (found["request_latency"], found["decode_duration"], found["inter_token_latency"]) == (3000.0, 2000.0, 500.0)
+    assert (found["full_decode_duration"], found["full_response_inter_token_latency"]) == (4000.0, 1000.0)
+    assert found["full_response_output_token_throughput_per_user"] == 1.0
 
 
 def test_a_reply_in_one_piece_has_no_streaming_metrics() -> None:
