@@ -130,7 +130,7 @@ class SyntheticTurns:
         if message.system_tokens and message.block_ids is not None:
             ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
             parts = ("system", ids[: message.system_tokens]), ("user", ids[message.system_tokens :])
-            said = [{"role": role, "content": self._text.text_for_ids(part)} for role, part in parts]
+            said = [{"role": role, "content": self._text.text_for_ids(part)} for role, part in parts if len(part)]
         else:
             said = [{"role": "user", "content": self._content(message)}]
         return replace(turn, messages=(*turn.messages, *said))

@@ -76,6 +76,8 @@ class BlockPrompts:
             if cut := message.system_tokens * _ID_BYTES:
                 whole = memoryview(b"".join(content))
                 before, content = (frame.system[0], whole[:cut], frame.system[1], marker), (whole[cut:],)
+                if cut == len(whole):  # no message of the user, which the marker would begin
+                    before, content = (frame.system[0],), (whole,)
         pieces = (*before, *content)
         end = sum(map(len, pieces))
         key = b"".join((*pieces, frame.tail, self._replies.fresh(output_tokens)))  # long prompts are copied once
@@ -157,6 +159,7 @@ def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | 
         whole = encoder.encode_chat(said(("user", words[0]), ("assistant", replied), ("user", words[1])))
         failed = encoder.encode_chat(said(("user", words[0]), ("user", words[1])))
         marked = encoder.encode_chat(said(("system", words[0]), ("user", marker + words[1])))
+        alone = encoder.encode_chat(said(("system", words[0])))
     except ValueError:  # a template that refuses such a history
         return None
     as_composed = np.concatenate([head, one, tail, reply, after_reply, two, tail])
@@ -165,6 +168,8 @@ def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | 
     if not np.array_equal(failed, np.concatenate([head, one, after_message, two, tail])):
         return None
     if not np.array_equal(marked, np.concatenate([before_system, one, after_system, encoder.encode(marker), two, tail])):
+        return None
+    if not np.array_equal(alone, np.concatenate([before_system, one, tail])):
         return None
     system = before_system.tobytes(), after_system.tobytes()
     return Frame(head.tobytes(), tail.tobytes(), after_reply.tobytes(), after_message.tobytes(), system)

@@ -207,7 +207,9 @@ class PromptWriter:
         if message.block_ids is not None:
             content = as_segment(block_content(message.block_ids, message.block_tokens, message.tokens, message.key))
             head = content[: message.system_tokens * _TOKEN_BYTES]
-            return (self._framed(system, head) if head else b"") + self._framed(user, content[len(head) :])
+            rest = content[len(head) :]
+            framed = self._framed(system, head) if head else b""
+            return framed + self._framed(user, rest) if rest or not head else framed
         prefix = np.full(message.prefix_tokens, 1, dtype=np.int32)
         own = np.random.default_rng(message.key).integers(0, 2**31 - 1, message.tokens, dtype=np.int32)
         return self._framed(user, as_segment(prefix) + as_segment(own))

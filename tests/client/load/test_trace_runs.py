@@ -1,11 +1,14 @@
 """Runs of traces and schedules: when each turn goes out, and what goes out for prompts known by their lengths."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from workload_files import write
 
+from llmirage_client.cli import main
 from llmirage_client.workload.registry import load
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load as load_tokenizer
@@ -210,6 +213,23 @@ def test_a_system_prompt_is_told_apart_as_long_as_the_prompts_begin_with_it(tmp_
         for name, session in workload.sessions.items()
     }
     assert told == {"t": [2, 2, 1, 1], "t::aux:000": [2], "t::aux:001": [0], "t::sa:a": [1, 0]}
+
+
+def test_a_prompt_of_a_system_prompt_alone_is_a_message_without_a_marker(bench: Any, tmp_path: Path) -> None:
+    requests = [call(0.0, 1, 2), call(1.0, 1, 2), call(2.0, 1, 2, 3)]
+    file = write(tmp_path, {"id": "t", "block_size": 64, "system_tokens": 128, "requests": requests})
+    _, target = bench.run(load(file))
+    roles = [[message["role"] for message in sent.call.body["messages"]] for sent in target.sent]
+    assert roles == [["system"], ["system"], ["system", "user"]]
+    words = ["simulate", str(file), "--model", "Qwen/Qwen3-8B", "--scenario", "agentx", "--unsafe-override", "--json"]
+    engine, api = (
+        json.loads(
+            CliRunner().invoke(main, [*words, "--benchmark-duration", "60", "--concurrency", "2", "--via", via]).stdout
+        )
+        for via in ("engine", "api")
+    )
+    same = ("requests", "ttft_ms", "total_tok_per_s", "cached_token_share")
+    assert [engine[key] for key in same] == [api[key] for key in same]
 
 
 def test_a_recorded_root_frees_its_slot_before_its_children_are_over(bench: Any, tmp_path: Path) -> None:

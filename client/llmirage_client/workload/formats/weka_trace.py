@@ -505,7 +505,7 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded
                 key_of("weka", trace.name, request.place),
                 block_ids=request.ids,
                 block_tokens=trace.block_tokens,
-                system_tokens=system_tokens if system_tokens < trace.tokens[request.place] else 0,
+                system_tokens=min(system_tokens, trace.tokens[request.place]),
             )
             waits = [Need(str(place), delay_s, event, place in joins) for (place, event), delay_s in needs.items()]
             turn = recorded_turn(prompt, request.output_tokens)
