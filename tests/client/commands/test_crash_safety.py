@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,9 +96,17 @@ def writer(folder: Path) -> RecordWriter:
     return RecordWriter(folder, RunClock(0.0, 1e9))
 
 
+def room_for_two_records(folder: Path) -> AbstractContextManager[None]:
+    """Room for two records and a part of a third one."""
+    out = writer(folder / "measured")
+    out.write(record(0))
+    out.close()
+    return room_for((folder / "measured" / RECORDS_FILE).stat().st_size * 5 // 2)
+
+
 def test_a_full_disk_leaves_whole_lines_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
     out = writer(tmp_path)
-    with room_for(2500):
+    with room_for_two_records(tmp_path):
         for number in range(8):
             out.write(record(number))
         assert out.problem is not None
@@ -113,7 +121,7 @@ def test_a_full_disk_leaves_whole_lines_and_what_waited_is_written_when_there_is
 def test_a_disk_with_room_again_is_caught_up_with_during_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_file, "_RETRY_S", 0.0)
     out = writer(tmp_path)
-    with room_for(2500):
+    with room_for_two_records(tmp_path):
         for number in range(4):
             out.write(record(number))
     out.write(record(4))
@@ -136,7 +144,7 @@ def test_the_records_of_a_run_on_a_full_disk_are_all_written_elsewhere(tmp_path:
     records = [record(n) for n in range(6)]
     result = RunResult(records, None, 0.0, 7.0, 1e9)
     out = writer(tmp_path / "full")
-    with room_for(2500):
+    with room_for_two_records(tmp_path):
         for one in records:
             out.write(one)
         with pytest.raises(OSError, match="too large"):
