@@ -113,6 +113,7 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
 
     Raises TokenizerError when the tokenizer cannot be loaded or nothing can be written in its vocabulary.
     """
+    alone = False  # a prompt is a system message alone
     for session in workload.sample:
         if session.mode not in ("accumulate", "isolated") or session.pre_session_spawns:
             return None
@@ -121,20 +122,21 @@ def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | Non
                 return None
             if any(branch.kind == "fork" for branch in turn.branches):
                 return None
+            alone |= turn.synthetic.system_tokens == turn.synthetic.tokens
             if turn.max_tokens is None or turn.max_tokens != turn.min_tokens or turn.extra or turn.model:
                 return None
     of_tokenizer, template = load(options.tokenizer)
     text = SyntheticText(of_tokenizer)
     encoder = PromptEncoder(of_tokenizer, template)
     marker = f"[rid:{'0123456789ab'}]\n\n" if options.lanes is not None and options.lanes.marks else ""
-    frame = _frame(encoder, text, marker)
+    frame = _frame(encoder, text, marker, alone)
     return None if frame is None else BlockPrompts(text, frame, variation_of(workload, options), encoder.encode)
 
 
-def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | None:
+def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str, alone: bool) -> Frame | None:
     """Return the template's frame around contents; None where a prompt is more than its frame and its contents.
 
-    marker: a text before the first message of the user.
+    marker: a text before the first message of the user. alone: some prompts are a system message alone.
     """
 
     def said(*contents: tuple[str, str]) -> list[dict[str, str]]:
@@ -159,7 +161,7 @@ def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | 
         whole = encoder.encode_chat(said(("user", words[0]), ("assistant", replied), ("user", words[1])))
         failed = encoder.encode_chat(said(("user", words[0]), ("user", words[1])))
         marked = encoder.encode_chat(said(("system", words[0]), ("user", marker + words[1])))
-        alone = encoder.encode_chat(said(("system", words[0])))
+        system_alone = encoder.encode_chat(said(("system", words[0]))) if alone else None
     except ValueError:  # a template that refuses such a history
         return None
     as_composed = np.concatenate([head, one, tail, reply, after_reply, two, tail])
@@ -169,7 +171,7 @@ def _frame(encoder: PromptEncoder, text: SyntheticText, marker: str) -> Frame | 
         return None
     if not np.array_equal(marked, np.concatenate([before_system, one, after_system, encoder.encode(marker), two, tail])):
         return None
-    if not np.array_equal(alone, np.concatenate([before_system, one, tail])):
+    if system_alone is not None and not np.array_equal(system_alone, np.concatenate([before_system, one, tail])):
         return None
     system = before_system.tobytes(), after_system.tobytes()
     return Frame(head.tobytes(), tail.tobytes(), after_reply.tobytes(), after_message.tobytes(), system)
