@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = [
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
+# Its advice on folders beside an editable package would be the first that a newcomer reads.
+warnings.filterwarnings("ignore", module=r"setuptools\.command\.editable_wheel")
 COMPILES = os.environ.get("LLMIRAGE_COMPILE", "0") not in ("", "0")
 
 
