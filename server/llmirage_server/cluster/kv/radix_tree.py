@@ -185,7 +185,7 @@ class RadixTree:
         keep = run.parent is self.root  # the key itself
         if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
             # No other sequence is at the end of the run, nor beyond: the node moves to the new end.
-            run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
+            run.tokens = key if keep else key[at - node.end : end]
             run.size = node.end = size
             self.total_tokens += (end - at) // TOKEN_BYTES
             self.locked_tokens += (end - at) // TOKEN_BYTES
@@ -219,7 +219,7 @@ class RadixTree:
         keep = run.parent is self.root  # the key itself
         size = here + end - at
         if here == run.size and run.parent is not None and (keep or size <= MERGED_BYTES):
-            run.tokens = key if keep else run.tokens[:here] + key[at:end]
+            run.tokens = key if keep else key[at - here : end]
             run.size = size
             last = run.tail = TreeNode(run, size)
             if place.locks:
