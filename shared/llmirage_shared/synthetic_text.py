@@ -346,18 +346,19 @@ class SyntheticText:
         if len(ids) == 0:
             return ""
         begin, follow = self._book.one_token_texts
-        first, others = _places(ids, len(begin), len(follow))
-        return begin[first] + "".join([follow[i] for i in others.tolist()])
+        spread = _spread(ids)
+        return begin[int(spread[0]) % len(begin)] + "".join([follow[i] for i in _places(spread[1:], len(follow)).tolist()])
 
     def word_ids(self, ids: TokenIds, begins: bool = True) -> TokenIds:
         """Return encode(text_for_ids(ids)) without the text: int32, shape (len(ids),). begins: no other ids precede them."""
         if len(ids) == 0:
             return np.empty(0, dtype=np.int32)
         begin, follow = self._word_ids
-        if not begins:
-            return follow[_places(np.concatenate([ids[:1], ids]), len(begin), len(follow))[1]]
-        first, others = _places(ids, len(begin), len(follow))
-        return np.concatenate([begin[first : first + 1], follow[others]])
+        spread = _spread(ids)
+        words = follow.take(_places(spread, len(follow)), mode="clip")  # none is beyond the end: that is not checked
+        if begins:
+            words[0] = begin[int(spread[0]) % len(begin)]
+        return words
 
     @cached_property
     def _word_ids(self) -> tuple[TokenIds, TokenIds]:
@@ -369,8 +370,11 @@ class SyntheticText:
         return book_for(self.tokenizer)
 
 
-def _places(ids: TokenIds | Sequence[int], begin: int, follow: int) -> tuple[int, npt.NDArray[np.uint32]]:
-    """Return the index of the first id's word among `begin`, and of each other id's word among `follow`."""
-    spread = ((np.asarray(ids, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)).astype(np.uint32)
-    others = spread[1:]
-    return int(spread[0]) % begin, others - others // np.uint32(follow) * np.uint32(follow)  # faster than the remainder
+def _spread(ids: TokenIds | Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Return a number below 2^31 for each id, far from those of its neighbours."""
+    return ((np.asarray(ids, dtype=np.int64).view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)).astype(np.uint32)
+
+
+def _places(spread: npt.NDArray[np.uint32], words: int) -> npt.NDArray[np.uint32]:
+    """Return the index of each number's word among `words`."""
+    return spread - spread // np.uint32(words) * np.uint32(words)  # faster than the remainder
