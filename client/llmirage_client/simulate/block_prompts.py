@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,9 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.simulate.token_streams import TokenPrompt, TokenStreams
-from llmirage_client.workload.hash_blocks import block_content
+from llmirage_client.workload.hash_blocks import NO_BLOCKS, growing_content
 from llmirage_client.workload.request_graph import shared_blocks
-from llmirage_client.workload.session import SyntheticUser, Workload
+from llmirage_client.workload.session import Session, SyntheticUser, Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import load
@@ -23,6 +23,7 @@ _MARKS = ("<<0>>", "<<1>>", "<<2>>")  # stand for contents in a rendered prompt
 _TRIED_TOKENS = 64
 _ID_BYTES = np.dtype(np.int32).itemsize
 _RECENT_CONTENTS = 128  # of sessions whose next prompt probably begins as their last one
+_TURNS_AHEAD = 16  # whose contents are written together: numpy's calls take longer than what they do for one
 _Pieces = tuple[bytes | memoryview, ...]
 
 
@@ -44,6 +45,21 @@ class Frame:
     system: tuple[bytes, bytes]
 
 
+@dataclass(slots=True, frozen=True)
+class _Contents:
+    """The contents of turns that follow each other, each of which begins with the blocks of the one before.
+
+    blocks: of the last of them. ids: of these, as bytes. turns: the message of each and the ids behind its blocks, by index.
+    """
+
+    blocks: npt.NDArray[np.int64]
+    ids: memoryview
+    turns: Mapping[int, tuple[SyntheticUser, memoryview]]
+
+
+_NO_CONTENTS = _Contents(NO_BLOCKS, memoryview(b""), {})
+
+
 class BlockPrompts:
     """The prompts of turns that are hash blocks alone, in chat messages. Replies are arbitrary unique ids."""
 
@@ -57,19 +73,16 @@ class BlockPrompts:
         self._replies = TokenStreams(shares=False)
         # By unfinished conversation: all before the next message's content, with the last reply and without it.
         self._histories: dict[int, tuple[_Pieces, _Pieces]] = {}
-        self._contents: dict[str, tuple[npt.NDArray[np.int64], memoryview]] = {}  # the last of sessions, with its blocks
+        self._recent: dict[tuple[str, int], _Contents] = {}  # of each repeat of a session
 
     def plan(self, conversation: Conversation, turn_index: int) -> TokenPrompt:
         session, frame = conversation.session, self._frame
-        turn = session.turns[turn_index] if self._variation is None else self._variation.turn(session, turn_index)
-        message, output_tokens = turn.synthetic, turn.max_tokens
-        assert message is not None
+        message, content = self._content(session, turn_index)
+        output_tokens = session.turns[turn_index].max_tokens
         assert output_tokens is not None
         if conversation.reply_tokens is not None:
             output_tokens = conversation.reply_tokens
-        blocks, content = self._content(session.id, message)
         before, _ = self._histories.pop(conversation.number, ((), ()))
-        cut = 0
         if not before:
             marker = self._encode(conversation.marker).tobytes() if conversation.marker else b""
             before = frame.head, marker
@@ -81,12 +94,8 @@ class BlockPrompts:
         pieces = (*before, *content)
         end = sum(map(len, pieces))
         key = b"".join((*pieces, frame.tail, self._replies.fresh(output_tokens)))  # long prompts are copied once
-        said = memoryview(key)[:end]
-        self._contents[session.id] = blocks, whole if cut else said[end - message.tokens * _ID_BYTES :]
-        if len(self._contents) > _RECENT_CONTENTS:
-            del self._contents[next(iter(self._contents))]
         if turn_index + 1 < len(session.turns) and session.mode == "accumulate":
-            self._histories[conversation.number] = (key, frame.after_reply), (said, frame.after_message)
+            self._histories[conversation.number] = (key, frame.after_reply), (memoryview(key)[:end], frame.after_message)
         return key, (end + len(frame.tail)) // _ID_BYTES
 
     def failed(self, conversation: Conversation) -> None:
@@ -95,17 +104,47 @@ class BlockPrompts:
             _, without = known
             self._histories[conversation.number] = without, without
 
-    def _content(self, session: str, message: SyntheticUser) -> tuple[npt.NDArray[np.int64], _Pieces]:
-        """Return the blocks of a message, and their ids: what begins as the session's last one, and the rest."""
-        blocks, block_tokens = message.block_ids, message.block_tokens
-        assert blocks is not None
-        before, known = self._contents.pop(session, (blocks, memoryview(b"")))
-        kept = 0
-        if block_tokens:
-            kept = min(shared_blocks(before, blocks), min(message.tokens, len(known) // _ID_BYTES) // block_tokens)
-        start = kept * block_tokens
-        ids = block_content(blocks[kept:], block_tokens, message.tokens - start, message.key)
-        return blocks, (known[: start * _ID_BYTES], self._text.word_ids(ids, begins=not kept).tobytes())
+    def _content(self, session: Session, index: int) -> tuple[SyntheticUser, _Pieces]:
+        """Return the message of a turn, and its ids: those of its blocks, and those behind them."""
+        place = session.id, session.repeat
+        known = self._recent.pop(place, _NO_CONTENTS)
+        if index not in known.turns:
+            known = self._written(session, index, known)
+        self._recent[place] = known
+        if len(self._recent) > _RECENT_CONTENTS:
+            del self._recent[next(iter(self._recent))]
+        message, tail = known.turns[index]
+        in_blocks = message.tokens - len(tail) // _ID_BYTES
+        return message, (known.ids[: in_blocks * _ID_BYTES], tail)
+
+    def _written(self, session: Session, first: int, before: _Contents) -> _Contents:
+        """Return the contents of a turn and of those that follow as it grows. before: others of the session."""
+        messages: list[SyntheticUser] = []
+        tails: list[tuple[int, int]] = []  # key and length
+        blocks, block_tokens = NO_BLOCKS, 0
+        for index in range(first, min(first + _TURNS_AHEAD, len(session.turns))):
+            message = self._message(session, index)
+            assert message.block_ids is not None
+            if messages and (not len(blocks) or shared_blocks(blocks, message.block_ids) < len(blocks)):
+                break
+            blocks, block_tokens = message.block_ids, message.block_tokens
+            messages.append(message)
+            tails.append((message.key, max(message.tokens - len(blocks) * block_tokens, 0)))
+        kept = shared_blocks(before.blocks, blocks)
+        ids = growing_content(blocks[kept:], block_tokens, tails)
+        written = memoryview(self._text.word_ids(ids, begins=not kept).tobytes())
+        turns = {}
+        own = end = (len(blocks) - kept) * block_tokens * _ID_BYTES
+        for index, (message, (_, tokens)) in enumerate(zip(messages, tails, strict=True), start=first):
+            start, end = end, end + tokens * _ID_BYTES
+            turns[index] = message, written[start:end]
+        same = before.ids[: kept * block_tokens * _ID_BYTES]
+        return _Contents(blocks, memoryview(b"".join((same, written[:own]))), turns)
+
+    def _message(self, session: Session, index: int) -> SyntheticUser:
+        turn = session.turns[index] if self._variation is None else self._variation.turn(session, index)
+        assert turn.synthetic is not None
+        return turn.synthetic
 
 
 def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | None:

@@ -25,14 +25,30 @@ def block_content(block_ids: npt.NDArray[np.int64], block_tokens: int, tokens: i
     Prompts whose first blocks are equal begin with the same numbers; `SyntheticText.text_for_ids` makes words of them. A
     prompt that ends within its last block has the beginning of that block; tokens after the blocks depend on tail_key.
     """
-    covered = min(len(block_ids) * block_tokens, tokens)
-    tail = np.array([tail_key & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64)
-    starts = _mixed(np.concatenate([block_ids.astype(np.uint64) ^ _BLOCK, tail ^ _TAIL]))
-    within = np.arange(max(block_tokens, tokens - covered), dtype=np.uint64)
-    blocks = (starts[:-1, None] + within[:block_tokens]).reshape(-1)[:covered]
-    content = _mixed(np.concatenate([blocks, starts[-1] + within[: tokens - covered]]))
-    content >>= _HALF
-    return content.astype(np.int32)
+    return growing_content(block_ids, block_tokens, [(tail_key, max(tokens - len(block_ids) * block_tokens, 0))])[:tokens]
+
+
+def growing_content(
+    block_ids: npt.NDArray[np.int64], block_tokens: int, tails: Sequence[tuple[int, int]]
+) -> npt.NDArray[np.int32]:
+    """Return the same numbers for the whole blocks of a prompt that grows, then for the tails of its stages, one by one.
+
+    tails: tail_key and number of tokens of each.
+    """
+    blocks, place = len(block_ids), len(block_ids) * block_tokens
+    starts = np.empty(blocks + len(tails), dtype=np.uint64)
+    starts[:blocks] = block_ids
+    starts[blocks:] = [key & 0xFFFF_FFFF_FFFF_FFFF for key, _ in tails]
+    starts[:blocks] ^= _BLOCK
+    starts[blocks:] ^= _TAIL
+    starts = _mixed(starts)
+    within = np.arange(max(block_tokens, *[tokens for _, tokens in tails]), dtype=np.uint64)
+    numbers = np.empty(place + sum([tokens for _, tokens in tails]), dtype=np.uint64)
+    np.add(starts[:blocks, None], within[:block_tokens], out=numbers[:place].reshape(blocks, block_tokens))
+    for start, (_, tokens) in zip(starts[blocks:], tails, strict=True):
+        np.add(start, within[:tokens], out=numbers[place : place + tokens])
+        place += tokens
+    return (_mixed(numbers) >> _HALF).astype(np.int32)
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
