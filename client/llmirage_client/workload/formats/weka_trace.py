@@ -482,9 +482,9 @@ def _requests(trace: _WekaTrace, streams: Sequence[_Stream], line: int, recorded
         previous: Recorded | None = None
         system_blocks = stream.system_blocks
         for request in stream.requests:
-            system_blocks = min(
-                system_blocks, len(request.ids) if previous is None else shared_blocks(previous.ids, request.ids)
-            )
+            if system_blocks:
+                shared = len(request.ids) if previous is None else shared_blocks(previous.ids, request.ids)
+                system_blocks = min(system_blocks, shared)
             system_tokens = system_blocks * trace.block_tokens
             joins = joined.get(request.place, ())
             needs: dict[tuple[int, Event], float] = {}
