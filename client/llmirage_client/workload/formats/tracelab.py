@@ -6,8 +6,9 @@ reply the next round goes out; in JSON lines that is the time from the round's l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
@@ -16,6 +17,7 @@ from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import GrowingPrompts, recorded_turn, without_reply_note
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_shared.plural import plural
 
 BLOCK_TOKENS = 64
 _COLUMNS = ("round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
@@ -66,7 +68,23 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS, add_reasoning: bool = Fal
         raise WorkloadError(path, problems)
     sessions = [_session(name, one, block_size, from_csv) for name, one in found.items()]
     without_reply = sum(not one.output_tokens for rounds in found.values() for one in rounds.rounds)
-    return scheduled(FORMAT.name, path, sessions, without_reply_note(without_reply))
+    order = _order_notes(found.values()) if from_csv else ()
+    return scheduled(FORMAT.name, path, sessions, (*order, *without_reply_note(without_reply)))
+
+
+def _order_notes(sessions: Collection[_Rounds]) -> Iterator[str]:
+    """Yield notes on rows that follow a later round of their session, and on those with the number of another one."""
+    pairs = [pair for session in sessions for pair in pairwise(session.rounds)]
+    if early := [one.line for before, one in pairs if one.number < before.number]:
+        rounds = plural(len(early), "round")
+        yield f"{rounds} after a later one of the session, the first on line {min(early)}: sent in the order of round_idx"
+    again: list[int] = []
+    for session in sessions:
+        lines: dict[int, int] = {}
+        again += [one.line for one in session.rounds if lines.setdefault(one.number, one.line) != one.line]
+    if again:
+        rounds = plural(len(again), "round")
+        yield f"{rounds} with the number of one before, the first on line {min(again)}: all are sent, in file order"
 
 
 def _is_csv(path: str) -> bool:
@@ -134,11 +152,9 @@ def _times(row: Mapping[str, Any], check: Checker) -> tuple[float | None, float 
 
 
 def _session(name: str, found: _Rounds, block_tokens: int, from_csv: bool) -> Session:
-    """Return rounds in order: by their number in a CSV, by time in JSON lines."""
+    """Return rounds in order, as their replayers do: by number in a CSV, by time in JSON lines, then by line."""
     by_time = not from_csv and all(one.start_s is not None for one in found.rounds)
     rounds = sorted(found.rounds, key=lambda one: (one.start_s if by_time and one.start_s is not None else 0.0, one.number))
-    if from_csv:
-        rounds = found.rounds  # in file order: sub-rounds of an agent repeat numbers
     prompts = GrowingPrompts(block_tokens, "tracelab", name)
     turns: list[Turn] = []
     previous: _Round | None = None

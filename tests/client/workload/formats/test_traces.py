@@ -384,6 +384,19 @@ def test_a_bad_table_is_refused_with_line_and_column(name: str, text: str, probl
     assert problems_of(write_whole(tmp_path, text), name)[0].startswith(problem)
 
 
+def test_rounds_of_a_table_are_sent_by_their_number_with_a_note_on_rows_out_of_order(tmp_path: Path) -> None:
+    """As the session runner sorts them: by round, rows of one round in the order of the file."""
+    rows = "a,2,30,5,3,0\nb,0,0,50,5,0\na,0,0,10,1,7\na,1,11,9,2,0\nb,1,55,1,5,0\na,1,11,8,4,0\n"
+    workload = load(write_whole(tmp_path, ROUNDS + rows))
+    assert [turn.max_tokens for turn in workload.sessions["a"].turns] == [1, 2, 4, 3]
+    assert [turn.delay_s for turn in workload.sessions["a"].turns] == [0, 0.007, 0, 0]
+    assert workload.notes == (
+        "1 round after a later one of the session, the first on line 4: sent in the order of round_idx",
+        "1 round with the number of one before, the first on line 7: all are sent, in file order",
+    )
+    assert load(write_whole(tmp_path, ROUNDS + "a,0,0,10,1,7\nb,0,0,10,1,7\na,1,11,9,2,0\n")).notes == ()
+
+
 @pytest.mark.parametrize("between", [";", "\t", "|"])
 @pytest.mark.parametrize("file", ["azure2023_conv.csv", "tracelab_multi_session_example.csv", "burstgpt_v2_head4.csv"])
 def test_a_table_of_another_program_is_the_same_trace(file: str, between: str, tmp_path: Path) -> None:
