@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
-from llmirage_client.workload.files import read_json_lines, read_records
+from llmirage_client.workload.files import ARRAY_OF_ARRAYS, read_records, read_values
 from llmirage_client.workload.format import Option
 from llmirage_client.workload.request_graph import free_name
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -48,17 +48,18 @@ ReadLine = Callable[[Any, Checker], tuple[Turn, ...]]
 
 
 def load_lines(
-    path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool, in_array: bool = False
+    path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool, of_arrays: bool = False
 ) -> Workload:
     """Load every line of the file, or element of its array, for which `read` returns turns: conversation_<line>.
+
+    of_arrays: each conversation is an array.
 
     Raises WorkloadError with all problems, each with line and field, or when no conversation is left.
     """
     problems: list[Problem] = []
     sessions: list[Session] = []
-    values = read_records(path, problems) if in_array else read_json_lines(path, problems)
     names: set[str] = set()
-    for line, value in values:
+    for line, value in read_values(path, problems, ARRAY_OF_ARRAYS) if of_arrays else read_records(path, problems):
         check = Checker(line)
         turns = read(value, check)
         problems += check.problems

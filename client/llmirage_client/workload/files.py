@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
-from llmirage_client.workload.session import Problem, WorkloadError
+from llmirage_client.workload.session import Problem, RowNumber, WorkloadError
 from llmirage_shared.plural import plural
 
 _BOM = b"\xef\xbb\xbf"
@@ -33,6 +34,8 @@ _SURROGATE = re.compile(
 )
 _LONG_INTEGER = re.compile(r"\d{4000}")
 _BRACKETS = re.compile(r"[\[\]{}]")
+ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
+ARRAY_OF_ARRAYS = re.compile(rb"\s*\[\s*\[")
 _BETWEEN = re.compile(r"[ \t\n\r,]*")
 _DEEP = 500  # more than any workload has, fewer than the parser takes
 _HEAD_BYTES = 1 << 20  # what is looked at to tell what kind of file it is
@@ -114,7 +117,7 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
     """
     head = read_head(path)
     if head.lstrip().startswith(b"["):
-        yield from _elements(path, problems)
+        yield from _elements(path, head, problems)
     elif is_over_lines(head):
         try:
             yield head[: len(head) - len(head.lstrip())].count(b"\n") + 1, parse(read_bytes(path))
@@ -124,13 +127,25 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
         yield from read_json_lines(path, problems)
 
 
-def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Yield the elements of a file's arrays: one array, or one a line."""
+def read_values(source: bytes | str, problems: list[Problem], array: re.Pattern[bytes]) -> Iterator[tuple[int, Any]]:
+    """Yield what `read_json_lines` does, or the elements of one array where the source begins as `array` says."""
+    head = source if isinstance(source, bytes) else read_head(source)
+    yield from _elements(source, head, problems) if array.match(head) else read_json_lines(source, problems)
+
+
+def _elements(source: bytes | str, head: bytes, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Yield (line number from 1, value) of the elements of a file's arrays: one array, or one a line.
+
+    Where the first line is all of an array, a RowNumber stands for the line number: no two elements have the same number.
+    """
+    first_line, _, below = head.strip().partition(b"\n")
+    by_row = not below or not _breaks_off(first_line)
+    number = 0
     decode = JSONDecoder(parse_constant=_no_constants, parse_float=_finite).raw_decode
     text, line, position, more = "", 1, 0, True
     depth = 0
     as_text = codecs.getincrementaldecoder("utf-8")()
-    with _opened(path) as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else _opened(source) as file:
         while True:
             match = _BETWEEN.match(text, position)
             end = match.end() if match else position
@@ -170,7 +185,8 @@ def _elements(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
             if "\\u" in text[position:end] and _half_pair(value):
                 problems.append(Problem(f"invalid JSON: {_HALF_PAIR}", line))
             else:
-                yield line, value
+                number = RowNumber(number + 1) if by_row else max(line, number + 1)
+                yield number, value
             line += text.count("\n", position, end)
             position = end
 
@@ -202,8 +218,11 @@ def read_json_lines(source: bytes | str, problems: list[Problem]) -> Iterator[tu
 
 
 def read_rows(source: bytes | str, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
-    """Yield the object of every line with its checker. What the checker finds goes to the problems, as other faults do."""
-    for line, value in read_json_lines(source, problems):
+    """Yield the object of every line, or of one array, with its checker.
+
+    What the checker finds goes to the problems, as other faults do.
+    """
+    for line, value in read_values(source, problems, ARRAY_OF_OBJECTS):
         check = Checker(line)
         row = check.mapping(value, None)
         if row is not None:

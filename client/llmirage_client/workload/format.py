@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import JsonFault, json_files_below, parse, read_head
+from llmirage_client.workload.files import ARRAY_OF_OBJECTS, JsonFault, json_files_below, parse, read_head
 from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_shared.plural import plural
 
-_ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _FILES_TO_LOOK_AT = 20
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 
@@ -39,16 +38,27 @@ class FirstKeys:
     def marks(self) -> frozenset[str]:
         return frozenset((*self.keys, *self.below))
 
+    @property
+    def row_marks(self) -> frozenset[str]:
+        """The marks of the first object of an array as those of an object by itself."""
+        return frozenset(mark.removeprefix("[].") for mark in self.marks)
+
 
 def first_keys(data: bytes) -> FirstKeys:
     """Return the keys of the object in `data`, valid JSON or its beginning, or of the first object of an array."""
-    if (array := _ARRAY_OF_OBJECTS.match(data)) is not None:
-        first = _of_broken_object(data[array.end() - 1 :].decode("utf-8", "replace"))
-        return FirstKeys(tuple(f"[].{key}" for key in first.keys), tuple(f"[].{key}" for key in first.below))
+    array = ARRAY_OF_OBJECTS.match(data)
     try:
         value = parse(data)
     except JsonFault:
-        return _of_broken_object(data.decode("utf-8", "replace"))
+        first = _of_broken_object(data[array.end() - 1 if array else 0 :].decode("utf-8", "replace"))
+    else:
+        first = _of_object(value[0] if array else value)
+    if array:
+        return FirstKeys(tuple(f"[].{key}" for key in first.keys), tuple(f"[].{key}" for key in first.below))
+    return first
+
+
+def _of_object(value: object) -> FirstKeys:
     if not isinstance(value, dict):
         return FirstKeys()
     below = []
@@ -67,7 +77,8 @@ def folder_begins_with(path: Path, recognises: Callable[[Collection[str]], bool]
         except WorkloadError:  # the reader of all files says what is wrong with it
             continue
         lines = (line for line in head.split(b"\n") if line.strip())
-        if recognises(first_keys(next(lines, b"")).marks) or recognises(first_keys(head).marks):
+        seen = first_keys(head)
+        if recognises(first_keys(next(lines, b"")).marks) or recognises(seen.marks) or recognises(seen.row_marks):
             return True
     return False
 

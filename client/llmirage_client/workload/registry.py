@@ -16,7 +16,16 @@ from typing import Any
 
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
-from llmirage_client.workload.files import JsonFault, delimiter_of, fault, other_files_note, parse, read_head, read_magic
+from llmirage_client.workload.files import (
+    ARRAY_OF_OBJECTS,
+    JsonFault,
+    delimiter_of,
+    fault,
+    other_files_note,
+    parse,
+    read_head,
+    read_magic,
+)
 from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, never, read_options, skip
 from llmirage_client.workload.session import Workload
 from llmirage_shared.extensions import find_extension, installed, is_extension
@@ -154,11 +163,13 @@ def _detected(path: str, known: Mapping[str, Format]) -> str | None:
         return name
     data = read_head(path)
     lines = [line for line in data.split(b"\n") if line.strip()]
-    for line in [*lines[:_LINES_TO_LOOK_AT], data]:  # the last: a document over several lines
+    lines = lines[:_LINES_TO_LOOK_AT]
+    for line in [data, *lines] if ARRAY_OF_OBJECTS.match(data) else [*lines, data]:  # data: what is over several lines
         seen = first_keys(line)
-        if seen.keys and (name := first("recognises", seen.marks)):
-            return name
-        if line is not data and line.lstrip().startswith(b"["):
+        for marks in (seen.marks, seen.row_marks):
+            if seen.keys and (name := first("recognises", marks)):
+                return name
+        if line.lstrip().startswith(b"["):
             try:
                 value = parse(line)
             except JsonFault:

@@ -340,6 +340,10 @@ class Workload:
         return False
 
 
+class RowNumber(int):
+    """The place from 1 of a row in an array that is on one line, where other rows have the number of their line."""
+
+
 @dataclass(slots=True, frozen=True)
 class Problem:
     """One thing wrong with a workload file. file: which one, when the workload is a directory of files."""
@@ -350,7 +354,8 @@ class Problem:
     file: str | None = None
 
     def __str__(self) -> str:
-        places = [self.file or "", f"line {self.line}" if self.line is not None else ""]
+        unit = "row" if isinstance(self.line, RowNumber) else "line"
+        places = [self.file or "", f"{unit} {self.line}" if self.line is not None else ""]
         where = "".join(f"{place}: " for place in places if place)
         what = f"{self.field}: " if self.field else ""
         return f"{where}{what}{self.message}"

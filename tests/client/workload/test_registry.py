@@ -135,6 +135,54 @@ def test_an_unknown_bundled_name_lists_the_names_there_are() -> None:
     assert problem.startswith("there is no such bundled workload; choose one of chat, coding-agent, ")
 
 
+TEXTS = [{"text": "a"}, {"session_id": "s", "text": "b"}, {"session_id": "s", "text": "c"}, {"text": "d"}]
+ROWS = {
+    "dag_jsonl": [
+        {"session_id": name, "turns": [{"messages": [{"role": "user", "content": name}]}]} for name in ("root", "other")
+    ],
+    "single_turn": TEXTS,
+    "random_pool": [{"type": "random_pool", "text": "x"}, {"text": "y"}],
+    "multi_turn": [{"turns": TEXTS[:1]}, {"turns": TEXTS[:1]}],
+    "mooncake_trace": [{"timestamp": at, "input_length": 9, "output_length": 2, "hash_ids": [1]} for at in (0, 5)],
+    "raw_payload": [{"messages": [{"role": "user", "content": text}]} for text in "ab"],
+    "custom_multi_turn": [[{"role": "user", "content": text}] for text in "ab"],
+    "trie": [
+        {
+            "input_prompt_length": 9, "num_turns": 0, "assistant_response_length": [], "tool_call_output_length": [],
+            "tool_call_latency": [], "final_assistant_response_length": length,
+        }
+        for length in (3, 4)
+    ],
+    "weka_trace": [
+        {
+            "id": name, "block_size": 4, "hash_id_scope": "local",
+            "requests": [{"t": 0, "type": "s", "in": 8, "out": 2, "hash_ids": [1, 2]}],
+        }
+        for name in "ab"
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("between", [", ", ",\n"])
+@pytest.mark.parametrize("name", ROWS)
+def test_an_array_of_rows_is_read_as_lines_of_them(tmp_path: Path, name: str, between: str) -> None:
+    """Rows without a name of their own stay apart though they are on one line."""
+    rows = [json.dumps(row) for row in ROWS[name]]
+    same = registry.load(write_whole(tmp_path, "\n".join(rows)))
+    workload = registry.load(write_whole(tmp_path, f"[{between.join(rows)}]"))
+    assert workload.format == same.format == name
+    assert repr(dict(workload.sessions)) == repr(dict(same.sessions))
+
+
+def test_what_is_wrong_with_a_row_of_an_array_has_its_line_or_else_its_place(tmp_path: Path) -> None:
+    rows = ['{"text": "a"}', '{"text": 3}', '{"texts": []}']
+    found = problems_of(write_whole(tmp_path, f"[{','.join(rows)}]"))
+    assert [problem.split(": ")[0] for problem in found] == ["row 2", "row 3"]
+    found = problems_of(write_whole(tmp_path, "[\n\n" + ",\n".join(rows) + "\n]"))
+    assert [problem.split(": ")[0] for problem in found] == ["line 4", "line 5"]
+    assert problems_of(write_whole(tmp_path, f"[{','.join(rows[:1])}"))[0] == "line 1: invalid JSON: the array has no end"
+
+
 LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for line in file.read_text().splitlines()]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from llmirage_client.workload.dag_graph import check_graph, desugar
 from llmirage_client.workload.dag_schema import read_conversation
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import ARRAY_OF_OBJECTS, read_bytes, read_values
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.schedule import scheduled_trees
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
@@ -21,7 +21,7 @@ def load(path: str) -> Workload:
     problems: list[Problem] = []
     first_line: dict[str, int] = {}  # of every id, those of faulty lines too
     sessions: dict[str, Session] = {}
-    for line, value in read_json_lines(data, problems):
+    for line, value in read_values(data, problems, ARRAY_OF_OBJECTS):
         sid = value.get("session_id") if isinstance(value, dict) else None
         if isinstance(sid, str) and sid:
             if sid in first_line:

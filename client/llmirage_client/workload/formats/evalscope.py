@@ -77,7 +77,7 @@ def load(
         measured = first is not None and isinstance(first["content"], str)
         return turns[:max_turns] if first is None or not measured or lengths.keeps(first["content"]) else ()
 
-    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines)
+    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines, of_arrays=True)
 
 
 def _messages(value: Any, check: Checker, any_role: bool) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ FORMAT = Format(
     summary="conversations as arrays of chat messages, one a line; live replies take the assistant's places",
     needs="an array of messages with 'role' and 'content' on every line",
     recognises=never,
-    recognises_array=lambda values: not values or any(isinstance(value, dict) for value in values),
+    recognises_array=lambda values: not values or any(isinstance(value, dict | list) for value in values),
     load=load,
     order=40,
     options=(
@@ -176,7 +176,7 @@ def load_share_gpt(
             return ()
         return tuple(Turn(messages=({"role": "user", "content": question},)) for question in questions[:max_turns])
 
-    return load_lines(path, SHARE_GPT.name, read, left_out, skip_bad_lines, in_array=True)
+    return load_lines(path, SHARE_GPT.name, read, left_out, skip_bad_lines)
 
 
 def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:

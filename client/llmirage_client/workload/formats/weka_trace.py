@@ -8,6 +8,7 @@ reply of its agent as in the recording. Scenarios also keep the recorded order b
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import (
+    ARRAY_OF_OBJECTS,
     JsonFault,
     Places,
     fault,
@@ -26,6 +28,7 @@ from llmirage_client.workload.files import (
     read_bytes,
     read_head,
     read_lines,
+    read_records,
 )
 from llmirage_client.workload.format import Format, Option
 from llmirage_client.workload.hash_blocks import (
@@ -199,9 +202,15 @@ class _WekaReader:
         return len(self._roots) == self._most_traces
 
     def read_file(self, file: Path, name: str | None) -> None:
+        found: list[Problem] = []
         try:
             head = read_head(str(file))
-            if not is_over_lines(head):
+            if ARRAY_OF_OBJECTS.match(head):
+                for number, value in read_records(str(file), found):
+                    if self.full:
+                        break
+                    self._read(json.dumps(value).encode(), number, name)
+            elif not is_over_lines(head):
                 for number, line in enumerate(read_lines(str(file)), start=1):
                     if self.full:
                         break
@@ -212,7 +221,8 @@ class _WekaReader:
         except WorkloadError as error:
             if name is None:
                 raise
-            self._problems += [replace(problem, file=name) for problem in error.problems]
+            found += error.problems
+        self._problems += [replace(problem, file=name) for problem in found]
 
     def _read(self, data: bytes, line: int, file: str | None) -> None:
         check = Checker(line, file)

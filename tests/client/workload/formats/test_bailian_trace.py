@@ -92,7 +92,7 @@ BAD: list[tuple[Any, ...]] = [
         "chatid: is not a key of this format (did you mean 'chat_id'?)",
         "chat_id: Field required",
     ),
-    ([ROW], "Input should be a valid dictionary (a JSON object), got an array"),
+    ([3], "Input should be a valid dictionary (a JSON object), got an array"),
     ('{"chat_id": 1,}', "invalid JSON: "),
 ]
 

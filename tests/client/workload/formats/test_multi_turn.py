@@ -105,7 +105,7 @@ BAD: list[tuple[Any, ...]] = [
     ),
     (conversation(TURN, type="single_turn"), "type: Input should be 'multi_turn'"),
     (conversation({**TURN, "type": "x"}), "turns.0.type: Input should be 'single_turn'"),
-    ([TURN], "Input should be a valid dictionary (a JSON object), got an array"),
+    ([3], "Input should be a valid dictionary (a JSON object), got an array"),
     ('{"turns": [{"text": "a"}', "invalid JSON: Expecting ',' delimiter at column 25"),
 ]
 

@@ -76,7 +76,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("messages is a text", {"messages": "a"}, f"line 1: {NOT_A_LIST} a string"),
     ("messages is an object", {"messages": {}}, f"line 1: {NOT_A_LIST} an object"),
     ("messages is null", {"messages": None}, f"line 1: {NOT_A_LIST} null"),
-    ("an array", [{"messages": []}], "line 1: Input should be a valid dictionary (a JSON object), got an array"),
+    ("an array", [[{"messages": []}]], "line 1: Input should be a valid dictionary (a JSON object), got an array"),
     ("a text", '"messages"', "line 1: Input should be a valid dictionary (a JSON object), got a string"),
     ("null", "null", "line 1: Input should be a valid dictionary (a JSON object), got null"),
     ("no JSON", '{"messages": [}', "line 1: invalid JSON: Expecting value at column 15"),
