@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Literal, TypeVar
@@ -19,6 +19,9 @@ from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.summary import requests_by_root
 
 _T = TypeVar("_T")
+
+_TOUCH_S = 1e-6  # times of a file that are counted from its first one are no nearer to what the file says
+_HOUR_S, _DAY_S = 3600.0, 86_400.0
 
 
 class Roots(Iterator[Session]):
@@ -112,6 +115,28 @@ def scheduled_roots(workload: Workload, options: RunOptions) -> int:
     return sum(1 for _ in _window(workload, options))
 
 
+def long_schedule(workload: Workload, options: RunOptions) -> str | None:
+    """Return a note on a fixed schedule that lasts more than a day, and on what makes it shorter; None for others."""
+    if not options.fixed_schedule:
+        return None
+    roots = _by_arrival(workload, options)
+    zero_s = _zero_s(roots, options)
+    most = [count for count in (options.num_conversations, options.request_count) if count is not None]
+    sent = roots[: min(most, default=None)]
+    times_s = (time_s for root in sent for time_s in (root.arrival_s, *(turn.arrival_s for turn in root.turns)))
+    last_s = max((time_s for time_s in times_s if time_s is not None and time_s <= options.schedule_end_s), default=zero_s)
+    lasts_s = (last_s - zero_s) / options.schedule_speedup / options.speed
+    durations_s = (options.soft_duration_s, options.benchmark_duration_s)
+    if min(lasts_s, *(end_s / options.speed for end_s in durations_s if end_s is not None), math.inf) <= _DAY_S:
+        return None
+    speedup = math.ceil(lasts_s * options.schedule_speedup / _HOUR_S)
+    until_ms = (zero_s + _HOUR_S * options.schedule_speedup * options.speed) * 1e3
+    return (
+        f"The schedule lasts {lasts_s / _DAY_S:,.1f} days, by the times of the file: --fixed-schedule-speedup {speedup} "
+        f"sends it in an hour, --fixed-schedule-end-offset {until_ms:.0f} its first hour."
+    )
+
+
 def arrivals(
     workload: Workload, options: RunOptions, roots: Iterator[Session], start: Start, stop: Stop, rng: Random
 ) -> Arrivals:
@@ -136,16 +161,23 @@ def arrivals(
 def _window(workload: Workload, options: RunOptions) -> Iterator[Session]:
     for root in workload.roots:
         session = workload.sessions[root]
-        if options.schedule_start_s <= (session.arrival_s or 0.0) <= options.schedule_end_s:
+        if options.schedule_start_s - _TOUCH_S <= (session.arrival_s or 0.0) <= options.schedule_end_s + _TOUCH_S:
             yield session
+
+
+def _by_arrival(workload: Workload, options: RunOptions) -> list[Session]:
+    return sorted(_window(workload, options), key=lambda session: session.arrival_s or 0.0)
+
+
+def _zero_s(roots: Sequence[Session], options: RunOptions) -> float:
+    """Return when the run begins, by the times of the file. roots: of the schedule, by time."""
+    return (roots[0].arrival_s or 0.0) if options.schedule_auto_offset and roots else options.schedule_start_s
 
 
 def _scheduled(workload: Workload, options: RunOptions) -> Iterator[Session]:
     """Yield the roots within the schedule's bounds, by time, with the times at which they arrive in this run."""
-    roots = sorted(_window(workload, options), key=lambda session: session.arrival_s or 0.0)
-    zero_s = options.schedule_start_s
-    if options.schedule_auto_offset and roots:
-        zero_s = roots[0].arrival_s or 0.0
+    roots = _by_arrival(workload, options)
+    zero_s = _zero_s(roots, options)
     unchanged = zero_s == 0 and options.schedule_speedup == 1 and options.schedule_end_s == float("inf")
     for session in roots:
         yield session if unchanged else _moved(session, zero_s, options)
@@ -156,7 +188,7 @@ def _moved(session: Session, zero_s: float, options: RunOptions) -> Session:
     turns = []
     for turn in session.turns:
         if turn.arrival_s is not None:
-            if turn.arrival_s > options.schedule_end_s:
+            if turn.arrival_s > options.schedule_end_s + _TOUCH_S:
                 break
             turn = replace(turn, arrival_s=(turn.arrival_s - zero_s) / options.schedule_speedup)
         turns.append(turn)

@@ -334,6 +334,7 @@ class RunResult:
     mismatches: differences between what was asked of the endpoint and what came; its notes are among `notes`, too.
     distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
     cache: the verdict on the endpoint's prefix cache, where it was asked for; its notes are among `notes`, too.
+    long_schedule: the note on a schedule that lasts for days, which is among `notes`, too.
     replay: of a scenario's run, counts that the records do not have. submission: the verdict of its rules.
     window: how long all slots had work.
     workers: who sent it, when that was more than one process.
@@ -366,6 +367,7 @@ class RunResult:
     mismatches: Mismatches | None = None
     distortion: Distortion | None = None
     cache: CacheVerdict | None = None
+    long_schedule: str | None = None
     replay: ReplayCounts | None = None
     window: PerformanceWindow | None = None
     submission: Submission | None = None

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from llmirage_client.load.any_runner import WarmUpError
 from llmirage_client.load.calls import CONTENT_ERRORS, short_limits, short_prompts
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.plan import expected_requests, model_shown, scheduled_roots
+from llmirage_client.load.plan import expected_requests, long_schedule, model_shown, scheduled_roots
 from llmirage_client.load.runner import Heartbeat, Runner, put_loop_first
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.measure.columns import columns_of
@@ -187,7 +187,8 @@ class OneRun:
         self._spread = spread
         self._watch = watch
         self._zero = Zero.now()
-        self._notes: list[str] = []
+        self._long_schedule = long_schedule(workload, options)
+        self._notes = [] if self._long_schedule is None else [self._long_schedule]
         self._deployment = list(endpoint.deployment)
         if any(session.mode == "verbatim" for session in workload.sessions.values()) and (
             options.extra_inputs or options.model
@@ -221,6 +222,7 @@ class OneRun:
                 model=model_shown(self.options, self._workload),
                 options=self._shown,
                 deployment=self._deployment,
+                long_schedule=self._long_schedule,
                 notes=[*self._notes, *result.notes],
             )
         finally:
@@ -334,7 +336,7 @@ class OneRun:
 
     async def _send(self, target: EndpointTarget) -> RunResult:
         assert self.records is not None
-        progress = self._watch.progress(expected_requests(self._workload, self.options))
+        progress = self._progress()
         progress.watch(self.options.speed)
         runner = Runner(self._workload, self.options, target, progress, self._keep_and_show(progress))
         restore_signals = self._watch.stoppable(_Shown(runner, progress))
@@ -355,6 +357,12 @@ class OneRun:
         notes = [*result.notes, *transport_notes(target.uses())]
         return replace(result, notes=notes, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
 
+    def _progress(self) -> Progress:
+        progress = self._watch.progress(expected_requests(self._workload, self.options))
+        if self._long_schedule is not None:
+            progress.tell(self._long_schedule)
+        return progress
+
     def _keep_and_show(self, progress: Progress) -> Callable[[Record], None]:
         assert self.records is not None
         keep = self.records.write
@@ -367,7 +375,7 @@ class OneRun:
 
     async def _send_spread(self, spread: Spread) -> RunResult:
         assert self.records is not None
-        progress = self._watch.progress(expected_requests(self._workload, self.options))
+        progress = self._progress()
         job = Job(self._workload, self.options, self._endpoint)
         try:
             result, self.roots_taken = await send_spread(

@@ -305,7 +305,8 @@ def failures(errors: Sequence[ErrorGroup], most: int = 10) -> Iterator[str]:
 
 def _first_notes(result: RunResult) -> list[str]:
     found = (result.cache, result.mismatches, result.repeats, result.distortion)
-    return [note for one in found if one is not None for note in one.notes]
+    notes = [note for one in found if one is not None for note in one.notes]
+    return notes if result.long_schedule is None else [result.long_schedule, *notes]
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:

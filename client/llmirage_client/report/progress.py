@@ -211,6 +211,10 @@ class Progress(StatusLine):
             usage = exchange.usage or {}
             self._live.see(exchange, usage.get("completion_tokens") or len(exchange.token_s))
 
+    def tell(self, text: str) -> None:
+        """Write a line that stays, before the progress starts."""
+        self._write(text + "\n")
+
     def start(self) -> None:
         if self._started_s is not None:
             return

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.any_runner import AnyRunner, WarmUpError
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import long_schedule
 from llmirage_client.load.saturation import judge_scenario, repeats_in_run
 from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.columns import Columns, columns_of
@@ -249,9 +250,12 @@ def simulate(
         run.rows.on_row = lambda row: run.cancel(reason) if (reason := early_stop(row)) else None
     finished = None if run.rows is None else FinishedRows(run.rows, forgets=not with_records and window is None)
     result = _run(run, sampler, max_time_s, window)
+    long = None if max_time_s is not None else long_schedule(workload, options)
     result = dataclasses.replace(
         result,
+        long_schedule=long,
         notes=[
+            *([long] if long else []),
             *(f"Assumed, as not given: {text}." for text in assumed(config)),
             *([unused] if unused else []),
             *effect_notes([config]),

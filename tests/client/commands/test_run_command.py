@@ -216,6 +216,26 @@ def test_the_first_interrupt_reports_what_finished_and_ends_with_130(endpoint: E
     assert json.loads((out / "profile_export_aiperf.json").read_text())["was_cancelled"] is True
 
 
+def test_a_schedule_of_days_is_told_before_it_begins_and_beside_its_figures(endpoint: Endpoint, tmp_path: Path) -> None:
+    rows = [{"session_id": f"s{day}", "timestamp": day * 86_400_000, "text": "x"} for day in (0, 2)]
+    file = tmp_path / "timed.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    command = [*llmirage(), "run", str(file), "--url", endpoint.url, "--model", "m", "--artifact-dir", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while not endpoint.bodies and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    before, _, after = output.partition("0/2 requests")
+    assert "The schedule lasts 2.0 days, by the times of the file: --fixed-schedule-speedup 48 sends" in before
+    heading = after.partition("Latency in ms")[0]
+    assert "Note: The schedule lasts 2.0 days" in heading
+    assert after.count("The schedule lasts") == 1
+    assert json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())["llmirage"]["notes"][0].startswith(
+        "The sch"
+    )
+
+
 def test_a_loop_without_signals_runs_as_others_do(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

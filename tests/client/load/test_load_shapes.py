@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from llmirage_client.load.arrivals import first_users
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import long_schedule
 from llmirage_client.measure.record import CANCELLED, BranchStats
 from llmirage_client.workload.rates import RateSeries
+from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Session
 
 
@@ -105,6 +108,38 @@ class TestSchedule:
     def test_a_window_begins_at_its_start_and_holds_both_ends(self, bench: Any) -> None:
         _, target = bench.run(self.flow(bench), fixed_schedule=True, schedule_start_s=4.0, schedule_end_s=6.0)
         assert target.times() == [("b0", 0), ("c0", 2)]
+
+    def test_a_time_counted_from_the_first_one_is_in_the_window_that_begins_with_it(self, bench: Any) -> None:
+        sessions = [single(bench, name, arrival_s=at) for name, at in (("a", 0.1), ("b", 0.3), ("c", 0.8))]
+        flow = scheduled("single_turn", "f", sessions)  # 0.3 - 0.1 is less than 0.2
+        _, target = bench.run(flow, fixed_schedule=True, schedule_start_s=0.2, schedule_end_s=0.7)
+        assert [text for text, _ in target.times()] == ["b0", "c0"]
+
+    def test_one_that_lasts_for_days_is_told_with_what_shortens_it(self, bench: Any) -> None:
+        turns = (bench.turn("a0"), bench.turn("a1", arrival_s=300_000.0), bench.turn("a2", arrival_s=600_000.0))
+        flow = bench.workload(Session("a", turns, arrival_s=10.0))
+
+        def told(flow: Any = flow, **options: Any) -> str | None:
+            return long_schedule(flow, RunOptions(**{"fixed_schedule": True, **options}))
+
+        assert told() == (
+            "The schedule lasts 6.9 days, by the times of the file: --fixed-schedule-speedup 167 sends it in an hour, "
+            "--fixed-schedule-end-offset 3600000 its first hour."
+        )
+        assert "lasts 3.5 days" in (told(schedule_speedup=2.0) or "")
+        assert "lasts 3.5 days" in (told(schedule_end_s=400_000.0) or "")
+        assert "--fixed-schedule-end-offset 3610000 " in (told(schedule_auto_offset=True) or "")
+        for less in (
+            {"schedule_speedup": 7.0},
+            {"schedule_end_s": 80_000.0},
+            {"benchmark_duration_s": 60.0},
+            {"speed": 7.0},
+        ):
+            assert told(**less) is None
+        assert told(fixed_schedule=False) is None
+        two = bench.workload(*(single(bench, name, arrival_s=at) for name, at in (("b", 0.0), ("c", 600_000.0))))
+        assert told(two) is not None
+        assert told(two, request_count=1) is told(two, num_conversations=1) is None
 
     def test_an_automatic_offset_begins_with_the_first(self, bench: Any) -> None:
         _, target = bench.run(self.flow(bench), fixed_schedule=True, schedule_auto_offset=True)

@@ -32,6 +32,14 @@ def test_elsewhere_it_writes_a_line_at_the_start_now_and_then_and_at_the_end() -
     ]
 
 
+def test_what_is_told_before_the_start_stays_above() -> None:
+    stream = io.StringIO()
+    progress = Progress(2, stream, Clock())
+    progress.tell("The schedule lasts 2.0 days.")
+    progress.start()
+    assert stream.getvalue().splitlines() == ["The schedule lasts 2.0 days.", "0/2 requests, 0 in flight, 0:00"]
+
+
 def test_an_unknown_total_is_left_out() -> None:
     stream = io.StringIO()
     progress = Progress(None, stream, Clock())
