@@ -8,7 +8,7 @@ from math import hypot, sqrt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Gemm, Parts, Roofline, TokenKernel, round_up
+from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Gemm, Roofline, TokenKernel, round_up
 
 _QUERY_BLOCK = 128  # rows of queries that one thread block takes
 _SPLIT_TOKENS = 4096.0  # context at which the cost of splitting is split_us
@@ -59,14 +59,8 @@ class PrefillAttention(Roofline):
         memory = self.memory_new * new_tokens + self.memory_context * context_tokens
         return float((compute**self.power + memory**self.power) ** self.root) + self.floor
 
-    def parts(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> Parts:
-        return Parts(
-            self.flops_per_pair * pairs,
-            self.bytes_new * new_tokens + self.bytes_context * context_tokens,
-            self.per_pair * pairs + self.per_new * new_tokens + self.per_longest * longest,
-            self.memory_new * new_tokens + self.memory_context * context_tokens,
-            self.floor,
-        )
+    def amounts(self, pairs: float, new_tokens: float, context_tokens: float, longest: float) -> tuple[float, float]:
+        return self.flops_per_pair * pairs, self.bytes_new * new_tokens + self.bytes_context * context_tokens
 
 
 class DecodeAttention(Roofline):
@@ -107,11 +101,7 @@ class DecodeAttention(Roofline):
         """Return the seconds of a launch; contexts in tokens, clipped to the window."""
         memory = self.memory_context * context_sum + self.memory_sequence * sequences
         compute = self.compute_context * context_sum + self.serial * longest
-        busy = float((memory**self.power + compute**self.power) ** self.root)
-        return busy + self._overhead(sequences, context_sum, longest)
-
-    def _overhead(self, sequences: int, context_sum: float, longest: float) -> float:
-        return (
+        return float((memory**self.power + compute**self.power) ** self.root) + (
             self.floor
             + self.split * sqrt(longest)
             + self.combine * longest / (longest + self.combine_tokens)
@@ -119,14 +109,8 @@ class DecodeAttention(Roofline):
             + self.per_sequence * sequences
         )
 
-    def parts(self, sequences: int, context_sum: float, longest: float) -> Parts:
-        return Parts(
-            self.flops_context * context_sum,
-            self.bytes_context * context_sum + self.bytes_sequence * sequences,
-            self.compute_context * context_sum + self.serial * longest,
-            self.memory_context * context_sum + self.memory_sequence * sequences,
-            self._overhead(sequences, context_sum, longest),
-        )
+    def amounts(self, sequences: int, context_sum: float, longest: float) -> tuple[float, float]:
+        return self.flops_context * context_sum, self.bytes_context * context_sum + self.bytes_sequence * sequences
 
 
 # Grouped-query attention.
@@ -293,17 +277,18 @@ class _Linear(Roofline):
     def __init__(self, gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> None:
         c = constants.of(op, "bf16")
         self.peak_flops, self.bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
-        self.compute_slope = max(flops_per_token / (self.peak_flops * c["compute"]), c["serial_ns"] * NS)
-        self.memory_slope = bytes_per_token / (self.bandwidth * c["memory"])
-        self.slope, self.floor = max(self.compute_slope, self.memory_slope), c["floor_us"] * US
+        compute_s, memory_s = (
+            flops_per_token / (self.peak_flops * c["compute"]),
+            bytes_per_token / (self.bandwidth * c["memory"]),
+        )
+        self.slope, self.floor = max(compute_s, memory_s, c["serial_ns"] * NS), c["floor_us"] * US
         self.flops_per_token, self.bytes_per_token = flops_per_token, bytes_per_token
 
     def seconds(self, tokens: float) -> float:
         return self.slope * tokens + self.floor
 
-    def parts(self, tokens: float) -> Parts:
-        flops, moved = self.flops_per_token * tokens, self.bytes_per_token * tokens
-        return Parts(flops, moved, self.compute_slope * tokens, self.memory_slope * tokens, self.floor)
+    def amounts(self, tokens: float) -> tuple[float, float]:
+        return self.flops_per_token * tokens, self.bytes_per_token * tokens
 
 
 def gated_delta_prefill(

@@ -34,36 +34,21 @@ NS = 1e-9
 MMA_ROWS = 16  # rows of a tensor-core tile: that many query heads share one pass over their keys
 
 
-class Parts(NamedTuple):
-    """Amounts of a call, and the parts of its seconds."""
-
-    flops: float
-    bytes: float
-    compute_s: float
-    memory_s: float
-    launch_s: float
-
-
 class Roofline:
-    """A kernel bound by arithmetic, memory or its launch; `seconds` and `parts` take what the load is."""
+    """A kernel bound by arithmetic, memory or its launch; its methods take what the load is."""
 
     peak_flops: float
     bandwidth: float
+    floor: float  # seconds of a call without load
     seconds: Callable[..., float]
-    parts: Callable[..., Parts]
+    amounts: Callable[..., tuple[float, float]]  # operations, bytes through GPU memory
 
     def work(self, *load: float) -> Work:
-        """Explain a call; its bound is its longest part.
-
-        The compute part also holds what no arithmetic takes: the tiles that a few rows leave empty. Where it is the longest
-        though the bytes take longer at the peak rates, memory is the bound.
-        """
-        parts = self.parts(*load)
-        arithmetic_s, traffic_s = parts.flops / self.peak_flops, parts.bytes / self.bandwidth
-        bound: Bound = "launch"
-        if parts.launch_s < max(parts.compute_s, parts.memory_s):
-            bound = "memory" if parts.memory_s > parts.compute_s or traffic_s > arithmetic_s else "compute"
-        return Work(self.seconds(*load), parts.flops, parts.bytes, max(arithmetic_s, traffic_s), bound)
+        """Explain a call; its launch is the bound if it takes half of the time, else the rate that is reached first."""
+        seconds, (flops, moved) = self.seconds(*load), self.amounts(*load)
+        arithmetic_s, traffic_s = flops / self.peak_flops, moved / self.bandwidth
+        bound: Bound = "compute" if arithmetic_s > traffic_s else "memory"
+        return Work(seconds, flops, moved, max(arithmetic_s, traffic_s), bound if seconds > 2 * self.floor else "launch")
 
 
 def round_up(rows: float, block: int) -> int:
@@ -92,9 +77,8 @@ class Elementwise(Roofline):
     def seconds(self, tokens: float) -> float:
         return (self.slope * tokens + self.floor) * self._alone(tokens)
 
-    def parts(self, tokens: float) -> Parts:
-        streamed = tokens * self._alone(tokens)
-        return Parts(0.0, self.bytes_per_token * streamed, 0.0, self.slope * streamed, self.floor * self._alone(tokens))
+    def amounts(self, tokens: float) -> tuple[float, float]:
+        return 0.0, self.bytes_per_token * (tokens * self._alone(tokens))
 
     def _alone(self, tokens: float) -> float:
         """Return the share that no other kernel does; it grows with the tokens, so that no user more makes all slower."""
@@ -155,11 +139,5 @@ class Gemm(Roofline):
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.quantise_slope * tokens + self.floor
 
-    def parts(self, tokens: float) -> Parts:
-        return Parts(
-            self.flops_per_row * tokens,
-            self.bytes_per_row * tokens + self.weight_bytes,
-            self.compute_slope * tokens + self.compute_base,
-            self.memory_slope * tokens + self.memory_base + self.quantise_slope * tokens,
-            self.floor,
-        )
+    def amounts(self, tokens: float) -> tuple[float, float]:
+        return self.flops_per_row * tokens, self.bytes_per_row * tokens + self.weight_bytes

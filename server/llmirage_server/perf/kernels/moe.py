@@ -12,7 +12,7 @@ import numpy.typing as npt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.kernels.kernel import US, Parts, Roofline
+from llmirage_server.perf.kernels.kernel import US, Roofline
 
 DEFAULT_SKEW = 1.2  # alpha; 0: every expert gets its equal share
 _DRAWS = 16  # over which the expectation is taken
@@ -158,13 +158,8 @@ class Experts(Roofline):
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.per_pair * pairs + self.per_token * tokens + self.floor
 
-    def parts(self, tokens: float) -> Parts:
+    def amounts(self, tokens: float) -> tuple[float, float]:
         pairs, met = self.routed(tokens)
         pairs += self.padded
-        return Parts(
-            self.flops_pair * pairs,
-            self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens,
-            self.compute_pair * pairs + self.compute_expert * met,
-            self.memory_expert * met + self.per_pair * pairs + self.per_token * tokens,
-            self.floor,
-        )
+        moved = self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens
+        return self.flops_pair * pairs, moved
