@@ -150,10 +150,10 @@ class StepShares:
 
     def look(self, step_model: Any, batches: Sequence[StepBatch]) -> bool:
         """Take one step of these batches apart; False if it is empty or its model has no operations."""
-        times = getattr(step_model, "times", None)
-        if times is None or not any(batch.prefill or batch.decode_contexts for batch in batches):
+        look = getattr(step_model, "operations", None)
+        operations = look(batches) if look else []
+        if not operations:
             return False
-        operations = times(batches)
         whole_s = sum([operation.seconds for operation in operations]) or 1.0
         for operation in operations:
             kind = operation_kind(operation.name)

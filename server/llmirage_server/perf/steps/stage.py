@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.attention import causal_pairs
@@ -228,36 +228,17 @@ class Stage:
 
         return seconds
 
-    def explain(self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float) -> list[OperationTime]:
-        """Every operation that takes time; with `scale` 1 the seconds add up to rank_s + together_s.
+    def explain(
+        self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float
+    ) -> Iterator[OperationTime]:
+        """Yield every operation that takes time; with `scale` 1 the seconds add up to rank_s + together_s.
 
         group: tokens of all ranks, and those of prompts among them.
         """
-        times = []
-        for op, arguments, slowed in self._calls(load, decoding, group):
-            work, calls = op.kernel.work(*arguments), op.calls
-            if not work.seconds:
-                continue
-            seconds = calls * work.seconds * slowed * scale
-            amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
-            times.append(OperationTime(op.name, calls, seconds, *amounts, work.bound))
-        return times
-
-    def times(self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float) -> list[OperationTime]:
-        """`explain` without amounts and bounds, in half the time."""
-        return [
-            OperationTime(op.name, op.calls, op.calls * seconds * slowed * scale)
-            for op, arguments, slowed in self._calls(load, decoding, group)
-            if (seconds := op.kernel.seconds(*arguments))
-        ]
-
-    def _calls(
-        self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int]
-    ) -> Iterator[tuple[Any, tuple[float, ...], float]]:
-        """Every operation that takes time, with the arguments of its kernel, and by how much prompt chunks slow it down."""
         decodes = decode_arguments(decoding, self._windows) if load.decodes else {}
-        prompts = 1.0 + self._slowed(load.new)
+        arguments: tuple[float, ...]
         for op in self.ops:
+            slowed = 1.0 + self._slowed(load.new)
             if isinstance(op, TokenOp):
                 if op.count == "group":
                     count, new = group
@@ -266,13 +247,22 @@ class Stage:
                 else:
                     count = getattr(load, op.count)
                     new = load.new if op.count in ("tokens", "new") else 0
-                if count:
-                    yield op, (count,), self._slowed_kernel(op, count, new, group[1] if op.count == "group" else load.new)
+                if not count:
+                    continue
+                arguments = (count,)
+                slowed = self._slowed_kernel(op, count, new, group[1] if op.count == "group" else load.new)
             elif isinstance(op, PrefillOp):
-                if load.new:
-                    yield op, prompt_sums(load.chunks, op.window), prompts
+                if not load.new:
+                    continue
+                arguments = prompt_sums(load.chunks, op.window)
             elif decodes:
-                yield op, decodes[op.window], op.mixed if load.new else 1.0
+                arguments, slowed = decodes[op.window], op.mixed if load.new else 1.0
+            else:
+                continue
+            work, calls = op.kernel.work(*arguments), op.calls
+            if work.seconds:
+                amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
+                yield OperationTime(op.name, calls, calls * work.seconds * slowed * scale, *amounts, work.bound)
 
     def _slowed_kernel(self, op: TokenOp, count: int, prompts: int, new: int) -> float:
         """Return the slowdown of a kernel for `count` tokens, some of prompts, in a step with `new` prompt tokens."""

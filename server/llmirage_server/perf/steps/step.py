@@ -11,7 +11,7 @@ replicas of hot experts (EPLB) within a node; what drafting costs the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from llmirage_server.perf.catalogue.constants import constants_for
@@ -51,7 +51,6 @@ def expert_skew(model: ModelSpec, parallel: Parallelism) -> float:
 
 _Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
 _Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
-_Look = Callable[[Stage, RankCounts, DecodeLoad, _Group, float], list[OperationTime]]
 
 
 class RooflineStep:
@@ -128,13 +127,10 @@ class RooflineStep:
 
         Amounts are those of one GPU, in each stage one of the slowest rank.
         """
-        return merged(self._operations(batches, Stage.explain))
+        return merged(self.operations(batches))
 
-    def times(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
-        """Return the same without amounts and bounds, in half the time; operations of one name are not added up."""
-        return self._operations(batches, Stage.times)
-
-    def _operations(self, batches: Sequence[StepBatch], look: _Look) -> list[OperationTime]:
+    def operations(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
+        """Return the same line by line: operations of one name are not added up."""
         ranks = self._loads(batches)
         together = _tokens(ranks)
         if not together[0]:
@@ -142,7 +138,7 @@ class RooflineStep:
         scale, times, first_s = self._scale(ranks), list[OperationTime](), 0.0
         for i, (stage, on, group) in enumerate(self._passes(ranks, together)):
             load, decoding = on[0] if len(on) == 1 else max(on, key=lambda rank: stage.rank_s(*rank))
-            lines = look(stage, load, decoding, group, scale)
+            lines = list(stage.explain(load, decoding, group, scale))
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines

@@ -13,7 +13,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.parallelism import Parallelism
-from llmirage_server.perf.steps.stage import LONGEST_TOKENS, merged
+from llmirage_server.perf.steps.stage import LONGEST_TOKENS
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
 
@@ -59,8 +59,6 @@ def test_the_breakdown_adds_up_to_the_step(which: Which, prefill: list[tuple[int
     assert sum(o.seconds for o in operations) == pytest.approx(step(*which).step_s(prefill, decode), rel=1e-12)
     assert all(o.seconds > 0 and o.calls > 0 for o in operations)
     assert [o.seconds for o in operations] == sorted((o.seconds for o in operations), reverse=True)
-    times = merged(step(*which).times([StepBatch(prefill, decode)]))
-    assert [(o.name, o.calls, o.seconds) for o in times] == [(o.name, o.calls, o.seconds) for o in operations]
 
 
 @given(deployments, chunks, st.lists(st.integers(65, 40_000), max_size=40), st.integers(1, 40_000))
