@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -26,33 +26,37 @@ MOST_LAYERS = 10_000
 class Fields:
     """The keys of one config. Every accessor returns something usable; `problems` says what was not in the file."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], problems: list[str] | None = None, where: str = "") -> None:
         self._values = values
-        self.problems: list[str] = []
+        self.problems: list[str] = [] if problems is None else problems
+        self._where = where
+
+    def inner(self, name: str) -> Fields:
+        """Return the keys of an object within the config; what is wrong with them is among the problems here."""
+        return Fields(self.mapping(name), self.problems, f"{name}: ")
 
     def get(self, name: str) -> Any:
         return self._values.get(name)
 
     def problem(self, text: str) -> None:
         """Note what is wrong, once."""
-        if text not in self.problems:
+        if (text := self._where + text) not in self.problems:
             self.problems.append(text)
 
     def positive(self, *names: str, default: int | None = None) -> int:
         """Return the first of these keys that is there: a positive integer. 1 stands in for a bad one."""
-        value = next((v for name in names if (v := self.get(name)) is not None), default)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        self.problem(f"{' or '.join(names)} must be a positive integer")
-        return 1
+        return self._integer(names, default, 1, "a positive integer")
 
     def count(self, *names: str) -> int:
         """Return the first of these keys that is there: an integer of 0 or more; 0 where there is none."""
-        value = next((v for name in names if (v := self.get(name)) is not None), 0)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return self._integer(names, 0, 0, "an integer of 0 or more")
+
+    def _integer(self, names: Sequence[str], default: int | None, least: int, what: str) -> int:
+        value = next((v for name in names if (v := self.get(name)) is not None), default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
-        self.problem(f"{' or '.join(names)} must be an integer of 0 or more")
-        return 0
+        self.problem(f"{' or '.join(names)} must be {what}")
+        return least
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a true or false key; `default` where there is none."""
@@ -126,7 +130,10 @@ def gqa(
     output_gate: bool = False,
     index: SparseIndex | None = None,
 ) -> Gqa:
-    """Return grouped-query attention of the usual keys; given sizes win. `biases` None: as `attention_bias` says."""
+    """Return grouped-query attention of the usual keys; given sizes win. `biases` None: as `attention_bias` says.
+
+    norms: unless `use_qk_norm` is false.
+    """
     heads = heads or f.positive("num_attention_heads")
     kv_heads = kv_heads or f.positive("num_key_value_heads", default=heads)
     head_dim = head_dim or f.positive("head_dim", default=max(1, f.hidden // heads))
@@ -139,7 +146,7 @@ def gqa(
         v_head_dim=0 if v_head_dim == head_dim else v_head_dim,
         window=window,
         biases=f.flag("attention_bias") if biases is None else biases,
-        qk_norm={"none": 0, "head": 2, "all": heads + kv_heads}[norms] * head_dim,
+        qk_norm={"none": 0, "head": 2, "all": heads + kv_heads}[norms] * head_dim * f.flag("use_qk_norm", True),
         output_gate=output_gate,
         index=index,
     )
@@ -201,6 +208,19 @@ def deepseek_moe(f: Fields) -> Moe:
     return moe(f, shared_width=f.count("n_shared_experts") * f.positive("moe_intermediate_size"))
 
 
+def qwen_moe(f: Fields) -> Moe:
+    """Return a mixture with one shared expert, which has a gate."""
+    return moe(f, shared_width=f.count("shared_expert_intermediate_size"), shared_gate=True)
+
+
+def with_mlps(
+    f: Fields, attention: Sequence[Attention], mixture: Moe | None = None, width: str = "intermediate_size"
+) -> list[Layer]:
+    """Return layers: beside each attention the mixture, where `is_moe_layer` has it, or an MLP whose width that key is."""
+    n = len(attention)
+    return [(block, mixture if mixture and is_moe_layer(f, i, n) else dense(f, width)) for i, block in enumerate(attention)]
+
+
 def is_moe_layer(f: Fields, i: int, layers: int) -> bool:
     """Return if layer `i` is a mixture in DeepSeek's and Qwen's keys: from a first layer on, every n-th, or as listed."""
     if (kinds := f.per_layer("mlp_layer_types", layers)) is not None:
@@ -216,14 +236,27 @@ def is_moe_layer(f: Fields, i: int, layers: int) -> bool:
     return i % f.positive("moe_layer_freq", default=1) == 0
 
 
-def windows(f: Fields, layers: int, slides: list[bool]) -> list[int]:
-    """Return the window of each layer in tokens, 0: the whole context. `slides`: the rule where `layer_types` is missing."""
-    window = f.count("sliding_window")
+def windows(f: Fields, rule: str) -> list[int]:
+    """Return the window of each layer in tokens, 0: the whole context.
+
+    rule: where `layer_types` does not say which layers have it: all, every second one ("even"), all but each n-th
+    ("pattern", Gemma 3), none, or those from `max_window_layers` on ("upper", Qwen).
+    """
+    n, window = f.layers, f.count("sliding_window")
     if not window or window >= f.positive("max_position_embeddings") or not f.flag("use_sliding_window", True):
-        return [0] * layers
-    if (kinds := f.per_layer("layer_types", layers)) is not None:
-        slides = [kind == "sliding_attention" for kind in kinds]
+        return [0] * n
+    if (kinds := f.per_layer("layer_types", n)) is not None:
+        return [window if kind == "sliding_attention" else 0 for kind in kinds]
+    first = f.count("max_window_layers") if rule == "upper" and f.get("max_window_layers") is not None else n
+    slides = {"all": [True] * n, "even": [i % 2 == 0 for i in range(n)]}.get(rule, [i >= first for i in range(n)])
+    if rule == "pattern":
+        slides = all_but_each(f.positive("sliding_window_pattern", "_sliding_window_pattern", default=6), n)
     return [window if s else 0 for s in slides]
+
+
+def all_but_each(nth: int, layers: int) -> list[bool]:
+    """Return false for each n-th layer, true for the others."""
+    return [i % nth != 0 for i in range(1, layers + 1)]
 
 
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
@@ -231,13 +264,9 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 def nemotron_h_layers(f: Fields) -> list[Layer]:
     """Each layer one of Mamba-2, attention, mixture or MLP, named by `layers_block_type` or the letters of a pattern."""
-    blocks: dict[str, Layer] = {}
-    layers: list[Layer] = []
-    for kind in _kinds(f):
-        if kind not in blocks:
-            blocks[kind] = _block(f, kind)
-        layers.append(blocks[kind])
-    return layers or [(None, None)]
+    kinds = _kinds(f)
+    blocks = {kind: _block(f, kind) for kind in dict.fromkeys(kinds)}
+    return [blocks[kind] for kind in kinds] or [(None, None)]
 
 
 def _kinds(f: Fields) -> list[str]:
@@ -309,41 +338,17 @@ def _ffn_width(f: Fields, i: int, ffn: Mapping[str, Any]) -> int:
     return -(-int(2 * multiple * f.hidden / 3) // 256) * 256
 
 
-def dense_layers(f: Fields, *, norms: Norms = "none", biases: bool | None = None, slides: str = "upper") -> list[Layer]:
-    """Llama and all that resembles it: attention and a gated MLP. `slides`: see `_slides`."""
-    n, mlp = f.layers, dense(f)
-    return [(gqa(f, window, norms=norms, biases=biases), mlp) for window in windows(f, n, _slides(f, n, slides))]
-
-
-def _slides(f: Fields, n: int, rule: str) -> list[bool]:
-    """Return if each layer has the window, where `layer_types` does not say so.
-
-    All, every second one, all but each n-th (Gemma 3), or those from `max_window_layers` on (Qwen).
-    """
-    if rule == "all":
-        return [True] * n
-    if rule == "even":
-        return [i % 2 == 0 for i in range(n)]
-    if rule == "pattern":
-        pattern = f.positive("sliding_window_pattern", "_sliding_window_pattern", default=6)
-        return [(i + 1) % pattern != 0 for i in range(n)]
-    first = f.count("max_window_layers") if f.get("max_window_layers") is not None else n
-    return [i >= first for i in range(n)]
-
-
-def mixture_layers(f: Fields, slides: str) -> list[Layer]:
-    """Mixtral and gpt-oss: every layer a mixture, its experts as wide as `intermediate_size`. `slides`: see `_slides`."""
-    n, mlp = f.layers, moe(f, "intermediate_size")
-    return [(gqa(f, window), mlp) for window in windows(f, n, _slides(f, n, slides))]
-
-
-def qwen_moe_layers(f: Fields, *, norms: Norms = "head", biases: bool | None = None) -> list[Layer]:
-    """Qwen2 and Qwen3 mixtures: some layers may stay dense, an expert may be shared."""
-    n = f.layers
-    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size"), shared_gate=True)
-    mlps = [mixture if is_moe_layer(f, i, n) else dense(f) for i in range(n)]
-    attention = [gqa(f, w, norms=norms, biases=biases) for w in windows(f, n, _slides(f, n, "upper"))]
-    return list(zip(attention, mlps, strict=True))
+def gqa_layers(
+    f: Fields,
+    *,
+    norms: Norms = "none",
+    biases: bool | None = None,
+    slides: str = "upper",
+    mixture: Callable[[Fields], Moe] | None = None,
+) -> list[Layer]:
+    """Llama and all that resembles it, dense or mixtures. `slides`: the rule of `windows`."""
+    attention = [gqa(f, window, norms=norms, biases=biases) for window in windows(f, slides)]
+    return with_mlps(f, attention, mixture(f) if mixture else None)
 
 
 def qwen_hybrid_layers(f: Fields) -> list[Layer]:
@@ -351,12 +356,11 @@ def qwen_hybrid_layers(f: Fields) -> list[Layer]:
     n = f.layers
     kinds = f.per_layer("layer_types", n)
     interval = f.positive("full_attention_interval", default=4)
-    full = [kind == "full_attention" for kind in kinds] if kinds else [(i + 1) % interval == 0 for i in range(n)]
-    mixed = f.get("num_experts") is not None
-    mixture = moe(f, shared_width=f.count("shared_expert_intermediate_size"), shared_gate=True) if mixed else None
-    attention = gqa(f, norms="head", output_gate=f.flag("attn_output_gate", True))
-    linear = gated_delta(f)
-    return [(attention if full[i] else linear, mixture if mixture and is_moe_layer(f, i, n) else dense(f)) for i in range(n)]
+    linear = [kind != "full_attention" for kind in kinds] if kinds else all_but_each(interval, n)
+    delta, full = gated_delta(f), gqa(f, norms="head", output_gate=f.flag("attn_output_gate", True))
+    return with_mlps(
+        f, [delta if is_linear else full for is_linear in linear], qwen_moe(f) if f.get("num_experts") else None
+    )
 
 
 def deepseek_layers(f: Fields) -> list[Layer]:
@@ -364,29 +368,21 @@ def deepseek_layers(f: Fields) -> list[Layer]:
 
     DeepSeek-V3.2 and GLM-5 have a sparse index, which newer GLM compute in some layers only (`indexer_types`).
     """
-    n, mixture = f.layers, deepseek_moe(f)
-    kinds = f.per_layer("indexer_types", n) or ["full"] * n
-    mlps = [mixture if is_moe_layer(f, i, n) else dense(f) for i in range(n)]
-    return [(mla(f, own_index=kind == "full"), mlp) for kind, mlp in zip(kinds, mlps, strict=True)]
-
-
-def glm_moe_layers(f: Fields) -> list[Layer]:
-    """GLM-4.5 to 4.7: DeepSeek's mixtures under grouped-query attention."""
-    n, mixture, attention = f.layers, deepseek_moe(f), gqa(f, norms="head" if f.flag("use_qk_norm") else "none")
-    return [(attention, mixture if is_moe_layer(f, i, n) else dense(f)) for i in range(n)]
+    kinds = f.per_layer("indexer_types", f.layers) or ["full"] * f.layers
+    return with_mlps(f, [mla(f, own_index=kind == "full") for kind in kinds], deepseek_moe(f))
 
 
 def minimax_layers(f: Fields) -> list[Layer]:
     """MiniMax-M2: norms over all heads at once."""
-    n, mixture = f.layers, moe(f, "intermediate_size", f.count("shared_intermediate_size"))
-    if any(kind != 1 for kind in f.per_layer("attn_type_list", n) or ()):
+    if any(kind != 1 for kind in f.per_layer("attn_type_list", f.layers) or ()):
         f.problem("attn_type_list with lightning attention (0) is not supported")
-    return [(gqa(f, norms="all" if f.flag("use_qk_norm", True) else "none"), mixture)] * n
+    mixture = moe(f, "intermediate_size", f.count("shared_intermediate_size"))
+    return [(gqa(f, norms="all"), mixture)] * f.layers
 
 
 def minimax_m3_layers(f: Fields) -> list[Layer]:
     """MiniMax-M3: most layers attend to the blocks of keys that a small index picks."""
-    n, sparse = f.layers, Fields(f.mapping("sparse_attention_config"))
+    n, sparse = f.layers, f.inner("sparse_attention_config")
     picked = [False] * n
     if sparse.flag("use_sparse_attention"):
         picked = [bool(x) for x in sparse.per_layer("sparse_attention_freq", n) or [True] * n]
@@ -394,15 +390,10 @@ def minimax_m3_layers(f: Fields) -> list[Layer]:
     if any(picked):
         top_k = sparse.positive("sparse_topk_blocks") * sparse.positive("sparse_block_size")
         index = SparseIndex(sparse.positive("sparse_num_index_heads"), sparse.positive("sparse_index_dim"), top_k)
-    for problem in sparse.problems:
-        f.problem(f"sparse_attention_config: {problem}")
     shared = f.count("n_shared_experts") * f.count("shared_intermediate_size")
     width = "moe_intermediate_size" if f.get("moe_intermediate_size") else "intermediate_size"
-    mixture, mlp = moe(f, width, shared), dense(f, "dense_intermediate_size")
-    return [
-        (gqa(f, norms="head", index=index if picked[i] else None), mixture if is_moe_layer(f, i, n) else mlp)
-        for i in range(n)
-    ]
+    attention = [gqa(f, norms="head", index=index if has_index else None) for has_index in picked]
+    return with_mlps(f, attention, moe(f, width, shared), "dense_intermediate_size")
 
 
 def llama4_layers(f: Fields) -> list[Layer]:
@@ -414,9 +405,9 @@ def llama4_layers(f: Fields) -> list[Layer]:
     chunk = f.count("attention_chunk_size")
     listed = f.per_layer("no_rope_layers", n)  # 1: with rotary embedding and chunks
     interval = f.positive("no_rope_layer_interval", default=4)
-    local = [bool(x) for x in listed] if listed else [(i + 1) % interval != 0 for i in range(n)]
-    step = f.positive("interleave_moe_layer_step", default=1)
+    local = [bool(x) for x in listed] if listed else all_but_each(interval, n)
     chosen = f.indices("moe_layers")
+    step = f.positive("interleave_moe_layer_step", default=1)
     mixed = [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(n)]
     mixture = moe(f, "intermediate_size", f.positive("intermediate_size"))
     return [(gqa(f, chunk if local[i] else 0), mixture if mixed[i] else dense(f, "intermediate_size_mlp")) for i in range(n)]
@@ -424,20 +415,17 @@ def llama4_layers(f: Fields) -> list[Layer]:
 
 def gemma4_layers(f: Fields) -> list[Layer]:
     """Gemma 4: full attention has heads of its own size; the dense MLP runs beside the mixture in every layer."""
-    n = f.layers
     if f.count("hidden_size_per_layer_input") or f.count("num_kv_shared_layers"):
         f.problem("per-layer embeddings and shared KV (hidden_size_per_layer_input, num_kv_shared_layers) are not supported")
-    local = windows(f, n, _slides(f, n, "pattern"))
     kv_heads = f.positive("num_global_key_value_heads", "num_key_value_heads")
     full = gqa(f, norms="head", kv_heads=kv_heads, head_dim=f.positive("global_head_dim", "head_dim"))
     mlp = moe(f, shared_width=f.positive("intermediate_size")) if f.flag("enable_moe_block") else dense(f)
-    return [(gqa(f, window, norms="head") if window else full, mlp) for window in local]
+    return [(gqa(f, window, norms="head") if window else full, mlp) for window in windows(f, "pattern")]
 
 
 def mimo_v2_layers(f: Fields) -> list[Layer]:
     """MiMo-V2: sliding layers with KV heads of their own; `hybrid_layer_pattern` 1 slides."""
-    n = f.layers
-    pattern = f.per_layer("hybrid_layer_pattern", n) or [0] * n
+    pattern = f.per_layer("hybrid_layer_pattern", f.layers) or [0] * f.layers
     full = gqa(f, v_head_dim=f.positive("v_head_dim"))
     local = gqa(
         f,
@@ -447,47 +435,42 @@ def mimo_v2_layers(f: Fields) -> list[Layer]:
         head_dim=f.positive("swa_head_dim"),
         v_head_dim=f.positive("swa_v_head_dim"),
     )
-    mixture = deepseek_moe(f)
-    return [(local if pattern[i] else full, mixture if is_moe_layer(f, i, n) else dense(f)) for i in range(n)]
+    return with_mlps(f, [local if slides else full for slides in pattern], deepseek_moe(f))
 
 
 def step3_layers(f: Fields) -> list[Layer]:
     """Step-3.5 and 3.7: sliding layers with query heads of their own, dense layers first."""
-    n = f.layers
-    other = Fields(f.mapping("attention_other_setting"))
+    other = f.inner("attention_other_setting")
     kv_heads = f.positive("num_attention_groups", "num_key_value_heads")
     full = gqa(f, kv_heads=kv_heads, norms="head")
     heads = other.positive("num_attention_heads", default=full.heads)
     local_kv = other.positive("num_attention_groups", default=kv_heads)
+    attention = [
+        gqa(f, window, heads=heads, kv_heads=local_kv, norms="head") if window else full for window in windows(f, "none")
+    ]
     mixture = moe(f, shared_width=f.count("share_expert_dim"))
-    listed = f.get("moe_layers_enum")
-    chosen = {int(i) for i in listed.split(",") if i.strip().isdigit()} if isinstance(listed, str) else None
-    layers: list[Layer] = []
-    for i, window in enumerate(windows(f, n, [False] * n)):
-        mixed = i in chosen if chosen is not None else is_moe_layer(f, i, n)
-        attention = gqa(f, window, heads=heads, kv_heads=local_kv, norms="head") if window else full
-        layers.append((attention, mixture if mixed else dense(f)))
-    for problem in other.problems:
-        f.problem(f"attention_other_setting: {problem}")
-    return layers
+    if not isinstance(listed := f.get("moe_layers_enum"), str):
+        return with_mlps(f, attention, mixture)
+    chosen = {int(i) for i in listed.split(",") if i.strip().isdigit()}
+    return [(block, mixture if i in chosen else dense(f)) for i, block in enumerate(attention)]
 
 
 # By model_type of the text model, without "_text" at its end.
 FAMILIES: dict[str, Callable[[Fields], list[Layer]]] = {
-    **dict.fromkeys(("llama", "granite", "smollm3", "glm4", "seed_oss", "mimo"), dense_layers),
-    **dict.fromkeys(("mistral", "phi3"), partial(dense_layers, slides="all")),
-    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl"), partial(dense_layers, biases=True)),
-    **dict.fromkeys(("qwen3", "qwen3_vl"), partial(dense_layers, norms="head")),
-    "gemma2": partial(dense_layers, slides="even"),
-    "gemma3": partial(dense_layers, norms="head", slides="pattern"),
+    **dict.fromkeys(("llama", "granite", "smollm3", "glm4", "seed_oss", "mimo"), gqa_layers),
+    **dict.fromkeys(("mistral", "phi3"), partial(gqa_layers, slides="all")),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl"), partial(gqa_layers, biases=True)),
+    **dict.fromkeys(("qwen3", "qwen3_vl"), partial(gqa_layers, norms="head")),
+    "gemma2": partial(gqa_layers, slides="even"),
+    "gemma3": partial(gqa_layers, norms="head", slides="pattern"),
     "gemma4": gemma4_layers,
-    "mixtral": partial(mixture_layers, slides="all"),
-    "qwen2_moe": partial(qwen_moe_layers, norms="none", biases=True),
-    **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe"), qwen_moe_layers),
+    "mixtral": partial(gqa_layers, slides="all", mixture=partial(moe, width="intermediate_size")),
+    "gpt_oss": partial(gqa_layers, slides="even", mixture=partial(moe, width="intermediate_size")),
+    "qwen2_moe": partial(gqa_layers, biases=True, mixture=qwen_moe),
+    **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe"), partial(gqa_layers, norms="head", mixture=qwen_moe)),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), qwen_hybrid_layers),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa"), deepseek_layers),
-    "glm4_moe": glm_moe_layers,
-    "gpt_oss": partial(mixture_layers, slides="even"),
+    "glm4_moe": partial(gqa_layers, norms="head", mixture=deepseek_moe),
     "minimax_m2": minimax_layers,
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), minimax_m3_layers),
     "llama4": llama4_layers,
@@ -509,6 +492,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "max_position_embeddings": 131072,
     },
     "gemma4": {"tie_word_embeddings": True},
+    "glm4_moe": {"use_qk_norm": False},
 }
 
 # Known to people, not described by the blocks of perf/layers.py.
