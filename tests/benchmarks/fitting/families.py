@@ -14,6 +14,7 @@ from fitting.tables import Column, Columns, Rows, l2_mb, tabled_rank
 from llmirage_server.perf.catalogue.constants import Constants, Fit
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.layers import GatedDelta
 from llmirage_server.perf.kernels import attention, collectives, moe
 from llmirage_server.perf.kernels.kernel import Gemm
 
@@ -282,8 +283,9 @@ def with_gpu(rows: Rows, gpu: GpuSpec) -> Columns:
         x["bytes_sequence"] = 2.0 * x["heads"] * 1088
         x["packed_flops"] = 2.0 * np.ceil(x["heads"] / 16) * 16 * 1088
     elif rows.op.startswith("gated_delta"):
-        make = attention.gated_delta_prefill if rows.op == "gated_delta_prefill" else attention.gated_delta_decode
-        works = [make(gpu, _UNIT, *map(int, sizes)).work(1.0) for sizes in zip(*(x[name] for name in _DELTA), strict=True)]
+        make = attention.recurrent_prefill if rows.op == "gated_delta_prefill" else attention.recurrent_decode
+        blocks = [GatedDelta(*map(int, sizes)) for sizes in zip(*(x[name] for name in _DELTA), strict=True)]
+        works = [make(gpu, _UNIT, block).work(1.0) for block in blocks]
         x["flops_per_token"] = np.array([work.flops for work in works])
         x["bytes_per_token"] = np.array([work.bytes for work in works])
     elif rows.op.startswith("attention_decode"):
@@ -360,10 +362,10 @@ def _ask_mla_decode(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float])
 
 
 def _ask_gated_delta(op: str) -> Callable[[GpuSpec, Constants, str, dict[str, float]], float]:
-    make = attention.gated_delta_prefill if op == "prefill" else attention.gated_delta_decode
+    make = attention.recurrent_prefill if op == "prefill" else attention.recurrent_decode
 
     def ask(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
-        return make(gpu, c, *(int(r[name]) for name in _DELTA)).seconds(r["tokens"])
+        return make(gpu, c, GatedDelta(*(int(r[name]) for name in _DELTA))).seconds(r["tokens"])
 
     return ask
 

@@ -7,6 +7,7 @@ parallelism; `tp` arguments give the share of one tensor-parallel rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _STATE_BYTES = 4  # recurrent states of linear attention are float32 (`mamba_ssm_dtype` of Qwen3.5 and Nemotron-H)
 _CONV_BYTES = 2  # the short convolution's are bf16
@@ -130,8 +131,41 @@ class Mla(_Block):
         return self.latent * dtype_bytes + (self.index.cache_bytes if self.index else 0)
 
 
+class RecurrentWidths(NamedTuple):
+    """Values of one token on one rank, and of the state of one sequence."""
+
+    shared: int  # of several heads: queries, and as many keys; B, and as many of C
+    out: int  # of the heads, and of their output
+    gates: int  # beta and decay, or time steps
+    state: int
+
+
+class _Recurrent(_Block):
+    """Linear attention: a state of fixed size per sequence instead of a KV cache."""
+
+    __slots__ = ()
+    conv_kernel: int
+
+    def widths(self, tp: int) -> RecurrentWidths:
+        raise NotImplementedError
+
+    def conv_width(self, tp: int) -> int:
+        """Return the channels of the convolution on one rank."""
+        return 2 * self.widths(tp).shared + self.widths(tp).out
+
+    def in_width(self, tp: int) -> int:
+        """Return the columns of the input projections on one rank: those of the convolution, a gate of the output, gates."""
+        return self.conv_width(tp) + self.widths(tp).out + self.widths(tp).gates
+
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        return hidden * (self.in_width(tp) + self.widths(tp).out)
+
+    def state_bytes(self, tp: int = 1) -> int:
+        return self.widths(tp).state * _STATE_BYTES + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
+
+
 @dataclass(frozen=True, slots=True)
-class GatedDelta(_Block):
+class GatedDelta(_Recurrent):
     """Gated delta net (Qwen3-Next, Qwen3.5): linear attention with a matrix state per value head."""
 
     key_heads: int
@@ -140,28 +174,17 @@ class GatedDelta(_Block):
     value_dim: int
     conv_kernel: int = 4
 
-    def conv_width(self, tp: int) -> int:
-        """Channels of the convolution on one rank: queries, keys and values."""
-        return 2 * heads_per_rank(self.key_heads, tp) * self.key_dim + self.value_heads // tp * self.value_dim
-
-    def in_width(self, tp: int) -> int:
-        """Output columns of the input projections on one rank: queries, keys, values, gate z, and beta and decay."""
-        return self.conv_width(tp) + self.value_heads // tp * (self.value_dim + 2)
-
-    def weights(self, hidden: int, tp: int = 1) -> int:
-        return hidden * (self.in_width(tp) + self.value_heads // tp * self.value_dim)
+    def widths(self, tp: int) -> RecurrentWidths:
+        heads, shared = self.value_heads // tp, heads_per_rank(self.key_heads, tp) * self.key_dim
+        return RecurrentWidths(shared, heads * self.value_dim, 2 * heads, heads * self.key_dim * self.value_dim)
 
     def small_weights(self, hidden: int) -> int:
         """Convolution, decay, its bias, and the norm of the output."""
         return self.conv_width(1) * self.conv_kernel + 2 * self.value_heads + self.value_dim
 
-    def state_bytes(self, tp: int = 1) -> int:
-        state = self.value_heads // tp * self.key_dim * self.value_dim * _STATE_BYTES
-        return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
-
 
 @dataclass(frozen=True, slots=True)
-class Mamba2(_Block):
+class Mamba2(_Recurrent):
     """Mamba-2 state space layer (Nemotron-H)."""
 
     heads: int
@@ -170,24 +193,13 @@ class Mamba2(_Block):
     state: int
     conv_kernel: int = 4
 
-    def conv_width(self, tp: int) -> int:
-        """Channels of the convolution on one rank: inputs, B and C."""
-        return self.heads // tp * self.head_dim + 2 * heads_per_rank(self.groups, tp) * self.state
-
-    def in_width(self, tp: int) -> int:
-        """Output columns of the input projection on one rank: gate, inputs, B, C and time steps."""
-        return self.conv_width(tp) + self.heads // tp * (self.head_dim + 1)
-
-    def weights(self, hidden: int, tp: int = 1) -> int:
-        return hidden * (self.in_width(tp) + self.heads // tp * self.head_dim)
+    def widths(self, tp: int) -> RecurrentWidths:
+        heads, shared = self.heads // tp, heads_per_rank(self.groups, tp) * self.state
+        return RecurrentWidths(shared, heads * self.head_dim, heads, heads * self.head_dim * self.state)
 
     def small_weights(self, hidden: int) -> int:
         """Convolution with its bias, A, D, bias of the time steps, and the norm of the output."""
         return self.conv_width(1) * (self.conv_kernel + 1) + 3 * self.heads + self.heads * self.head_dim
-
-    def state_bytes(self, tp: int = 1) -> int:
-        state = self.heads // tp * self.head_dim * self.state * _STATE_BYTES
-        return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
 
 
 @dataclass(frozen=True, slots=True)

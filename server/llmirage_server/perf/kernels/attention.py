@@ -8,6 +8,7 @@ from math import hypot, sqrt
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.layers import GatedDelta, Mamba2
 from llmirage_server.perf.kernels.kernel import MMA_ROWS, NS, US, Gemm, Roofline, TokenKernel, round_up
 
 _QUERY_BLOCK = 128  # rows of queries that one thread block takes
@@ -291,45 +292,26 @@ class _Linear(Roofline):
         return self.flops_per_token * tokens, self.bytes_per_token * tokens
 
 
-def gated_delta_prefill(
-    gpu: GpuSpec, constants: Constants, key_heads: int, value_heads: int, key_dim: int, value_dim: int
-) -> TokenKernel:
-    """Time of the chunked gated delta rule over the new tokens of a step's prompt chunks.
+def recurrent_prefill(gpu: GpuSpec, constants: Constants, block: GatedDelta | Mamba2, tp: int = 1) -> TokenKernel:
+    """Time of the chunked algorithm over the new tokens of a step's prompt chunks, in blocks of C = 64 tokens.
 
-    In blocks of C = 64 tokens, per token and value head: 2 C (2 dk + 2 dv) flop within the block (two Gram matrices, their
-    products with keys and values) and 6 dk dv against the state (read, correct, update). Queries, keys, values and outputs
-    are read and written in bf16; the state stays on chip but for one pass in C. Blocks of one sequence follow each other, so
-    that few heads leave a GPU idle: no token takes less than serial_ns, as if all tokens were of one sequence.
+    Gated delta rule, per token and value head: 2 C (2 dk + 2 dv) flop within the block (two Gram matrices, their products
+    with keys and values) and 6 dk dv against the state (read, correct, update). State space (SSD), per token: 2 C groups N
+    for C B^T, 2 C heads P for its product with x, 4 heads P N to update and read the state. Inputs and outputs are bf16; the
+    state stays on chip but for one pass in C. Blocks of one sequence follow each other, so that few heads leave a GPU idle:
+    no token takes less than serial_ns, as if all tokens were of one sequence.
     """
-    flops = value_heads * (4.0 * _CHUNK * (key_dim + value_dim) + 6.0 * key_dim * value_dim)
-    moved = 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
-    moved += 2.0 * value_heads * key_dim * value_dim * _STATE_BYTES / _CHUNK
+    shared, out, _, state = block.widths(tp)
+    if isinstance(block, GatedDelta):
+        flops = 4.0 * _CHUNK * (block.value_heads // tp * block.key_dim + out) + 6.0 * state
+    else:
+        flops = 2.0 * _CHUNK * (shared + out) + 4.0 * state
+    moved = 4.0 * (shared + out) + 2.0 * state * _STATE_BYTES / _CHUNK
     return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
 
 
-def gated_delta_decode(
-    gpu: GpuSpec, constants: Constants, key_heads: int, value_heads: int, key_dim: int, value_dim: int
-) -> TokenKernel:
-    """Time of one step of the recurrence for each decoding sequence: the state of every value head is read and written."""
-    state = float(value_heads * key_dim * value_dim)
-    moved = 2.0 * state * _STATE_BYTES + 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
-    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)
-
-
-def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
-    """Time of the chunked state-space scan (SSD) over the new tokens of a step's prompt chunks.
-
-    In blocks of C = 64 tokens, per token: 2 C groups N for C B^T, 2 C heads P for its product with x, 4 heads P N to update
-    and read the state. Inputs and outputs in bf16; the state makes one pass in C.
-    """
-    inner = heads * head_dim
-    flops = 2.0 * _CHUNK * groups * state + 2.0 * _CHUNK * inner + 4.0 * inner * state
-    moved = 4.0 * inner + 4.0 * groups * state + 2.0 * inner * state * _STATE_BYTES / _CHUNK
-    return _Linear(gpu, constants, "gated_delta_prefill", flops, moved)
-
-
-def mamba2_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
+def recurrent_decode(gpu: GpuSpec, constants: Constants, block: GatedDelta | Mamba2, tp: int = 1) -> TokenKernel:
     """Time of one step of the recurrence for each decoding sequence: the state of every head is read and written."""
-    inner = heads * head_dim
-    moved = 2.0 * inner * state * _STATE_BYTES + 4.0 * inner + 4.0 * groups * state
-    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * inner * state, moved)
+    shared, out, _, state = block.widths(tp)
+    moved = 2.0 * state * _STATE_BYTES + 4.0 * (shared + out)
+    return _Linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)

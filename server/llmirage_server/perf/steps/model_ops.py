@@ -249,23 +249,16 @@ def _mla(s: Setting, block: Mla, calls: int) -> list[Op]:
 
 def _linear(s: Setting, block: GatedDelta | Mamba2, calls: int) -> list[Op]:
     tp = s.parallel.tp
-    if isinstance(block, GatedDelta):
-        heads = block.value_heads // tp
-        delta = (s.gpu, s.constants, heads_per_rank(block.key_heads, tp), heads, block.key_dim, block.value_dim)
-        out = heads * block.value_dim
-        name, prefill, decode = "gated delta", attention.gated_delta_prefill(*delta), attention.gated_delta_decode(*delta)
-    else:
-        heads = block.heads // tp
-        scan = (s.gpu, s.constants, heads, block.head_dim, heads_per_rank(block.groups, tp), block.state)
-        out = heads * block.head_dim
-        name, prefill, decode = "state space", attention.mamba2_prefill(*scan), attention.mamba2_decode(*scan)
-    width = block.in_width(tp)
+    name, width, (_, out, gates, _) = "state space", block.in_width(tp), block.widths(tp)
     ops: list[Op] = []
     if isinstance(block, GatedDelta):
         # beta and decay are a product of their own; queries, keys, values and gate are taken apart, gates made of both
-        width -= 2 * heads
-        ops.append(s.gemm(f"{name} input projection", calls, 2 * heads, s.hidden, dtype=BF16))
+        name = "gated delta"
+        width -= gates
+        ops.append(s.gemm(f"{name} input projection", calls, gates, s.hidden, dtype=BF16))
         ops.append(s.elementwise(f"{name} gates", calls * s.kernels(2), 4.0 * width / s.kernels(2)))
+    prefill = attention.recurrent_prefill(s.gpu, s.constants, block, tp)
+    decode = attention.recurrent_decode(s.gpu, s.constants, block, tp)
     return [
         s.gemm(f"{name} input projection", calls, width, s.hidden),
         *ops,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from llmirage_server.perf.catalogue.constants import Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.layers import GatedDelta, Mamba2
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.kernels import attention, collectives, moe
 from llmirage_server.perf.kernels.kernel import Elementwise, Gemm, TokenKernel, Work
@@ -27,10 +28,10 @@ def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
         *(make(gpu, c, ranks, 2048, 8) for make in (collectives.dispatch, collectives.combine) for ranks in (2, 8, 144)),
         collectives.point_to_point(gpu, c, 4096),
         collectives.point_to_point(gpu, c, 4096, across_nodes=True),
-        attention.gated_delta_prefill(gpu, c, 16, 32, 128, 128),
-        attention.gated_delta_decode(gpu, c, 16, 32, 128, 128),
-        attention.mamba2_prefill(gpu, c, 64, 64, 8, 128),
-        attention.mamba2_decode(gpu, c, 64, 64, 8, 128),
+        attention.recurrent_prefill(gpu, c, GatedDelta(16, 32, 128, 128)),
+        attention.recurrent_decode(gpu, c, GatedDelta(16, 32, 128, 128)),
+        attention.recurrent_prefill(gpu, c, Mamba2(64, 64, 8, 128)),
+        attention.recurrent_decode(gpu, c, Mamba2(64, 64, 8, 128)),
     ]
 
 

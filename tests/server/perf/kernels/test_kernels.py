@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llmirage_server.perf.catalogue.constants import Constants
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.catalogue.layers import GatedDelta, Mamba2
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.kernels import attention, collectives, moe
 from llmirage_server.perf.kernels.kernel import Elementwise, Gemm
@@ -268,15 +269,15 @@ def test_hand_over_to_the_next_stage() -> None:
 
 
 def test_linear_attention_streams_its_state_on_decode() -> None:
-    work = attention.gated_delta_decode(GPU, BY_HAND, 16, 32, 128, 128).work(10)
+    work = attention.recurrent_decode(GPU, BY_HAND, GatedDelta(16, 32, 128, 128)).work(10)
     assert work.bytes == 10 * (2 * 4 * 32 * 128 * 128 + 4 * 16 * 128 + 4 * 32 * 128)
     assert work.seconds == pytest.approx(work.bytes / 0.5e12 + 8e-6)
-    scan = attention.mamba2_decode(GPU, BY_HAND, 64, 64, 8, 128).work(10)
+    scan = attention.recurrent_decode(GPU, BY_HAND, Mamba2(64, 64, 8, 128)).work(10)
     assert scan.bytes == 10 * (2 * 4 * 64 * 64 * 128 + 4 * 64 * 64 + 4 * 8 * 128)
 
 
 def test_linear_attention_of_prompts_goes_block_after_block() -> None:
-    few, many = (attention.gated_delta_prefill(GPU, BY_HAND, heads, 2 * heads, 128, 128) for heads in (1, 16))
+    few, many = (attention.recurrent_prefill(GPU, BY_HAND, GatedDelta(heads, 2 * heads, 128, 128)) for heads in (1, 16))
     assert few.seconds(1000) == pytest.approx(100e-6 + 8e-6)
     assert many.seconds(1000) == pytest.approx(many.work(1000).bytes / 0.5e12 + 8e-6)
 
