@@ -19,7 +19,6 @@ from llmirage_server.perf.lora import LoraCosts
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
-    budget,
     draft_bytes_per_rank,
     vision_bytes_per_rank,
     weights_bytes_per_rank,
@@ -310,21 +309,13 @@ class Deployment:
             weights += draft_bytes_per_rank(self.model, self.draft, self._weights, parallel, method)
             if method != "ngram":
                 per_token += (self.draft or self.model.draft).kv_bytes_per_token(kv, parallel.tp)
-        override = self.num_gpu_blocks_override
-        return budget(
-            gpu_bytes=self.gpu.memory_bytes,
-            engine=self.engine,
-            gpus=self.gpus,
-            utilization=self.gpu_memory_utilization,
-            weights_bytes=weights,
-            activation_bytes=activation_bytes_per_rank(
-                stage, parallel, self.engine, self.max_num_batched_tokens, self.max_num_seqs
-            ),
-            kv_bytes_per_token=per_token,
-            bytes_per_sequence=windows + stage.state_bytes_per_sequence(parallel.tp),
-            max_num_seqs=self.most_running,
-            tokens_override=override * self.block_size if override else None,
-        )
+        engine, memory, seqs = self.engine, self.gpu.memory_bytes, self.max_num_seqs
+        activations = activation_bytes_per_rank(stage, parallel, engine, self.max_num_batched_tokens, seqs)
+        reserve, override = engine.reserve_bytes(self.gpus), self.num_gpu_blocks_override
+        unused = engine.unused_bytes(memory, self.gpu_memory_utilization, weights, activations, reserve)
+        kept = per_token, windows + stage.state_bytes_per_sequence(parallel.tp)
+        tokens = override * self.block_size if override else None
+        return MemoryBudget(memory, unused, weights, activations, reserve, *kept, self.most_running, tokens)
 
     @property
     def aligned_chunks(self) -> bool:

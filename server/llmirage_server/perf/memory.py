@@ -34,7 +34,7 @@ class MemoryBudget:
     reserve_bytes: int
     kv_bytes_per_token: int  # of the layers that keep the whole context
     bytes_per_sequence: int  # windows and recurrent states
-    sequences: int  # that may run at once: max_num_seqs, or fewer where their fixed parts would fill the pool
+    max_num_seqs: int
     tokens_override: int | None = None
 
     @property
@@ -45,6 +45,14 @@ class MemoryBudget:
     def pool_bytes(self) -> int:
         """Memory for everything that belongs to sequences; negative when the weights do not fit."""
         return self.usable_bytes - self.weights_bytes - self.activation_bytes - self.reserve_bytes
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that may run at once: max_num_seqs, or fewer where their fixed parts would fill the pool."""
+        if not self.bytes_per_sequence:
+            return self.max_num_seqs
+        each = self.bytes_per_sequence + self.kv_bytes_per_token * _TOKENS_PER_SEQUENCE
+        return max(1, min(self.max_num_seqs, self.pool_bytes // each))
 
     @property
     def fixed_bytes(self) -> int:
@@ -81,31 +89,6 @@ class MemoryBudget:
             (self.kv_bytes, f"{pool}: {self.kv_tokens:,} tokens of {self.kv_bytes_per_token / 1024:g} KiB"),
         ]
         return "\n".join(f"{size / GIB:8.1f} GiB  {what}" for size, what in lines if size)
-
-
-def budget(
-    *,
-    gpu_bytes: int,
-    engine: Engine,
-    gpus: int,
-    utilization: float,
-    weights_bytes: int,
-    activation_bytes: int,
-    kv_bytes_per_token: int,
-    bytes_per_sequence: int,
-    max_num_seqs: int,
-    tokens_override: int | None,
-) -> MemoryBudget:
-    """Share the memory of one of an instance's GPUs as the engine does; see its `unused_bytes`."""
-    reserve = engine.reserve_bytes(gpus)
-    unused = engine.unused_bytes(gpu_bytes, utilization, weights_bytes, activation_bytes, reserve)
-    taken = unused, weights_bytes, activation_bytes, reserve
-    sequences = max_num_seqs
-    if bytes_per_sequence:
-        each = bytes_per_sequence + kv_bytes_per_token * _TOKENS_PER_SEQUENCE
-        sequences = max(1, min(max_num_seqs, (gpu_bytes - sum(taken)) // each))
-    kept = kv_bytes_per_token, bytes_per_sequence
-    return MemoryBudget(gpu_bytes, *taken, *kept, sequences, tokens_override)
 
 
 def weights_bytes_per_rank(

@@ -9,7 +9,7 @@ from llmirage_server.perf.catalogue.lookup import find_gpu, find_model, list_mod
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.memory import MemoryBudget, activation_bytes_per_rank, budget, weights_bytes_per_rank
+from llmirage_server.perf.memory import MemoryBudget, activation_bytes_per_rank, weights_bytes_per_rank
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
 
@@ -18,18 +18,10 @@ H100 = 81_559 * 2**20
 
 
 def share(engine: str, utilization: float, per_sequence: int = 0, seqs: int = 100, gpus: int = 1) -> MemoryBudget:
-    return budget(
-        gpu_bytes=100 * GIB,
-        engine=find_engine(engine),
-        gpus=gpus,
-        utilization=utilization,
-        weights_bytes=40 * GIB,
-        activation_bytes=5 * GIB,
-        kv_bytes_per_token=100_000,
-        bytes_per_sequence=per_sequence,
-        max_num_seqs=seqs,
-        tokens_override=None,
-    )
+    of, weights, activations = find_engine(engine), 40 * GIB, 5 * GIB
+    reserve = of.reserve_bytes(gpus)
+    unused = of.unused_bytes(100 * GIB, utilization, weights, activations, reserve)
+    return MemoryBudget(100 * GIB, unused, weights, activations, reserve, 100_000, per_sequence, seqs)
 
 
 def test_vllm_takes_a_share_of_all_memory() -> None:
