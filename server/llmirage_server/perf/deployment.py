@@ -355,8 +355,7 @@ class Deployment:
             kv_dtype=self.kv_dtype,
             parallel=self.parallel,
             draft=self.draft,
-            draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
-            draft_method=self.speculative.method if self.speculative else "mtp",
+            speculative=self.speculative,
             max_num_seqs=self.max_num_seqs,
         )
 

@@ -15,6 +15,7 @@ from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.kernels import attention, collectives, moe
 from llmirage_server.perf.kernels.kernel import Elementwise, Gemm
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism
+from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -74,7 +75,8 @@ def plain_engine(name: str) -> Engine:
 
 
 def step(spec: ModelSpec, engine: str = "vllm", parallel: Parallelism = ONE_GPU, draft_tokens: int = 0) -> RooflineStep:
-    return RooflineStep(spec, H100, engine=plain_engine(engine), weights=FP8, parallel=parallel, draft_tokens=draft_tokens)
+    speculative = Speculative(draft_tokens) if draft_tokens else None
+    return RooflineStep(spec, H100, engine=plain_engine(engine), weights=FP8, parallel=parallel, speculative=speculative)
 
 
 def gpu_s(
@@ -368,7 +370,9 @@ def test_a_prediction_layer_drafts_once_for_each_token() -> None:
 
 def test_a_draft_model_runs_whole() -> None:
     spec, small = model(LayerGroup(2, Gqa(8, 2, 64), Dense(2048))), model(LayerGroup(1, Gqa(4, 2, 64), Dense(512)))
-    with_draft = RooflineStep(spec, H100, engine=plain_engine("vllm"), weights=FP8, draft=small, draft_tokens=1)
+    with_draft = RooflineStep(
+        spec, H100, engine=plain_engine("vllm"), weights=FP8, draft=small, speculative=Speculative(1, "draft_model")
+    )
     found = {o.name: o.seconds for o in with_draft.explain([StepBatch([], CONTEXTS)])}
     s = Sum()
     s.gemm(1, 2 * 512, HIDDEN, 6)

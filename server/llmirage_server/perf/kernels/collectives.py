@@ -99,32 +99,27 @@ def _bulk(op: str, gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_tok
     """Return the faster of two protocols, each floor + peer (n - 1) + (n - 1) / n B / (link share)."""
     near, domains = _domains(gpu, ranks)
     share = (near - 1) / near * bytes_per_token
-    # what is gathered crosses the network once and is passed on within the domain; what is sent to one GPU goes there
-    gathered = op != "all_to_all"
-    far_bytes = (domains - 1) / domains * bytes_per_token / (near if gathered else 1)
-    near_bytes = share if gathered else share / domains
-    paths = _two_paths(gpu, constants.of(op, "bf16"), near, near_bytes, near_bytes)
-    return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
+    far_bytes = (domains - 1) / domains * bytes_per_token / near  # crosses the network once, is passed on within the domain
+    paths = _two_paths(gpu, constants.of(op, "bf16"), near, share, share)
+    return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), share, far_bytes)
 
 
 # Until every rank has `bytes_per_token` of every token, of which it had 1 / ranks; has the sum of its 1 / ranks of the
-# tokens; has sent each of its tokens' `bytes_per_token`, spread evenly over the ranks (NCCL).
+# tokens; has sent each of its tokens' `bytes_per_token`, spread evenly over the ranks of one domain (NCCL).
 all_gather, reduce_scatter = partial(_bulk, "all_gather"), partial(_bulk, "reduce_scatter")
 all_to_all = partial(_bulk, "all_to_all")
 
 
 def _messages(op: str, gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
     """Return the faster of low latency, which sends a token once for each of its experts, and throughput: once a rank."""
-    near, domains = _domains(gpu, ranks)
-    other_ranks = 2.0 * hidden * (near - 1) / near / domains
-    far_bytes = (domains - 1) / domains * 2.0 * hidden * different(ranks, per_token)
+    other_ranks = 2.0 * hidden * (ranks - 1) / ranks
     bulk_bytes = other_ranks * different(ranks, per_token)
-    paths = _two_paths(gpu, constants.of(op, "bf16"), near, other_ranks * per_token, bulk_bytes)
-    return _Collective(gpu, paths, _far(gpu, domains - 1, far_bytes), bulk_bytes, far_bytes)
+    paths = _two_paths(gpu, constants.of(op, "bf16"), ranks, other_ranks * per_token, bulk_bytes)
+    return _Collective(gpu, paths, _Path(0.0, 0.0), bulk_bytes, 0.0)
 
 
-# A rank's tokens of `hidden` values to the ranks of their experts, in bf16 whatever is sent, and the experts' outputs back
-# to a token's rank, where they are summed (DeepEP).
+# A rank's tokens of `hidden` values to the ranks of their experts within a domain, in bf16 whatever is sent, and the
+# experts' outputs back to a token's rank, where they are summed (DeepEP).
 dispatch, combine = partial(_messages, "dispatch"), partial(_messages, "combine")
 
 

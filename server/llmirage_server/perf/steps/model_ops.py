@@ -195,7 +195,7 @@ def _index(s: Setting, index: SparseIndex | None, q_width: int, calls: int) -> l
         s.gemm("index projections", calls, index.head_dim, s.hidden, dtype=BF16),
         s.gemm("index projections", calls, index.heads, s.hidden, dtype=BF16),
         # norm of the key; rotary embedding, Hadamard rotation and cast of queries and keys; weights scaled; key cached
-        s.elementwise("index norms, rotary embedding, cache write", calls * s.kernels(8), 4.0 * width / s.kernels(8)),
+        s.elementwise("index norms, rotary embedding, cache write", calls, 4.0 * width, parts=8),
         PrefillOp("sparse index, prefill", calls, scores),
         DecodeOp("sparse index, decode", calls, steps),
         # the best keys of each query: scores are read twice (a histogram, then the choice)
@@ -256,7 +256,7 @@ def _linear(s: Setting, block: GatedDelta | Mamba2, calls: int) -> list[Op]:
         name = "gated delta"
         width -= gates
         ops.append(s.gemm(f"{name} input projection", calls, gates, s.hidden, dtype=BF16))
-        ops.append(s.elementwise(f"{name} gates", calls * s.kernels(2), 4.0 * width / s.kernels(2)))
+        ops.append(s.elementwise(f"{name} gates", calls, 4.0 * width, parts=2))
     prefill = attention.recurrent_prefill(s.gpu, s.constants, block, tp)
     decode = attention.recurrent_decode(s.gpu, s.constants, block, tp)
     return [
@@ -284,8 +284,8 @@ def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
         if block.shared_gate:  # a product of one column and its sigmoid
             ops.append(setting.gemm("shared expert gate", calls, 1, setting.hidden, dtype=BF16))
         # gate, product and sum with the routed experts
-        parts = setting.kernels(3 if block.shared_gate else 1)
-        ops.append(setting.elementwise("shared expert activation and sum", calls * parts, 6.0 * setting.hidden / parts))
+        parts = 3 if block.shared_gate else 1
+        ops.append(setting.elementwise("shared expert activation and sum", calls, 6.0 * setting.hidden, parts=parts))
     into, out = _exchange(setting, block, calls)
     if block.latent:  # the projections come before tokens leave for the experts' ranks, and after they are back
         into.insert(0, setting.gemm("latent projection", calls, block.latent, setting.hidden))

@@ -75,10 +75,6 @@ class Setting:
     skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
     queries: int = 1  # tokens of each decoding sequence
 
-    def kernels(self, parts: int) -> int:
-        """Return the kernels that `parts` elementwise operations in a row are."""
-        return 1 if self.engine.compiles else parts
-
     def gemm(
         self,
         name: str,
@@ -110,13 +106,16 @@ class Setting:
         count: Count = "tokens",
         fused_tokens: float = 0.0,
         launches: int = 1,
+        parts: int = 1,
     ) -> TokenOp:
         """Return a kernel that reads and writes `bytes_per_token`; up to `fused_tokens` another kernel does it.
 
-        launches: kernels that it is without a CUDA graph; within one they overlap.
+        launches: kernels that it is without a CUDA graph; within one they overlap. parts: operations in a row that it is,
+        each a kernel where the engine does not compile them.
         """
-        kernel = Elementwise(self.gpu, bytes_per_token, fused_tokens=fused_tokens)
-        return TokenOp(name, calls, kernel, count, launches=launches)
+        kernels = 1 if self.engine.compiles else parts
+        kernel = Elementwise(self.gpu, bytes_per_token / kernels, fused_tokens=fused_tokens)
+        return TokenOp(name, calls * kernels, kernel, count, launches=launches)
 
 
 _OTHER = "norms, sampling and other"

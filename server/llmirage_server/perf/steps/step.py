@@ -22,7 +22,7 @@ from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.kernels.moe import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
-from llmirage_server.perf.speculation import SpeculativeMethod
+from llmirage_server.perf.speculation import Speculative, SpeculativeMethod
 from llmirage_server.perf.steps.model_ops import eagle3_ops, embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
 from llmirage_server.perf.steps.operations import DecodeOp, Op, Setting
 from llmirage_server.perf.steps.stage import (
@@ -56,8 +56,8 @@ _Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
 class RooflineStep:
     """StepModel and GroupStepModel of one instance of a model.
 
-    `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head, and how many
-    tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence.
+    `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head; None where
+    the model's own multi-token prediction layer drafts, or a look-up.
     max_num_seqs: of a rank, for which CUDA graphs were captured. Thread-safe.
     """
 
@@ -71,13 +71,12 @@ class RooflineStep:
         kv_dtype: str = "bf16",
         parallel: Parallelism = ONE_GPU,
         draft: ModelSpec | None = None,
-        draft_tokens: int = 0,
-        draft_method: SpeculativeMethod = "mtp",
+        speculative: Speculative | None = None,
         max_num_seqs: int = 1,
     ) -> None:
         self._engine, self.ranks, self.stages = engine, parallel.dp, parallel.pp
         self._constants = used = replace(constants_for(gpu, engine.base), used={})
-        self._queries = 1 + draft_tokens
+        self._queries = 1 + (speculative.num_speculative_tokens if speculative else 0)
         mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
         self._extrapolated = _extrapolated(gpu, parallel) if mixture else []
 
@@ -89,13 +88,13 @@ class RooflineStep:
 
         ops = _stage_ops(setting(model, self._queries), model)
         draft_ops: list[list[Op]] = []  # the first pass sees the whole step, the others one token a sequence
-        if draft_tokens and draft_method != "ngram":
+        if speculative and speculative.method != "ngram":
             of = draft or model
             split = Parallelism(parallel.tp) if draft else parallel  # every rank has a draft model of its own
-            drafted = BF16 if draft_method == "eagle3" else weights
+            drafted = BF16 if speculative.method == "eagle3" else weights
             first, later = setting(of, self._queries, split, drafted), setting(of, 1, split, drafted)
-            settings = (first, *[later] * (draft_tokens - 1))
-            draft_ops = [_draft_ops(s, model, draft, draft_method, s is first) for s in settings]
+            settings = (first, *[later] * (speculative.num_speculative_tokens - 1))
+            draft_ops = [_draft_ops(s, model, draft, speculative.method, s is first) for s in settings]
         every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         in_place = engine.prefill_in_place_on(gpu)
@@ -104,7 +103,7 @@ class RooflineStep:
         self._overhead = EngineOverhead(engine, ops[0], parallel, max_num_seqs, engine.launch_us_on(gpu))
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
-        summed = len(self._stages) == 1 and not draft_tokens
+        summed = len(self._stages) == 1 and not speculative
         self.sums = SummedSteps(self._stages[0], self._windows, self._overhead) if summed else None
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:

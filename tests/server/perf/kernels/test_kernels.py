@@ -256,10 +256,6 @@ def test_ranks_beyond_one_domain_cross_nodes() -> None:
     assert far.seconds(10_000) - near.seconds(10_000) == pytest.approx(2 * 5e-6 + 1e8 / 8 / 8e9)
     gather_near, gather_far = (collectives.all_gather(GPU, BY_HAND, ranks, 1e4) for ranks in (8, 16))
     assert gather_far.seconds(10_000) - gather_near.seconds(10_000) == pytest.approx(5e-6 + 0.5e8 / 8 / 8e9)
-    # half of what a rank sends goes to the other node, over its own card
-    assert collectives.all_to_all(GPU, BY_HAND, 16, 1e4).work(10_000).ideal_s == pytest.approx(
-        7 / 8 / 2 * 1e8 / 1e11 + 0.5e8 / 1e10
-    )
 
 
 def test_hand_over_to_the_next_stage() -> None:
