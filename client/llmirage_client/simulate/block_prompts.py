@@ -54,7 +54,7 @@ class _Contents:
 
     blocks: npt.NDArray[np.int64]
     ids: memoryview
-    turns: Mapping[int, tuple[SyntheticUser, memoryview]]
+    turns: Mapping[int, tuple[SyntheticUser, bytes]]
 
 
 _NO_CONTENTS = _Contents(NO_BLOCKS, memoryview(b""), {})
@@ -132,14 +132,14 @@ class BlockPrompts:
             tails.append((message.key, max(message.tokens - len(blocks) * block_tokens, 0)))
         kept = shared_blocks(before.blocks, blocks)
         ids = growing_content(blocks[kept:], block_tokens, tails)
-        written = memoryview(self._text.word_ids(ids, begins=not kept).tobytes())
+        written = self._text.word_ids(ids, begins=not kept).tobytes()
         turns = {}
         own = end = (len(blocks) - kept) * block_tokens * _ID_BYTES
         for index, (message, (_, tokens)) in enumerate(zip(messages, tails, strict=True), start=first):
             start, end = end, end + tokens * _ID_BYTES
             turns[index] = message, written[start:end]
         same = before.ids[: kept * block_tokens * _ID_BYTES]
-        return _Contents(blocks, memoryview(b"".join((same, written[:own]))), turns)
+        return _Contents(blocks, memoryview(b"".join((same, memoryview(written)[:own]))), turns)
 
     def _message(self, session: Session, index: int) -> SyntheticUser:
         turn = session.turns[index] if self._variation is None else self._variation.turn(session, index)

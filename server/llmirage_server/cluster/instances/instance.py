@@ -278,8 +278,12 @@ class Instance(InstanceBase):
     def _form(self, start_s: float) -> StepEnd | None:
         """Form a step and start it, or stall; set `next_event_s`. Return the first tokens reported at its start."""
         steps = self._ranks.schedule(start_s)
-        running = sum([scheduler.size for scheduler in self.schedulers])
-        empty = not any(step.decodes or step.prefill for step in steps)
+        running, decodes, prompts = 0, 0, False
+        for rank, step in enumerate(steps):
+            running += self.schedulers[rank].size
+            decodes += step.decodes
+            prompts = prompts or bool(step.prefill)
+        empty = not (decodes or prompts)
         if running != self.running:
             self._ran_s -= (running - self.running) * start_s
             self.running = running
@@ -289,7 +293,7 @@ class Instance(InstanceBase):
             self._schedule_next_event()
             return None
         if not self._arrivals.at_once:
-            self._arrivals.step_begins(start_s, any(step.prefill for step in steps))
+            self._arrivals.step_begins(start_s, prompts)
         in_flight = self._in_flight
         adapters_s = 0.0
         if self._slots:
@@ -314,7 +318,7 @@ class Instance(InstanceBase):
             self._schedule_next_event()
         if self.trace is not None:
             chunks = [chunk[0] for step in steps for chunk in step.prefill]
-            self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum([step.decodes for step in steps])))
+            self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), decodes))
         shown = self._ranks.first_tokens(steps)
         return StepEnd(start_s, self.index, shown) if shown else None
 

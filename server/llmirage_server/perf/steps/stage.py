@@ -91,8 +91,10 @@ class RankCounts:
         self.chunks = chunks
         self.decodes = decodes
         self.decode_tokens = decodes * queries
-        self.new = sum([chunk[0] for chunk in chunks])
-        self.context = sum([chunk[1] for chunk in chunks])
+        self.new = self.context = 0
+        for new, context in chunks:
+            self.new += new
+            self.context += context
         self.tokens = self.new + self.decode_tokens
         self.rows = self.decode_tokens + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
         self.sequences = decodes + len(chunks)
