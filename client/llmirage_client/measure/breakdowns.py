@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -174,7 +174,7 @@ class Level:
     std: float
 
     def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: float = 1.0) -> dict[str, Level]:

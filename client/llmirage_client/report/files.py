@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +196,18 @@ def slices_json(slices: Sequence[Slice], input_config: Mapping[str, Any]) -> dic
 def slices_csv(slices: Sequence[Slice]) -> str:
     """Return one row a figure: slice, metric, unit, statistic, value."""
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
+    text.write("Timeslice,Metric,Unit,Stat,Value\n")
     for one in slices:
         for spec, figures in _metrics(one):
-            rows.writerows((one.index, spec.title, spec.unit, name, value) for name, value in figures.items())
+            before = f"{one.index},{_csv_fields(spec.title, spec.unit)},"
+            text.writelines([f"{before}{name},{value}\n" for name, value in figures.items()])
+    return text.getvalue()
+
+
+@cache
+def _csv_fields(*fields: str) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
     return text.getvalue()
 
 
