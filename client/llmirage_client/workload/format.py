@@ -69,18 +69,18 @@ def _of_object(value: object) -> FirstKeys:
     return FirstKeys(tuple(value), tuple(below))
 
 
-def folder_begins_with(path: Path, recognises: Callable[[Collection[str]], bool]) -> bool:
-    """Return whether one of the first files below the folder begins with an object of a format."""
+def folder_marks(path: Path) -> list[frozenset[str]]:
+    """Return the marks of the first files below the folder: of their first lines, and of their beginnings."""
+    found = []
     for file in json_files_below(path)[:_FILES_TO_LOOK_AT]:
         try:
             head = read_head(str(file))
         except WorkloadError:  # the reader of all files says what is wrong with it
             continue
-        lines = (line for line in head.split(b"\n") if line.strip())
+        first = next((line for line in head.split(b"\n") if line.strip()), b"")
         seen = first_keys(head)
-        if recognises(first_keys(next(lines, b"")).marks) or recognises(seen.marks) or recognises(seen.row_marks):
-            return True
-    return False
+        found += [seen.marks, seen.row_marks] + ([] if first == head else [first_keys(first).marks])
+    return found
 
 
 def _of_broken_object(text: str) -> FirstKeys:
@@ -273,6 +273,6 @@ class Format:
     fetch: str = ""
     named: str = ""
 
-    def is_folder(self, path: Path) -> bool:
-        """Return whether a directory is of this format."""
-        return folder_begins_with(path, self.recognises) if self.folder else self.recognises_directory(path)
+    def is_folder(self, path: Path, marks: Callable[[], Sequence[Collection[str]]]) -> bool:
+        """Return whether a directory is of this format. marks: of the files below it, see folder_marks."""
+        return any(map(self.recognises, marks())) if self.folder else self.recognises_directory(path)

@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from llmirage_client.workload.files import (
     read_head,
     read_magic,
 )
-from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, never, read_options, skip
+from llmirage_client.workload.format import DATASET_OFFSET, Format, first_keys, folder_marks, never, read_options, skip
 from llmirage_client.workload.session import Workload
 from llmirage_shared.extensions import find_extension, installed, is_extension
 
@@ -158,7 +159,8 @@ def _detected(path: str, known: Mapping[str, Format]) -> str | None:
         return next((name for name, declared in known.items() if getattr(declared, by)(value)), None)
 
     if Path(path).is_dir():
-        return first("is_folder", Path(path))
+        below = cache(partial(folder_marks, Path(path)))
+        return next((name for name, declared in known.items() if declared.is_folder(Path(path), below)), None)
     if name := first("recognises_magic", read_magic(path)):
         return name
     data = read_head(path)
