@@ -365,6 +365,7 @@ class Cluster:
             )
         ]
         self._handoffs.send_all(self._now)
+        replanned: list[Request] = []
         for request in lost:
             if self._handoffs.keeps(request):
                 failed += self._failed([request])[1:]
@@ -372,7 +373,10 @@ class Cluster:
             request.failed = self._on_crash == "fail"
             if request.failed or not self.gateway.place_again(request, self._now):
                 failed += self._failed([request])
-        return [StepEnd(self._now, index, failed)] if failed else []
+            elif request.by_plan:
+                replanned.append(request)
+        told = failed + replanned
+        return [StepEnd(self._now, index, told)] if told else []
 
     def _end_of(self, lost: Sequence[Request]) -> list[StepEnd]:
         return [StepEnd(self._now, -1, self._failed(lost))] if lost else []

@@ -74,6 +74,18 @@ class QueueWait(NamedTuple):
     instance: int
 
 
+class TokenPlan(NamedTuple):
+    """Times of tokens that are known beforehand. before: tokens that the request had when they were planned."""
+
+    first_s: float
+    itl_s: float
+    before: int
+
+    def due_s(self, produced: int) -> float:
+        """Return when the next token is due of a request that has `produced`."""
+        return self.first_s + (produced - self.before) * self.itl_s
+
+
 class Request:
     """One sequence to serve. Fields up to `age_s` are set by the caller, the rest is written by the cluster.
 
@@ -97,6 +109,7 @@ class Request:
     adapter: Adapter | None  # LoRA adapter of the model; the ids of `key` are its own then
     keeps_kv: bool  # once it has finished, its instance keeps its KV for a request with this one as `kv_from`, until then
     kv_from: Request | None  # whose KV it takes, until it has; an `instance` below -1: of another process
+    by_plan: bool  # its caller keeps to its plan: the cluster tells of the first token, of the last and of a lost plan
     tag: Any  # the driver's own; never read by the cluster
     age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
@@ -105,9 +118,10 @@ class Request:
     at_rank: int  # the data-parallel rank there
     placed_s: float  # when that instance got it
     stream: StreamInterval | None  # how that instance sends the tokens; None: each one
+    plan: TokenPlan | None  # of its further tokens, if it goes by one
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission
     external_tokens: int  # of KV that was loaded for it from offload tiers or a store
-    produced: int  # output tokens generated so far
+    produced: int  # output tokens generated so far; by a plan, as of `follow_plan`
     preemptions: int
     admitted_s: float
     handed_s: float  # when a prefill instance was done with it
@@ -126,6 +140,7 @@ class Request:
         "arrival_s",
         "at_rank",
         "body_bytes",
+        "by_plan",
         "cached_tokens",
         "cancelled",
         "dropped",
@@ -147,6 +162,7 @@ class Request:
         "only_instance",
         "output_tokens",
         "placed_s",
+        "plan",
         "preemptions",
         "priority",
         "produced",
@@ -198,8 +214,9 @@ class Request:
         self.objective = self.fairness_id = self.dropped = ""
         self.body_bytes = 4 * prompt_tokens
         self.slo_ttft_s = math.inf
-        self.keeps_kv = False
+        self.keeps_kv = self.by_plan = False
         self.kv_from = None
+        self.plan = None
         self.instance, self.at_rank = -1, 0
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.handed_s = self.joined_s = _NOT_YET
@@ -241,6 +258,13 @@ class Request:
         if math.isnan(self.first_token_s):
             self.first_token_s = now
 
+    def follow_plan(self, now: float) -> None:
+        """Count the tokens that are due by `now` by the plan, between the first and the last."""
+        plan = self.plan
+        if plan is not None and self.produced > plan.before:
+            while self.produced < self.output_tokens - 1 and plan.due_s(self.produced) <= now:
+                self.produced += 1
+
     def forget_tokens(self) -> None:
         """Drop token ids that are no longer needed; their number is kept."""
         self.key = b""
@@ -264,7 +288,7 @@ def token_bytes(tokens: TokenIds) -> bytes:
 
 @dataclass(slots=True)
 class StepEnd:
-    """The outcome of one instant: every request in `emitted` gained output tokens at `time_s`, or failed.
+    """The outcome of one instant: every request in `emitted` gained output tokens at `time_s`, failed, or lost its plan.
 
     `request.produced` says how many tokens it has by then (with speculation it may have gained several); a request whose
     `produced` equals `output_tokens` has finished and its `finished_s` is set; one that is `failed` gets no more. The order

@@ -290,7 +290,7 @@ class PacedDriver(Driver):
         return self._start_s + cluster_s / self._speed
 
     def _schedule_next_event(self) -> None:
-        event_s = self.cluster.next_event_time()
+        event_s = self._next_event_s()
         if event_s == self._event_s:
             return
         assert self._alarm is not None
@@ -299,6 +299,10 @@ class PacedDriver(Driver):
             self._alarm.clear()
         else:
             self._alarm.set(self._wall(event_s))
+
+    def _next_event_s(self) -> float:
+        """Return the cluster time for which the alarm is to be set."""
+        return self.cluster.next_event_time()
 
     def _tick(self) -> None:
         event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next event is always scheduled

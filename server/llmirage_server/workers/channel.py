@@ -22,6 +22,7 @@ from llmirage_server.http.byte_budget import HELD, Held
 from llmirage_server.http.event_stream import transport_of
 from llmirage_server.http.exchange import ARRIVED
 
+TICK_S = 0.002  # between two wake-ups for tokens, on average
 _HEAD_BYTES = 4  # the length of a message
 _MOST_UNREAD = 16  # messages
 _DONE, _CLOSED, _RESET = "done", "closed", "reset"  # the ends of a forwarded request
@@ -37,8 +38,8 @@ _ASKED = (
     "only_instance", "rank", "adapter",
 )  # fmt: skip
 _WRITTEN = (
-    "age_s", "arrival_s", "instance", "at_rank", "placed_s", "stream", "cached_tokens", "external_tokens", "preemptions",
-    "admitted_s", "handed_s", "joined_s", "first_token_s", "finished_s", "failed", "dropped",
+    "age_s", "arrival_s", "instance", "at_rank", "placed_s", "stream", "plan", "cached_tokens", "external_tokens",
+    "preemptions", "admitted_s", "handed_s", "joined_s", "first_token_s", "finished_s", "failed", "dropped",
 )  # fmt: skip
 asked = attrgetter("id", "key", "prompt_tokens", *_ASKED)  # a request itself cannot be pickled where its class is compiled
 written = attrgetter(*_WRITTEN)

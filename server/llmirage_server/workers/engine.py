@@ -7,17 +7,17 @@ import logging
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from llmirage_server.app import LlmirageApp
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.request import Request, StepEnd, TokenPlan
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_server.service.generation import refusal_of
 from llmirage_server.telemetry.journal import JournalEntry
-from llmirage_server.workers.channel import Channel, TunnelledRequest, request_of, written
+from llmirage_server.workers.channel import TICK_S, Channel, TunnelledRequest, request_of, written
 from llmirage_shared.statistics import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -25,16 +25,20 @@ from llmirage_shared.wire.errors import ApiError
 logger = logging.getLogger("llmirage")
 
 _POLL_S = 0.1
+_NOT_BEGUN = TokenPlan(0.0, 0.0, 0)
+_LATER_S = 0.01
 _REPORTS = ("/metrics", "/prometheus/metrics", "/llmirage/")  # paths of what workers know a part of
 
 
 class SharedDriver(PacedDriver):
     """The driver of a cluster whose requests come from several processes, each of which every wake-up costs as much.
 
-    Workers are told of tokens and places at ticks, so that the gap between these limits the wake-ups of all.
+    Workers are told of tokens and places at ticks, so that the gap between these limits the wake-ups of all. Of a request
+    with a plan they are told that once.
     """
 
-    gap_s = 0.002
+    gap_s = TICK_S
+    here: Collection[object] = ()  # what is in progress in this process
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -45,6 +49,13 @@ class SharedDriver(PacedDriver):
     def clock(self) -> tuple[float, float]:
         """The time on the machine's clock at which that of the cluster was 0, and its speed."""
         return self._start_s, self._speed
+
+    def catch_up(self) -> None:
+        """Advance the cluster to the present, however long that takes."""
+        now_s = self._now()
+        while self.cluster.next_event_time() <= now_s:
+            self._advance(now_s)
+        self._schedule_next_event()
 
     def flush(self) -> None:
         """Tell the workers of what has become due, and of places."""
@@ -58,10 +69,10 @@ class SharedDriver(PacedDriver):
         for event in events:
             for request in event.emitted:
                 tag = request.tag
-                if isinstance(tag, _Remote):
-                    tag.link.due[tag.number] = request
-                else:
+                if not isinstance(tag, _Remote):
                     here.append(request)
+                elif request.plan is None or request.plan is not tag.link.told.get(tag.number):
+                    tag.link.due[tag.number] = request
         if events:
             self._last_s = events[-1].time_s
             if math.isnan(self._due_s):
@@ -69,6 +80,12 @@ class SharedDriver(PacedDriver):
         if here:
             self._deliver([StepEnd(self._last_s, -1, list(dict.fromkeys(here)))])
             self._count_lateness([StepEnd(events[0].time_s, -1, here)])
+
+    def _next_event_s(self) -> float:
+        event_s = super()._next_event_s()
+        if self.here or event_s <= self.cluster.reached_s or not all(link.planned for link in self.links):
+            return event_s
+        return event_s + _LATER_S * self._speed  # nobody waits for it, and a message of a worker mostly comes before
 
     def _schedule_next_event(self) -> None:
         if math.isnan(self._event_s):  # at a tick
@@ -93,7 +110,7 @@ class Link:
 
     The worker names the methods that it calls. requests: those that the metrics have not counted, by the worker's numbers.
     clock: that it was told. due: requests with tokens that it was not told of; submitted: with places that it was not told
-    of. reports: that are awaited.
+    of. told: the plans of those of whose first token or plan it was told. reports: that are awaited.
     """
 
     def __init__(self, hub: Hub, channel: Channel) -> None:
@@ -107,7 +124,7 @@ class Link:
         self.due: dict[int, Request] = {}
         self.submitted: dict[int, Request] = {}
         self._placed: list[tuple[int, ApiError | None]] = []  # see RemoteDriver.due
-        self._not_begun: set[int] = set()  # requests of whose first token it was not told
+        self.told: dict[int, TokenPlan | None] = {}
         self.reports: deque[asyncio.Future[None]] = deque()
         self.held_bytes = 0
         self.closing = False  # what is in progress ends with an error
@@ -129,21 +146,28 @@ class Link:
 
     def flush(self, due_s: float, last_s: float) -> None:
         """Tell the worker, if there is anything to tell. due_s, last_s: the cluster's time of the first and the last."""
-        due, submitted = self.due, self.submitted
+        due, submitted, told = self.due, self.submitted, self.told
         if not due and not submitted:
             return
         self.tell_clock()
         produced = [request.produced for request in due.values()]
-        begun = [
-            number
-            for number, request in due.items()
-            if request.produced >= request.output_tokens or number in self._not_begun or request.failed
-        ]
-        self._not_begun.difference_update(begun)
-        told = [(number, written(one)) for number, one in {**submitted, **{each: due[each] for each in begun}}.items()]
+        begun = {
+            number: one
+            for number, one in due.items()
+            if one.produced >= one.output_tokens or told.get(number, _NOT_BEGUN) is not one.plan or one.failed
+        }
+        planned = {number: one for number, one in submitted.items() if one.plan is not None and number in self.requests}
+        for number, one in {**planned, **begun}.items():
+            told[number] = one.plan
+        values = [(number, written(one)) for number, one in {**submitted, **begun}.items()]
         tokens = array("I", due).tobytes(), array("I", produced).tobytes()
-        self.channel.send(("due", due_s, last_s, *tokens, told, self._placed))
+        self.channel.send(("due", due_s, last_s, *tokens, values, self._placed))
         self.due, self.submitted, self._placed = {}, {}, []
+
+    @property
+    def planned(self) -> bool:
+        """True if the worker knows the plans of all requests."""
+        return len(self.told) == len(self.requests) and None not in self.told.values()
 
     def tell_clock(self) -> None:
         if self.clock != self._driver.clock:
@@ -166,9 +190,8 @@ class Link:
         submitted = dict(zip(numbers, requests, strict=True))
         self.requests |= submitted
         self.submitted |= submitted
-        self._not_begun |= submitted.keys()
         for number, request in submitted.items():
-            request.tag = _Remote(self, number)
+            request.tag, request.by_plan = _Remote(self, number), True
             request.id = self._service.next_id()  # in the order of arrival in the cluster, not in the worker
         try:
             self._driver.submit(requests, arrived_s, last=last)
@@ -187,8 +210,11 @@ class Link:
 
     def _count(self, number: int, finish_reason: str) -> None:
         request = self._counted[number] = self.requests.pop(number)
+        if request.plan is not None:  # the worker may be the first to have sent the last token
+            self._driver.catch_up()
         request.tag = None
-        self._not_begun.discard(number)
+        self.told.pop(number, None)
+        self.due.pop(number, None)
         self._service.responses.metrics.ended(request, finish_reason)
 
     def _answer(self, numbers: Sequence[int]) -> None:
@@ -239,6 +265,7 @@ class Hub:
         assert isinstance(app.driver, SharedDriver)
         self.app = app
         self.driver = app.driver
+        self.driver.here = app.service.responses.under_way
         self._left = workers  # that have not begun to listen
         self._ready = ready
         self._tasks: set[asyncio.Task[None]] = set()
@@ -246,15 +273,20 @@ class Hub:
         self._alone = False
         self._there: list[bool] | None = None
         app.held["workers"] = lambda: sum([link.held_bytes for link in self.driver.links])
-        app.service.responses.elsewhere = lambda: [
-            request for link in self.driver.links for request in link.requests.values()
-        ]
+        app.service.responses.elsewhere = self._requests
 
     def connection(self) -> Channel:
         """Return what takes one connection: of a worker, or for a request."""
         channel = Channel()
         channel.received = partial(self._first, channel)
         return channel
+
+    def _requests(self) -> list[Request]:
+        """Return the workers' requests that the metrics have not counted yet."""
+        requests = [request for link in self.driver.links for request in link.requests.values()]
+        for request in requests:
+            request.follow_plan(self.driver.now_s)
+        return requests
 
     async def follow(self, there: Callable[[], list[bool]]) -> None:
         """Tell workers, for ever, which instances there are."""

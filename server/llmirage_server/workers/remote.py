@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llmirage_server.app import LlmirageApp
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.request import Request, StepEnd, TokenPlan
 from llmirage_server.config import ClusterConfig
-from llmirage_server.drivers.live import Driver
+from llmirage_server.drivers.live import Alarm, Driver, make_alarm
 from llmirage_server.http.exchange import FAULT_HEADER, Handler, HttpExchange
 from llmirage_server.service.text import needed_first
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
-from llmirage_server.workers.channel import Channel, asked, forward, write
+from llmirage_server.workers.channel import TICK_S, Channel, asked, forward, write
 from llmirage_shared.statistics import LogHistogram, ServedTimes
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -57,7 +59,7 @@ Answer = Callable[[Scope, Receive, Send, bytes | None], Awaitable[None]]
 
 
 class RemoteDriver(Driver):
-    """The driver of a cluster in the engine process, which tells when tokens are due."""
+    """The driver of a cluster in the engine process, which tells of tokens that are due, or once of those that will be."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -69,6 +71,9 @@ class RemoteDriver(Driver):
         self._questions = itertools.count()
         self._start_s, self._speed = 0.0, 1.0  # of the cluster's clock
         self._later: list[tuple[Any, ...]] = []
+        self._alarm: Alarm | None = None
+        self._planned: list[tuple[float, int, Request, TokenPlan]] = []  # the next token of every plan, and of some given up
+        self._order = itertools.count()
 
     @property
     def speed(self) -> float:
@@ -94,12 +99,17 @@ class RemoteDriver(Driver):
         await self._placing[request.id]
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        self.tell("cancel", [request.id for request in requests])
+        numbers = []
+        for request in requests:
+            request.plan = None
+            numbers.append(request.id)
+        self.tell("cancel", numbers)
 
     def counted(self, request: Request, finish_reason: str) -> None:
         """Forget a request that has ended."""
         if (waiting := self._placing.pop(request.id, None)) is not None and not waiting.done():
             waiting.set_result(None)
+        request.plan = None
         if self._requests.pop(request.id, None) is not None:
             self.tell("count", request.id, finish_reason)
 
@@ -145,27 +155,64 @@ class RemoteDriver(Driver):
         each has produced, unsigned 32-bit. written: what the cluster has written of some requests, by number. placed: the
         last of requests submitted together that have their places; with an error they have none.
         """
-        for number, values in written:
-            if (request := self._requests.get(number)) is not None:
-                write(request, values)
-        for number, error in placed:
-            self._place(number, error)
         requests, emitted, tokens = self._requests, list[Request](), 0
         for number, produced in zip(memoryview(numbers).cast("I"), memoryview(counts).cast("I"), strict=True):
             if (request := requests.get(number)) is not None:
-                tokens += produced - request.produced
-                request.produced = produced
                 emitted.append(request)
+                if produced > request.produced:  # else it had more by a plan that was given up
+                    tokens += produced - request.produced
+                    request.produced = produced
+        for number, values in written:
+            if (request := requests.get(number)) is not None:
+                write(request, values)
+                if (plan := request.plan) is not None and request.produced < request.output_tokens:
+                    heappush(self._planned, (plan.due_s(request.produced), next(self._order), request, plan))
+        for number, error in placed:
+            self._place(number, error)
         if emitted:
-            self._reached_s = last_s
-            self._deliver([StepEnd(due_s, -1, emitted)])
-            sent_s = self._clock()
-            self.pacing.sent(sent_s - self._start_s - due_s / self._speed, tokens, sent_s)
+            self._hand_out(emitted, due_s, last_s, tokens)
+        if written:
+            self._schedule_next_event()
 
     def set_clock(self, start_s: float, speed: float) -> None:
         """Take the cluster's clock. start_s: the time on this machine's at which it was 0."""
         self._start_s, self._speed = start_s, speed
         self.pacing.set_speed(speed)
+        if self._planned:
+            self._schedule_next_event()
+
+    def _hand_out(self, emitted: list[Request], due_s: float, last_s: float, tokens: int) -> None:
+        self._reached_s = last_s
+        self._deliver([StepEnd(due_s, -1, emitted)])
+        sent_s = self._clock()
+        self.pacing.sent(sent_s - self._wall(due_s), tokens, sent_s)
+
+    def _wall(self, cluster_s: float) -> float:
+        return self._start_s + cluster_s / self._speed
+
+    def _tick(self) -> None:
+        """Hand out the tokens that are due by plans."""
+        planned = self._planned
+        emitted, first_s = list[Request](), planned[0][0]
+        to = max(self.now_s, first_s) if self._clock() >= self._wall(first_s) else -math.inf  # as PacedDriver
+        while planned and (due_s := planned[0][0]) <= to:
+            _, order, request, plan = planned[0]
+            if request.plan is not plan:
+                heappop(planned)
+                continue
+            if not request.produced:
+                request.first_token_s = due_s
+            request.produced += 1
+            emitted.append(request)
+            self._reached_s = due_s
+            if request.produced < request.output_tokens:
+                heapreplace(planned, (plan.due_s(request.produced), order, request, plan))
+            else:
+                request.finished_s = due_s
+                heappop(planned)
+        if emitted:
+            self._hand_out(emitted, first_s, self._reached_s, len(emitted))
+        self._schedule_next_event()
 
     def _place(self, number: int, error: ApiError | None) -> None:
         if error is not None and (request := self._requests.get(number)) is not None and request.tag:
@@ -176,7 +223,16 @@ class RemoteDriver(Driver):
     def _sync(self) -> float:
         return self.now_s
 
-    def _schedule_next_event(self) -> None: ...
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._begin(loop)
+        self._alarm = make_alarm(loop, self._tick, TICK_S)
+
+    def _schedule_next_event(self) -> None:
+        assert self._alarm is not None
+        if self._planned:
+            self._alarm.set(self._wall(self._planned[0][0]))
+        else:
+            self._alarm.clear()
 
 
 class _RemoteMetrics(PrometheusMetrics):

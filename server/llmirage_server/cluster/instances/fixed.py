@@ -10,7 +10,7 @@ from itertools import count
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.request import Request, Sequence, StepEnd
+from llmirage_server.cluster.request import Request, Sequence, StepEnd, TokenPlan
 from llmirage_server.cluster.snapshots import Reading
 
 _AT_ONCE = 32  # tokens of a request in one event where no time is between them: drivers do other work between events
@@ -20,7 +20,8 @@ class FixedInstance(InstanceBase):
     """Fixed times, with a real prefix cache, so that `cached_tokens` is the figure an engine would report.
 
     Nothing waits: `max_num_seqs` and the token budget do not apply, and a prompt for which the KV memory has no room is not
-    cached. Prompts enter the cache with their first token, generated tokens when the request finishes.
+    cached. Prompts enter the cache with their first token, generated tokens when the request finishes. The tokens of a
+    request `by_plan` between the first and the last are emitted with the last.
     """
 
     memory_limits = False
@@ -83,12 +84,16 @@ class FixedInstance(InstanceBase):
         self.kv.release(self._sequences.pop(request))
 
     def cancel(self, request: Request, now: float) -> None:
+        request.follow_plan(now)
         self.kv.release(self._sequences.pop(request))
         self._plans.pop(request, None)
         self._count(now)
 
     def evacuate(self, now: float) -> list[Request]:
         lost = list(self._sequences)
+        for request in lost:
+            request.follow_plan(now)
+            request.plan = None
         self.kv.clear()
         self._sequences = {}
         self._plans = {}
@@ -115,11 +120,15 @@ class FixedInstance(InstanceBase):
                 continue
             emitted.append(request)
             first_s, before = plan
+            rest = request.plan is not None  # all further tokens come in this event
             if request.produced == before:
+                rest = False
                 self._remember(self._sequences[request], request.prompt_tokens + before)
                 if not before:
                     request.first_token_s = now
             gained = 1 if self._itl_s or self.role == "prefill" else min(_AT_ONCE, request.output_tokens - request.produced)
+            if rest:
+                gained = request.output_tokens - request.produced
             request.produced += gained
             tokens += gained
             if request.produced == request.output_tokens and not request.keeps_kv:
@@ -132,7 +141,8 @@ class FixedInstance(InstanceBase):
                 del plans[request]
                 handed_over.append(request)
             else:
-                heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
+                next_token = request.produced if request.plan is None else request.output_tokens - 1
+                heappush(due, (first_s + (next_token - before) * self._itl_s, order, request))
         if len(plans) == self.running and due and due[0][2] in plans:  # the common case
             self.next_event_s = due[0][0]
         else:
@@ -157,6 +167,8 @@ class FixedInstance(InstanceBase):
     def _plan(self, request: Request, first_s: float, now: float) -> None:
         request.stream = self.limits.stream
         self._plans[request] = (first_s, request.produced)
+        if request.by_plan and self._itl_s and self.role != "prefill":
+            request.plan = TokenPlan(first_s, self._itl_s, request.produced)
         heappush(self._due, (first_s, next(self._order), request))
         self._count(now)
 

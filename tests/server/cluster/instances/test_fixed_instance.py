@@ -36,6 +36,24 @@ def test_every_token_is_due_by_multiplication_not_by_accumulation() -> None:
     assert served.next_event_time() == float("inf")
 
 
+def test_of_a_request_that_goes_by_its_plan_the_first_token_and_the_end_are_told() -> None:
+    served = cluster(0.2, 0.01)
+    by_plan, other, left = request(1, 10, 100), request(2, 10, 100), request(3, 10, 100)
+    by_plan.by_plan = left.by_plan = True
+    for each in (by_plan, other, left):
+        served.submit(each, 0.3)
+    plan = by_plan.plan
+    assert plan is not None
+    assert [plan.due_s(i) for i in range(100)] == [0.3 + 0.2 + i * 0.01 for i in range(100)]
+    assert other.plan is None
+    before = times(served, 0.75)
+    assert before == {1: [0.5], 2: [0.3 + 0.2 + i * 0.01 for i in range(26)], 3: [0.5]}
+    served.cancel(left, 0.75)
+    assert (left.produced, other.produced) == (26, 26)
+    assert [end.time_s for end in served.advance(2.0) if by_plan in end.emitted] == [0.5 + 99 * 0.01]
+    assert (by_plan.produced, by_plan.first_token_s, by_plan.finished_s) == (100, 0.5, 0.5 + 99 * 0.01)
+
+
 def test_requests_do_not_slow_each_other_however_many() -> None:
     served = cluster(0.5, 0.25, max_num_seqs=2)
     for i in range(1, 21):

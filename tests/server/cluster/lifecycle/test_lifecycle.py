@@ -151,6 +151,18 @@ def test_the_requests_of_a_crashed_instance_go_on_elsewhere() -> None:
     assert states(cluster) == ["down", "up"]
 
 
+def test_a_crash_ends_a_plan_and_its_caller_is_told() -> None:
+    cluster = build(2, Event(2.0, 0, "crash"))
+    first, second = request(0, 9), request(1, 9)
+    first.by_plan = second.by_plan = True
+    cluster.submit(first, 0.0)
+    cluster.submit(second, 0.0)
+    other = second.plan
+    ends = [(end.time_s, end.emitted) for end in cluster.advance(2.5)]
+    assert ends == [(1.0, [first]), (1.0, [second]), (2.0, [first])]
+    assert (first.produced, first.plan, second.plan) == (5, (3.0, 0.25, 5), other)
+
+
 def test_a_crash_loses_the_kv() -> None:
     cluster = build(1, Event(5.0, 0, "crash", restart_after_s=2.0))
     one, again = request(1), request(1)
