@@ -177,14 +177,23 @@ class Level:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: float = 1.0) -> dict[str, Level]:
+def levels(
+    columns: Columns,
+    isl: Floats | None,
+    osl: Floats | None,
+    speed: float = 1.0,
+    span_s: tuple[float, float] | None = None,
+) -> dict[str, Level]:
     """Return by tag of catalogue.OVER_TIME, from the first start to the last end of these requests; empty for an empty run.
 
     isl, osl: tokens of each row, NaN where unknown. The throughputs need tokens, and those of decode more than one event.
+    span_s: when the phase began and ended; what of it is before the first start and after the last end counts, too.
     """
     start, first, last = columns.start_s, columns.first_s, columns.last_s
+    if not len(columns):
+        return {}
     # One grid for all levels: every moment at which one of them may change.
-    moments = np.concatenate((start, columns.end_s, first, last))
+    moments = np.concatenate((start, columns.end_s, first, last, span_s or ()))
     order = np.argsort(moments, kind="stable")[: int((~np.isnan(moments)).sum())]
     moments = moments[order]
     if not moments.size or moments[-1] <= moments[0]:
@@ -195,7 +204,7 @@ def levels(columns: Columns, isl: Floats | None, osl: Floats | None, speed: floa
 
     def level(begin: int, end: int, heights: Floats) -> Floats:
         """Return a level that each row raises by its height between two of its moments (0 start, 1 end, 2 first, 3 last)."""
-        change = np.zeros(4 * rows)
+        change = np.zeros(4 * rows + len(span_s or ()))
         change[begin * rows : (begin + 1) * rows] = heights
         change[end * rows : (end + 1) * rows] -= heights
         height: Floats = np.cumsum(change[order])[:-1]

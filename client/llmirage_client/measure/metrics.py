@@ -190,7 +190,7 @@ class Basis:
     """The basis of metrics: the measured requests, their values by tag (request_columns), and token counts.
 
     counted: cached tokens, from the server or estimated. Counts are NaN where they are not known.
-    good: requests within the limits of goodput, where there are limits.
+    good: requests within the limits of goodput, where there are limits. span_s: when the phase began and ended, if known.
     """
 
     columns: Columns
@@ -201,6 +201,7 @@ class Basis:
     counted: Floats
     speed: float
     good: Bools | None = None
+    span_s: tuple[float, float] | None = None
 
 
 def _nothing() -> Basis:
@@ -269,7 +270,7 @@ class Metrics:
     @cached_property
     def over_time(self) -> Mapping[str, Level]:
         basis = self.basis
-        return levels(basis.columns, basis.prompt, basis.completion, basis.speed)
+        return levels(basis.columns, basis.prompt, basis.completion, basis.speed, basis.span_s)
 
     @cached_property
     def workload_throughput(self) -> Mapping[str, Rates]:
@@ -298,7 +299,14 @@ def compute(result: RunResult) -> Metrics:
         waits_for_slots=scheduled and result.options.get("concurrency") is not None,
     )
     return compute_columns(
-        columns, result.speed, metrics=metrics, errors=errors, goodput=limits, client=cost, scheduled=scheduled
+        columns,
+        result.speed,
+        metrics=metrics,
+        errors=errors,
+        goodput=limits,
+        client=cost,
+        scheduled=scheduled,
+        span_s=(result.start_s, result.end_s),
     )
 
 
@@ -311,11 +319,12 @@ def compute_columns(
     goodput: Mapping[str, float] | None = None,
     client: ClientCost | None = None,
     scheduled: bool = False,
+    span_s: tuple[float, float] | None = None,
 ) -> Metrics:
     """Compute the metrics from columns.
 
     metrics: request_columns of these rows, if computed already. goodput: limits by metric tag. scheduled: whether requests
-    had times of their own in the workload.
+    had times of their own in the workload. span_s: see Basis.
     """
     columns = columns.rows(columns.measured)
     found = dict(request_columns(columns, speed) if metrics is None else metrics)
@@ -352,6 +361,7 @@ def compute_columns(
             counted=counted,
             speed=speed,
             good=good,
+            span_s=span_s,
         ),
     )
 

@@ -273,7 +273,7 @@ def simulate(
         columns, metrics = columns_of(result.records), compute(result)
     else:
         columns = finished.columns()
-        metrics = finished.metrics(columns, shown or {})
+        metrics = finished.metrics(columns, shown or {}, None if window else (result.start_s, result.end_s))
 
     def names() -> list[str]:
         return rows.names() if rows is not None else [record.conversation_id for record in result.records]

@@ -247,14 +247,17 @@ class FinishedRows:
             **known,
         )
 
-    def metrics(self, columns: Columns, shown: Mapping[str, Any]) -> Metrics:
-        """Return `measure.metrics.compute` of the columns. shown: the run's settings, with its objectives for goodput."""
+    def metrics(self, columns: Columns, shown: Mapping[str, Any], span_s: tuple[float, float] | None) -> Metrics:
+        """Return `measure.metrics.compute` of the columns. shown: the run's settings, with its objectives for goodput.
+
+        span_s: when the phase began and ended, if all of it is measured.
+        """
         goodput = shown.get("goodput")
         limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
         errors = tuple(ErrorGroup(error, times) for error, times in self._errors.most_common())
         measured = columns.rows(columns.measured)
         found_by_tag = all_request_columns(measured, 1.0, shown)
-        metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits)
+        metrics = compute_columns(measured, metrics=found_by_tag, errors=errors, goodput=limits, span_s=span_s)
         values, counts = (np.concatenate(parts) for parts in zip(*self._gaps, strict=True))
         if gaps := weighted_summary(values, counts):
             found = {**metrics.per_request, "inter_chunk_latency": gaps}

@@ -97,6 +97,20 @@ def test_levels_by_hand() -> None:
     assert twice["effective_prefill_throughput"].avg == pytest.approx(25 / 6)
 
 
+def test_levels_are_means_over_the_phase_from_its_begin_to_its_end() -> None:
+    """As the harness of AgentX has them: idle time before the first request and after the last reply counts."""
+    run = [record("a", 0, 102.0, (103.0, 104.0), usage=(10, 2, 4)), record("b", 0, 103.0, (104.0,), usage=(20, 2, 4))]
+    levels_of = compute(RunResult(run, None, 100.0, 110.0, 0.0)).over_time
+    ends = sum(one.exchange.end_s - one.exchange.start_s for one in run if one.exchange.end_s is not None)
+    assert levels_of["effective_concurrency"].avg == pytest.approx(ends / 10)
+    assert levels_of["effective_prefill_throughput"].avg == pytest.approx((10 + 20) / 10)
+    assert levels_of["active_prefill_throughput"].avg == pytest.approx((10 + 20) / 2)  # from 102 to 104
+    assert levels_of["tokens_in_flight"].avg == pytest.approx((10 * 2 + 1 * 1 + 20 * 1) / 10)
+    assert compute(RunResult([], None, 100.0, 110.0, 0.0)).over_time == {}
+    cut = compute(RunResult(run, None, 103.5, 103.6, 0.0)).over_time["effective_concurrency"]  # requests count as a whole
+    assert cut.avg == pytest.approx(ends / (max(one.exchange.end_s or 0.0 for one in run) - 102))
+
+
 def test_the_throughput_of_a_user_is_shared_by_those_at_work() -> None:
     # A and B from 0, first tokens at 2 and 1, last at 4 and 3; C alone from 6, first at 7, last at 8.
     columns = filled(
