@@ -11,14 +11,18 @@ from llmirage_shared.settings import at_call
 
 _FILES = "use --artifact-dir DIR: every run writes its files there"
 _LENGTHS = "use --format-option {}=N"
-# Flags of `vllm bench serve`, SGLang's bench_serving and `evalscope perf` (docs/from/ has their pages).
+_DRAWN = "use a distribution: --isl 'normal(mean=800, std=100)', and likewise --osl and --turns"
+# Flags of AIPerf, `vllm bench serve`, SGLang's bench_serving and `evalscope perf` (docs/from/ has their pages).
 _ELSEWHERE = {
     "--api": "use --endpoint-type chat, completions, responses or messages",
     "--backend": "use --endpoint-type chat, completions, responses or messages",
     "--base-url": "use --url URL",
+    "--connection-reuse-strategy": "not needed: connections are kept and used again",
+    "--conversation-turn-stddev": _DRAWN,
     "--dataset": "give FILE, the first argument, with --format NAME if its content does not tell; or --isl and --osl",
     "--dataset-name": "give FILE, the first argument, with --format NAME if its content does not tell; or --isl and --osl",
     "--dataset-path": "give FILE, the first argument",
+    "--export-level": "not needed: profile_export.jsonl has every request, inputs.json every body",
     "--extra-args": "use --extra-inputs KEY:VALUE or a JSON object",
     "--extra-body": "use --extra-inputs KEY:VALUE or a JSON object",
     "--headers": "use --header NAME:VALUE",
@@ -32,6 +36,8 @@ _ELSEWHERE = {
     "--min-tokens": "use --extra-inputs min_tokens:N",
     "--multi-turn": "not needed: conversations of a file are replayed turn by turn",
     "--name": _FILES,
+    "--num-prefix-prompts": "use --shared-prefix N for one prefix of all sessions",
+    "--num-profile-runs": "use --artifact-dir for each of several runs, then `llmirage compare`",
     "--num-prompts": "use --request-count N, and --requests N with --isl and --osl",
     "--num-warmups": "use --num-warmup-requests N",
     "--open-loop": "use --request-rate R without --concurrency",
@@ -40,6 +46,7 @@ _ELSEWHERE = {
     "--percentile-metrics": "not needed: reports have p50 to p99 of every metric",
     "--port": "use --url HOST:PORT",
     "--prefix-length": _LENGTHS.format("prefix_length"),
+    "--public-dataset": "give FILE, the first argument: a data set that you have fetched",
     "--random-input": "use --isl N",
     "--random-input-len": "use --isl N",
     "--random-output": "use --osl N",
@@ -51,12 +58,20 @@ _ELSEWHERE = {
     "--save-detailed": _FILES,
     "--save-result": _FILES,
     "--seed": "use --random-seed N",
+    "--seq-dist": _DRAWN,
+    "--sequence-distribution": _DRAWN,
+    "--session-turns-stddev": _DRAWN,
     "--sla-auto-tune": "use --find-max SLO",
     "--stop": "use --extra-inputs with a JSON object",
+    "--system-prompt": "use --shared-prefix N, or a FILE with system messages",
     "--temperature": "use --extra-inputs temperature:T",
     "--tokenizer-path": "use --tokenizer NAME",
     "--top-k": "use --extra-inputs top_k:N",
     "--top-p": "use --extra-inputs top_p:P",
+    "--ui": "not needed: figures on a terminal, lines elsewhere; --json for the summary alone",
+    "--ui-type": "not needed: figures on a terminal, lines elsewhere; --json for the summary alone",
+    "--wait-for-model-timeout": "not needed: a first request finds out whether the endpoint answers",
+    "--workers-max": "use --workers N",
 }
 
 run = command(

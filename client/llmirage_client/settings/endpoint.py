@@ -207,7 +207,12 @@ class ConnectionSettings:
         needs="{} needs {tls_cert}, the certificate of that key",
     )
     model: str | None = _endpoint(
-        None, "Model of requests that do not name one.", short="m", unset="the only one the endpoint lists", usual=True
+        None,
+        "Model of requests that do not name one.",
+        aliases=("model_names",),
+        short="m",
+        unset="the only one the endpoint lists",
+        usual=True,
     )
     endpoint_path: str | None = _endpoint(
         None,

@@ -130,6 +130,7 @@ class MeasuredSettings(RequestSettings):
     fixed_schedule_speedup: float | None = _load(
         None,
         "Divide arrival times by N; think times and tool waits stay as they are.",
+        aliases=("synthesis_speedup_ratio",),
         above=0,
         needs=_SCHEDULED,
         study=True,

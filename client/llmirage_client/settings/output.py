@@ -103,6 +103,7 @@ class ReportSettings:
     artifact_dir: str | None = _report(
         None,
         "Folder for the files of the run.",
+        aliases=("output_artifact_dir",),
         metavar="DIR",
         check=cannot_be_folder,
         unset="a new one below artifacts, to which artifacts/latest links",

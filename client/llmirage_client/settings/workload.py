@@ -53,7 +53,12 @@ class FileSettings:
     max_turns: int | None = _workload(None, "Use only the first N turns of a conversation.", least=1, carried=True)
     dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0, carried=True)
     isl_block_size: int | None = _workload(
-        None, "Tokens that a hash of a prompt's block stands for.", option="block_size", least=1, carried=True
+        None,
+        "Tokens that a hash of a prompt's block stands for.",
+        aliases=("prompt_input_tokens_block_size", "synthetic_input_tokens_block_size"),
+        option="block_size",
+        least=1,
+        carried=True,
     )
     max_context_length: int | None = _workload(
         None, "Leave out traces with a longer prompt and reply, in tokens.", least=1, carried=True
@@ -90,7 +95,9 @@ class WorkloadSettings(FileSettings):
         unset="the file's",
         carried=True,
     )
-    batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",), carried=True)
+    batch_size_text: int | None = _batch(
+        "Texts per request of a random_pool.", aliases=("prompt_batch_size", "batch_size"), carried=True
+    )
     batch_size_image: int | None = _batch(
         "Images per request of a random_pool.", spelled="image-batch-size", aliases=("batch_size_image",), carried=True
     )
@@ -109,7 +116,7 @@ class LengthSettings:
     isl: float | str | None = _length(
         None,
         "Input tokens per request: 1000, 800:1200 or 'lognormal(p50=900, p95=4000)'.",
-        aliases=("synthetic_input_tokens_mean",),
+        aliases=("synthetic_input_tokens_mean", "prompt_input_tokens_mean"),
         metavar="N|DIST",
         study=True,
         usual=True,
@@ -117,7 +124,7 @@ class LengthSettings:
     osl: float | str | None = _length(
         None,
         "Output tokens per request, in the same forms.",
-        aliases=("output_tokens_mean",),
+        aliases=("output_tokens_mean", "prompt_output_tokens_mean"),
         metavar="N|DIST",
         study=True,
         usual=True,
@@ -125,11 +132,13 @@ class LengthSettings:
     isl_stddev: float = _lengths(
         0.0,
         "Draw --isl from a normal distribution of this deviation.",
-        aliases=("synthetic_input_tokens_stddev",),
+        aliases=("synthetic_input_tokens_stddev", "prompt_input_tokens_stddev"),
         least=0,
         carried=True,
     )
-    osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0, carried=True)
+    osl_stddev: float = _lengths(
+        0.0, "Likewise --osl.", aliases=("output_tokens_stddev", "prompt_output_tokens_stddev"), least=0, carried=True
+    )
     requests: int | None = _lengths(
         None, "Number of requests; of a sweep, of each load.", least=1, study=True, unset="1000", usual=True
     )
@@ -147,7 +156,7 @@ class LengthSettings:
     shared_prefix: int = _lengths(
         0,
         "Tokens that every session starts with, before those of --isl.",
-        aliases=("shared_system_prompt_length", "prefix_prompt_length"),
+        aliases=("shared_system_prompt_length", "prefix_prompt_length", "prompt_prefix_length"),
         least=0,
         study=True,
         flag=True,
