@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -207,7 +208,7 @@ def levels(
         change = np.zeros(4 * rows + len(span_s or ()))
         change[begin * rows : (begin + 1) * rows] = heights
         change[end * rows : (end + 1) * rows] -= heights
-        height: Floats = np.cumsum(change[order])[:-1]
+        height: Floats = change[order].cumsum()[:-1]
         return height
 
     prefill = streamed & (first > start)
@@ -258,22 +259,26 @@ def mean_in_flight(columns: Columns, edges: Floats) -> Floats:
     return means
 
 
+_SHARES = np.array((0.5, 0.9, 0.95, 0.99))
+
+
 def statistics(heights: Floats, widths: Floats, chosen: Bools | None = None) -> Level | None:
     """Return statistics of a level of heights[i] for widths[i] seconds, where chosen; None for no time at all."""
     lasting = widths > 0 if chosen is None else (widths > 0) & chosen
     heights, widths = heights[lasting], widths[lasting]
     if not heights.size:
         return None
-    order = np.argsort(heights)
+    order = heights.argsort()  # of such few numbers, a method takes half of the time of numpy's function
     heights, widths = heights[order], widths[order]
-    shares = np.cumsum(widths)
+    shares = widths.cumsum()
     whole_s = float(shares[-1])
     # No matrix product: threads of a BLAS would cost more than the sums.
-    mean = min(max(float((heights * widths).sum()) / whole_s, float(heights[0])), float(heights[-1]))
-    places = np.searchsorted(shares, np.array((0.5, 0.9, 0.95, 0.99)) * whole_s)
-    p50, p90, p95, p99 = (float(heights[min(int(p), heights.size - 1)]) for p in places)
-    spread = float(np.sqrt(((heights - mean) ** 2 * widths).sum() / whole_s))
-    return Level(mean, float(heights[0]), float(heights[-1]), p50, p90, p95, p99, spread)
+    low, high = float(heights[0]), float(heights[-1])
+    mean = min(max(float((heights * widths).sum()) / whole_s, low), high)
+    places = shares.searchsorted(_SHARES * whole_s)
+    p50, p90, p95, p99 = heights[np.minimum(places, heights.size - 1)].tolist()
+    spread = math.sqrt(float(((heights - mean) ** 2 * widths).sum()) / whole_s)
+    return Level(mean, low, high, p50, p90, p95, p99, spread)
 
 
 def _rate(tokens: Floats, seconds: Floats, chosen: Bools) -> Floats:
