@@ -127,7 +127,7 @@ class Tab:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 20) -> Any:
+    def wait_for(self, condition: str, seconds: float = 60) -> Any:
         """Return the value of a JavaScript expression, as soon as it is one that counts as true."""
         deadline_s = time.monotonic() + seconds
         while not (value := self.run(f"return {condition}")):
