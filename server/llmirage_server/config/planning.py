@@ -17,9 +17,8 @@ from llmirage_server.perf.catalogue.gpus import DISK_GB_PER_S, DISK_LATENCY_S, G
 from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.engines.lookup import find_engine
-from llmirage_server.perf.kernels.moe import busiest_rank
+from llmirage_server.perf.kernels.moe import DEFAULT_SKEW, busiest_rank
 from llmirage_server.perf.speculation import Speculative, rate_of_length, with_published_acceptance
-from llmirage_server.perf.steps.step import expert_skew
 from llmirage_server.perf.steps.step_model import StepModel
 from llmirage_shared.plural import plural, rounded
 
@@ -143,13 +142,12 @@ def _experts_note(deployment: Deployment) -> str:
     moe, parallel = deployment.model.moe, deployment.parallel
     if moe is None or parallel.ep == 1:
         return ""
-    skew = expert_skew(deployment.model, parallel)
-    if not skew:
+    if parallel.is_wide:
         return "experts evenly used (EPLB)"
-    busiest = busiest_rank(moe.experts, moe.per_token, parallel.ep, skew)
+    busiest = busiest_rank(moe.experts, moe.per_token, parallel.ep)
     most = busiest.pairs[busiest.tokens.index(_DECODES)] * parallel.ep / (_DECODES * moe.per_token)
     busiest_gpu = f"of {_DECODES} tokens, the busiest GPU gets {rounded(most, 2)} times the mean"
-    return f"experts unevenly used (power law of {skew:g}): {busiest_gpu}"
+    return f"experts unevenly used (power law of {DEFAULT_SKEW:g}): {busiest_gpu}"
 
 
 def link_note(deployment: Deployment) -> str:

@@ -46,7 +46,7 @@ class LoraCosts:
 
         def projections(split: Parallelism) -> list[tuple[int, int, int, int]]:
             """Return calls, slices, inputs and outputs of each kind of projection on one rank."""
-            setting = Setting(gpu, constants, engine, split, formats, formats.mlp, "bf16", model.hidden, 0.0)
+            setting = Setting(gpu, constants, engine, split, formats, formats.mlp, "bf16", model.hidden)
             return [
                 (op.calls, _SLICES[op.name], op.kernel.k, op.kernel.n)
                 for op in layer_ops(setting, model.groups)

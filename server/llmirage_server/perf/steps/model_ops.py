@@ -361,15 +361,16 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
     shape = *dtype.expert_shape(block.latent or s.hidden, width), slots, block.per_token, ep, block.gated
-    kernels = [moe.Experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.parallel.is_wide) for d in dtypes]
-    # kernels that widen 4-bit weights (Marlin) spend their time on that, which does not cost clocks as the matrix units do
+    # popular experts of many ranks have copies (EPLB), as in what LMSYS published of wide expert parallelism
+    skew = 0.0 if s.parallel.is_wide else moe.DEFAULT_SKEW
+    kernels = [moe.Experts(s.gpu, s.constants, d, *shape, skew=skew, sent=s.parallel.is_wide) for d in dtypes]
     fastest = min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS))
     # kernels of 4-bit formats are one call; others one for each part: order of tokens (2), products (2), activation, sum
     launches = 1 if dtype.weight_bytes < 1.0 else 6 + dtype.quantises
     launches += dtype.quantises
     if dtype.kernel_dtype == "mxfp4" and s.gpu.arch == "hopper":
         launches = _TRITON_LAUNCHES
-    return TokenOp("experts", calls, fastest, "group", slowed=dtype.kernel_dtype != "int4", launches=launches)
+    return TokenOp("experts", calls, fastest, "group", launches=launches)
 
 
 def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:

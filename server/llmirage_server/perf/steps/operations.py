@@ -31,7 +31,6 @@ class TokenOp:
     calls: int
     kernel: TokenKernel
     count: Count = "tokens"
-    slowed: bool = True  # whether long prompts slow it down in place
     launches: int = 1  # that an engine does one by one for a call, without a CUDA graph
 
 
@@ -72,7 +71,6 @@ class Setting:
     matrices: WeightDtype  # the format of projections that name none
     kv_dtype: str
     hidden: int
-    skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
     queries: int = 1  # tokens of each decoding sequence
 
     def gemm(

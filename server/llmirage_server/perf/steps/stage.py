@@ -101,8 +101,8 @@ class RankCounts:
 
 
 BATCHES = 8192  # that are remembered, of each kind: what comes back most, and no more than some megabytes
-_PROMPTS = 1024  # batches with prompts, and counts of tokens: where prompts differ they hardly ever come back
 _HALF_SLOWED = 256  # prompt tokens of a step whose kernels are slowed down by half of what those of long prompts are
+_PROMPTS = 1024  # batches with prompts, and counts of tokens: where prompts differ they hardly ever come back
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -158,7 +158,6 @@ class Stage:
         by_count = [Memo(self._token_kernels(count), _PROMPTS) for count in COUNTS]
         self._tokens_s, self._shared_s, self._new_s, self._expanded_s = by_count[:4]
         self._decode_tokens_s, self._sequences_s, self._rows_s = by_count[4:]
-        self._slowed_shared_s = Memo(self._token_kernels("group", slowed_alone=True), _PROMPTS)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
         decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
         self._before_s = Memo(self._find_before, _PROMPTS)
@@ -172,7 +171,7 @@ class Stage:
         """Seconds of what all ranks do together, by the tokens of all and those of prompts among them."""
         seconds = self._shared_s[tokens]
         if new and seconds:
-            seconds += self._slowed(new) * self._slowed_shared_s[new]
+            seconds += self._slowed(new) * self._shared_s[new]
         return seconds
 
     def _slowed(self, new: int) -> float:
@@ -217,10 +216,9 @@ class Stage:
 
         return seconds
 
-    def _token_kernels(self, counted: Count, slowed_alone: bool = False) -> Callable[[int], float]:
-        """Seconds of the kernels that depend on the same count; or of those alone that prompts slow down."""
-        ops = [op for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
-        kernels = [(op.calls, op.kernel) for op in ops if op.slowed or not slowed_alone]
+    def _token_kernels(self, counted: Count) -> Callable[[int], float]:
+        """Seconds of the kernels that depend on the same count."""
+        kernels = [(op.calls, op.kernel) for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
 
         def seconds(count: int) -> float:
             total_s = 0.0  # not sum(): from Python 3.12 on it rounds otherwise
@@ -242,6 +240,7 @@ class Stage:
         for op in self.ops:
             slowed = 1.0 + self._slowed(load.new)
             if isinstance(op, TokenOp):
+                share = self._slowed(group[1] if op.count == "group" else load.new)
                 if op.count == "group":
                     count, new = group
                 elif op.count == "expanded":
@@ -249,10 +248,10 @@ class Stage:
                 else:
                     count = getattr(load, op.count)
                     new = load.new if op.count in ("tokens", "new") else 0
-                if not count:
+                if not count or not (whole := op.kernel.seconds(count)):
                     continue
                 arguments = (count,)
-                slowed = self._slowed_kernel(op, count, new, group[1] if op.count == "group" else load.new)
+                slowed = 1.0 + share * (op.kernel.seconds(new) / whole if new else 0.0)
             elif isinstance(op, PrefillOp):
                 if not load.new:
                     continue
@@ -262,17 +261,8 @@ class Stage:
             else:
                 continue
             work, calls = op.kernel.work(*arguments), op.calls
-            if work.seconds:
-                amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
-                yield OperationTime(op.name, calls, calls * work.seconds * slowed * scale, *amounts, work.bound)
-
-    def _slowed_kernel(self, op: TokenOp, count: int, prompts: int, new: int) -> float:
-        """Return the slowdown of a kernel for `count` tokens, some of prompts, in a step with `new` prompt tokens."""
-        if not prompts or not self._slower or not op.slowed:
-            return 1.0
-        whole = op.kernel.seconds(count)
-        alone = 1.0 if prompts == count or not whole else op.kernel.seconds(prompts) / whole
-        return 1.0 + self._slowed(new) * alone
+            amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
+            yield OperationTime(op.name, calls, calls * work.seconds * slowed * scale, *amounts, work.bound)
 
 
 def merged(times: Iterable[OperationTime]) -> list[OperationTime]:
@@ -298,10 +288,6 @@ def merged(times: Iterable[OperationTime]) -> list[OperationTime]:
     return sorted(lines.values(), key=lambda line: -line.seconds)
 
 
-def _launches(ops: Sequence[TokenOp | PrefillOp]) -> int:
-    return sum([op.calls * op.launches for op in ops])
-
-
 class EngineOverhead:
     """The host's part of an instance whose first stage has these operations.
 
@@ -314,13 +300,12 @@ class EngineOverhead:
         self._engine = engine
         self.scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
         self._sync_s = engine.dp_sync_ms * 1e-3 if parallel.dp > 1 else 0.0
-        between = [op for op in ops if isinstance(op, PrefillOp) or (isinstance(op, TokenOp) and op.count == "new")]
-        launched = [op for op in ops if isinstance(op, TokenOp) and op.count not in ("new", "decode_tokens")]
-        kernels, attention = _launches(launched), _launches(between)
-        self._launch_s = 1e-6 * launch_us * (kernels + attention)
+        of_prompts = [op for op in ops if not isinstance(op, DecodeOp) and getattr(op, "count", "") != "decode_tokens"]
+        between = [op for op in of_prompts if isinstance(op, PrefillOp) or op.count == "new"]
+        self._launch_s = 1e-6 * launch_us * sum([op.calls * op.launches for op in of_prompts])
         self._captured_tokens = engine.captured_tokens(max_num_seqs) * parallel.dp
         # a graph before each attention, one at the end
-        self._captured_s = 1e-6 * launch_us * (attention + sum([op.calls for op in between]) + 1)
+        self._captured_s = 1e-6 * launch_us * (sum([op.calls * (op.launches + 1) for op in between]) + 1)
         pipelined = replace(engine, async_scheduling=True) if parallel.pp > 1 else engine  # with other steps under way
         self._host_parts_s = Memo(pipelined.host_parts_s, BATCHES)
 
@@ -339,6 +324,3 @@ class EngineOverhead:
         if new_tokens:
             hidden_s = max(hidden_s, self._captured_s if tokens <= self._captured_tokens else self._launch_s)
         return max(gpu_s, hidden_s) + (exposed_s + self._sync_s)
-
-    def host_s(self, gpu_s: float, sequences: int, new_tokens: int, tokens: int) -> float:
-        return self.with_host(gpu_s, sequences, new_tokens, tokens) - gpu_s

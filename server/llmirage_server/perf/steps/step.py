@@ -20,7 +20,6 @@ from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec, formats_of
 from llmirage_server.perf.engines.engine import Engine
-from llmirage_server.perf.kernels.moe import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.speculation import Speculative, SpeculativeMethod
 from llmirage_server.perf.steps.model_ops import eagle3_ops, embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
@@ -37,17 +36,6 @@ from llmirage_server.perf.steps.stage import (
 )
 from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import StepBatch
-
-# Routing of models that are trained for balance (DeepSeek and its kin); aiconfigurator-core 0.12.0 assumes the same.
-_BALANCED_SKEW = 1.01
-
-
-def expert_skew(model: ModelSpec, parallel: Parallelism) -> float:
-    """Return the exponent of the power law by which tokens favour experts; 0: every expert gets its equal share."""
-    if parallel.is_wide:
-        return 0.0  # popular experts have copies (EPLB), as in what LMSYS published of wide expert parallelism
-    return _BALANCED_SKEW if model.has_mla else DEFAULT_SKEW
-
 
 _Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
 _Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
@@ -83,8 +71,8 @@ class RooflineStep:
         def setting(
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
-            formats, skew = formats_of(of, weights), expert_skew(of, parallel)
-            return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
+            formats = formats_of(of, weights)
+            return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, queries)
 
         ops = _stage_ops(setting(model, self._queries), model)
         draft_ops: list[list[Op]] = []  # the first pass sees the whole step, the others one token a sequence
@@ -141,7 +129,7 @@ class RooflineStep:
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        host_s = self._overhead.host_s(first_s, _most_sequences(ranks), together[1], together[0]) + self._verified_s(ranks)
+        host_s = self._overhead.with_host(first_s, _most_sequences(ranks), together[1], together[0]) - first_s
         return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
@@ -166,9 +154,7 @@ class RooflineStep:
             slowest_s = max([stage.rank_s(*rank) for rank in on])
             times[min(i, self.stages - 1)] += slowest_s + stage.together_s(*group)
         times = [scale * time for time in times]
-        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1], together[0]) + self._verified_s(
-            ranks
-        )
+        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1], together[0])
         return times
 
     def _passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
@@ -180,12 +166,6 @@ class RooflineStep:
                 yield stage, ranks, together
             elif decodes:
                 yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], (decodes, 0)
-
-    def _verified_s(self, ranks: _Ranks) -> float:
-        """Return the host's seconds for verified drafts, on the rank that has most sequences."""
-        if self._queries == 1:
-            return 0.0
-        return 1e-6 * self._engine.speculative_sequence_us * max([load.decodes for load, _ in ranks])
 
     def _scale(self, ranks: _Ranks) -> float:
         new, decode_tokens = sum([load.new for load, _ in ranks]), sum([load.decode_tokens for load, _ in ranks])
