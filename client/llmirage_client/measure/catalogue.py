@@ -74,6 +74,9 @@ PER_REQUEST = _by_tag(
     ("inter_chunk_latency", "Inter Chunk Latency", "ms"),
     ("credit_to_start_latency", "Credit to Start Latency", "ms"),
     ("effective_latency", "Effective Latency", "ms"),
+    ("http_req_waiting", "HTTP Waiting (TTFB)", "ms"),
+    ("http_req_receiving", "HTTP Receiving", "ms"),
+    ("http_req_duration", "HTTP Duration (excl. conn)", "ms"),
     ("output_token_throughput_per_user", "Output Token Throughput Per User", "tokens/sec/user"),
     (
         "full_response_output_token_throughput_per_user",

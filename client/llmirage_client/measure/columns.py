@@ -21,7 +21,8 @@ BRANCH_MODES = ("root", "fork", "spawn")
 class Columns:
     """Arrays of one length n. Times are seconds on one clock; NaN where there is none. `filled` makes one of a few arrays.
 
-    issued_s: when it was due. first_s, second_s, last_s: of its content events; first_output_s: of the first that is not
+    issued_s: when it was due. body_s: when the first bytes of the reply's body came. ack_s: its headers.
+    first_s, second_s, last_s: of its content events; first_output_s: of the first that is not
     reasoning. events: how many content events. end_s: when it was over, also for a failure.
     input_tokens, output_tokens, asked_tokens: counted by the client. usage: counts of the server, by metric tag.
     conversation: one number for each instance of a conversation. branch_mode: an index into BRANCH_MODES.
@@ -35,6 +36,7 @@ class Columns:
     start_s: Floats
     issued_s: Floats
     ack_s: Floats
+    body_s: Floats
     first_s: Floats
     second_s: Floats
     last_s: Floats
@@ -152,6 +154,7 @@ def columns_of(records: Sequence[Record]) -> Columns:
         start_s=start,
         issued_s=_floats([r.issued_s for r in records]),
         ack_s=_floats([e.ack_s for e in exchanges]),
+        body_s=_floats([e.body_s for e in exchanges]),
         first_s=first,
         second_s=second,
         last_s=last,

@@ -180,6 +180,7 @@ class Exchange:
     other_model: tuple[str, str] | None = None
     instance: int | None = None  # of a simulated cluster
     retry_after_s: float | None = None  # with an error: when the server wants to see us again
+    body_s: float | None = None  # the first bytes of the reply's body arrived
 
 
 @dataclass(slots=True)

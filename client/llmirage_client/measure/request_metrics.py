@@ -48,6 +48,7 @@ def _formulas(
     do: _Arithmetic[Value],
     speed: float,
     start_s: Value,
+    body_s: Value,
     first_s: Value,
     second_s: Value,
     last_s: Value,
@@ -61,7 +62,7 @@ def _formulas(
 ) -> dict[str, Value]:
     """Return values by metric tag: times in ms, rates per second of cluster time.
 
-    The arguments are those of Columns. last_s and token counts are NaN for a request that failed; first_s, second_s,
+    The arguments are those of Columns. body_s, last_s and token counts are NaN for a request that failed; first_s, second_s,
     first_output_s and events also for a reply that was not streamed.
     """
     latency_s, ttft_s = (last_s - start_s) * speed, (first_s - start_s) * speed
@@ -88,6 +89,9 @@ def _formulas(
         "input_sequence_length": isl,
         "output_sequence_length": osl,
         "output_token_count": osl,
+        "http_req_waiting": (body_s - start_s) * ms,
+        "http_req_receiving": (end_s - body_s) * ms,
+        "http_req_duration": (body_s - start_s + (end_s - body_s)) * ms,
         "osl_mismatch_diff_pct": 100 * do.ratio(osl - asked_tokens, asked_tokens),
     }
     reasoning = usage.get("usage_reasoning_tokens")
@@ -135,6 +139,7 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
         _OneRequest,
         speed,
         exchange.start_s,
+        _NAN if exchange.body_s is None else exchange.body_s,
         stamps[0] if streamed and stamps else _NAN,
         stamps[1] if streamed and len(stamps) > 1 else _NAN,
         stamps[-1] if stamps else _NAN,
@@ -191,6 +196,7 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
         _ManyRequests,
         speed,
         columns.start_s,
+        where(ok, columns.body_s),
         where(streamed, columns.first_s),
         where(streamed, columns.second_s),
         where(ok, columns.last_s),

@@ -115,7 +115,9 @@ def _take_measured(record: Record, metrics: Mapping[str, Any], own: Mapping[str,
     if record.output_tokens is None and (not own or "usage_completion_tokens" not in counts):
         record.output_tokens = _whole(_value(metrics, "output_sequence_length"))
     first_ms, latency_ms = _ms(metrics, "time_to_first_token"), _ms(metrics, "request_latency")
-    output_ms = _ms(metrics, "time_to_first_output_token")
+    output_ms, waiting_ms = _ms(metrics, "time_to_first_output_token"), _ms(metrics, "http_req_waiting")
+    if waiting_ms is not None:
+        exchange.body_s = exchange.start_s + waiting_ms / (1e3 * speed)
     if output_ms is not None:
         exchange.first_output_s = exchange.start_s + output_ms / (1e3 * speed)
     if first_ms is None:

@@ -208,6 +208,7 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: _Arrived, empty_ok
     response, stream = arrived.response, arrived.stream
     if response is not None and stream is not None:
         exchange.status, exchange.ack_s, fault = response.status_code, stream.headers_s, stream.fault
+        exchange.body_s = stream.body_s
         if fault is not None and exchange.error is None:
             exchange.error = RequestError(exchange.status, fault.kind.value, fault.message)
         try:

@@ -42,6 +42,11 @@ class TimedStream:
         self._for_end = False
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def body_s(self) -> float | None:
+        """Arrival of the first bytes of the body, once it has ended; None for streams that do not stamp a socket's reads."""
+        return None
+
     async def collect(self) -> None:
         """Return at the end. A body that failed has a `fault` beside the segments that arrived."""
         while self.end_s is None:

@@ -94,6 +94,10 @@ class Incoming(TimedStream, httpx.AsyncByteStream):
         self._received = 0
 
     @property
+    def body_s(self) -> float | None:
+        return self.segments[0][0] if self.segments else None
+
+    @property
     def untouched(self) -> bool:
         """True while not one byte of the reply has arrived."""
         return self.arrival_s == 0.0

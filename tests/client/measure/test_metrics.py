@@ -84,6 +84,18 @@ def test_a_streamed_request_by_hand() -> None:
     }
 
 
+def test_the_phases_of_the_http_exchange_by_hand() -> None:
+    one = record(10.0, STREAM, end_s=12.0)
+    assert "http_req_waiting" not in request_metrics(one)
+    one.exchange.body_s = 10.25  # such as an event with the role alone
+    found = request_metrics(one, speed=2.0)
+    assert [found[f"http_req_{phase}"] for phase in ("waiting", "receiving", "duration")] == [500.0, 3500.0, 4000.0]
+    failed = record(11.0, STREAM)
+    failed.exchange.body_s, failed.exchange.error = 11.1, RequestError(500, "http_error", "x")
+    assert measured(one, failed).per_request["http_req_duration"].count == 1
+    assert "http_req_waiting" not in measured(record(10.0, STREAM)).per_request
+
+
 def test_the_gaps_between_chunks_are_all_of_them() -> None:
     assert chunk_gaps_of(record(10.0, STREAM)).tolist() == [250.0, 250.0, 500.0]
 
@@ -328,7 +340,7 @@ def test_every_metric_that_is_computed_is_in_the_catalogue() -> None:
         0.0,
         options={"goodput": "ttft:600", "fixed_schedule": True},
     )
-    last.input_tokens, last.output_tokens = 2, 3
+    last.input_tokens, last.output_tokens, last.exchange.body_s = 2, 3, 10.25
     metrics = compute(result)
     assert set(metrics.per_request) == set(PER_REQUEST)
     assert set(metrics.whole_run) == set(WHOLE_RUN)

@@ -73,6 +73,8 @@ def test_a_streamed_reply_becomes_an_exchange(raw_server: MakeServer) -> None:
     assert len(exchange.token_s) == 2
     assert exchange.ack_s is not None
     assert exchange.end_s is not None
+    assert exchange.body_s is not None
+    assert exchange.ack_s <= exchange.body_s <= exchange.token_s[0]
     assert exchange.start_s < exchange.ack_s < exchange.token_s[0] < exchange.token_s[1] < exchange.end_s
     assert exchange.first_output_s == exchange.token_s[0]
     (request,) = server.requests
