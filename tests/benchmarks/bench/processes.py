@@ -39,9 +39,15 @@ class Server:
 
     def cpu_of_children_s(self) -> list[float]:
         """As `cpu_s`, of each process that it has started, oldest first."""
+        return [_cpu_s(child) for child in self._children()]
+
+    def writes(self) -> int:
+        """System calls by which it and the processes that it has started have written so far."""
+        return sum([_writes(pid) for pid in [self._process.pid, *self._children()]])
+
+    def _children(self) -> list[int]:
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [_cpu_s(int(child)) for child in children]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def resident_mb(self) -> float:
         """Memory that it occupies."""
@@ -52,6 +58,10 @@ class Server:
 def _cpu_s(pid: int) -> float:
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum([int((thread / "schedstat").read_text().split()[0]) for thread in threads]) / 1e9
+
+
+def _writes(pid: int) -> int:
+    return int(re.findall(r"syscw: (\d+)", Path(f"/proc/{pid}/io").read_text())[0])
 
 
 class Endpoint:
