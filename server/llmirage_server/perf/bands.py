@@ -27,9 +27,6 @@ Share = Literal[50, 90]
 SHARES: tuple[Share, ...] = (50, 90)  # per cent of measured runs within the interval
 
 UNKNOWN = 10.0  # a factor: figures that may be ten times as high, or a tenth, are far from all that was measured
-# A factor: 9 of 10 runs of DeepSeek-R1 with MTP under SGLang are within it, slower where many sequences draft
-# (tests/data/silicon/speculative.csv.gz); what drafting costs the host is not modelled.
-_DRAFTED = 1.45
 _CLASSES = {"moe": "mixtures of experts", "dense": "dense models"}
 
 
@@ -88,7 +85,7 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
 
     How many typical errors wide: as many as runs of other deployments show where the family was measured in this format on
     this GPU under this engine; else as many as whole families, GPUs and versions do that are left out. A GPU without runs
-    whose kernels are another's has at least the band that the catalogue gives these, with drafts at least _DRAFTED.
+    whose kernels are another's has at least the band that the catalogue gives these.
 
     concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
     """
@@ -104,8 +101,6 @@ def band_of(deployment: Deployment, concurrency: float | None = None, isl: float
             why.append(f"{value:,.0f} {what}, measured were at most {most:,.0f}")
     gpu = _unmeasured_gpu(deployment, data["groups"])
     least = math.log1p(deployment.gpu.within) if gpu else 0.0
-    if deployment.speculative is not None:
-        least = max(least, math.log(_DRAFTED))
     factors: dict[Quantity, dict[Share, float]] = {}
     for quantity in QUANTITIES:
         by_engine = data["levels"][quantity]

@@ -10,7 +10,6 @@ import pytest
 from llmirage_server.perf import bands
 from llmirage_server.perf.bands import QUANTITIES, UNKNOWN, Band, band_of, family_of, strata, strata_of
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.speculation import Speculative
 
 
 def group(scale: float, concurrency: float = 64, isl: float = 8192, runs: int = 10) -> dict[str, Any]:
@@ -154,13 +153,3 @@ def test_data_are_read_when_a_figure_is_asked_for() -> None:
     code = "import llmirage_server.commands.step_report, llmirage_client.simulate.report; "
     code += "from llmirage_server.perf.bands import _data; print(_data.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
-
-
-def test_drafts_widen_a_narrow_band() -> None:
-    plain, drafting = (
-        band_of(Deployment.create("Llama-3.1-70B", "h200_sxm", engine="trtllm", tp=4, weights="fp8", speculative=drafts))
-        for drafts in (None, Speculative(2, "eagle3"))
-    )
-    for quantity in ("tpot", "latency", "throughput"):
-        assert plain.factors[quantity][90] < 1.2
-        assert drafting.factors[quantity][90] == pytest.approx(1.45)

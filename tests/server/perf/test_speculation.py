@@ -111,3 +111,14 @@ def test_latent_attention_has_a_head_with_grouped_queries() -> None:
     step = Deployment.create("moonshotai/Kimi-K2.5", "b200_sxm", tp=8, speculative=Speculative(3, "eagle3")).roofline
     names = {line.name for line in step.explain([StepBatch([], [1000] * 4)])}
     assert any(name.startswith("draft joining projection") for name in names)
+
+
+def test_sglangs_host_works_for_each_sequence_whose_drafts_it_verifies() -> None:
+    def host_s(speculative: Speculative | None, engine: str) -> float:
+        deployment = Deployment.create("Qwen/Qwen3-8B", "h200_sxm", engine=engine, speculative=speculative)
+        [host] = [line for line in deployment.roofline.explain([StepBatch([], [4000] * 64)]) if line.name == "host"]
+        return host.seconds
+
+    drafting = Speculative(2, "ngram")
+    assert host_s(drafting, "sglang") - host_s(None, "sglang") == pytest.approx(64 * 75e-6)
+    assert host_s(drafting, "vllm") == pytest.approx(host_s(None, "vllm"))

@@ -46,6 +46,7 @@ class Engine:
     host_sequence_us: float = 4.0
     hidden_step_ms: float = 1.5
     hidden_sequence_us: float = 8.0
+    speculative_sequence_us: float = 0.0  # exposed, of a step for each sequence whose drafts it verifies
     dp_sync_ms: float = 0.5  # attention data parallelism: agreeing on the next step
     handoff_ms: float  # from a prefill to its decode instance, beside the transfer and the waiting for steps
     launch_us: float  # of the host for each kernel of a step with prompts, without CUDA graphs

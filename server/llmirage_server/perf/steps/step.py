@@ -129,7 +129,7 @@ class RooflineStep:
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        host_s = self._overhead.with_host(first_s, _most_sequences(ranks), together[1], together[0]) - first_s
+        host_s = self._with_host(first_s, ranks, together) - first_s
         return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
@@ -154,7 +154,7 @@ class RooflineStep:
             slowest_s = max([stage.rank_s(*rank) for rank in on])
             times[min(i, self.stages - 1)] += slowest_s + stage.together_s(*group)
         times = [scale * time for time in times]
-        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1], together[0])
+        times[0] = self._with_host(times[0], ranks, together)
         return times
 
     def _passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
@@ -166,6 +166,13 @@ class RooflineStep:
                 yield stage, ranks, together
             elif decodes:
                 yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], (decodes, 0)
+
+    def _with_host(self, first_s: float, ranks: _Ranks, together: _Group) -> float:
+        """Return the first stage's seconds with the host's: of the step, and of drafts on the rank that verifies most."""
+        with_step_s = self._overhead.with_host(first_s, _most_sequences(ranks), together[1], together[0])
+        if self._queries == 1:
+            return with_step_s
+        return with_step_s + 1e-6 * self._engine.speculative_sequence_us * max([load.decodes for load, _ in ranks])
 
     def _scale(self, ranks: _Ranks) -> float:
         new, decode_tokens = sum([load.new for load, _ in ranks]), sum([load.decode_tokens for load, _ in ranks])
