@@ -110,9 +110,10 @@ class BlockPrompts:
         known = self._recent.pop(place, _NO_CONTENTS)
         if index not in known.turns:
             known = self._written(session, index, known)
-        self._recent[place] = known
-        if len(self._recent) > _RECENT_CONTENTS:
-            del self._recent[next(iter(self._recent))]
+        if index + 1 < len(session.turns):
+            self._recent[place] = known
+            if len(self._recent) > _RECENT_CONTENTS:
+                del self._recent[next(iter(self._recent))]
         message, tail = known.turns[index]
         in_blocks = message.tokens - len(tail) // _ID_BYTES
         return message, (known.ids[: in_blocks * _ID_BYTES], tail)
