@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,13 @@ class _Client:
     windows: Sequence[_Window]
     lengths: Mapping[float, Mapping[str, _Lengths]]  # by start of the window
 
+    def busy(self) -> Iterator[tuple[_Window, Mapping[str, _Lengths]]]:
+        """Yield windows that have requests, with their lengths."""
+        for window in self.windows:
+            lengths = self.lengths.get(window.start_s // _DATASET_WINDOW_S * _DATASET_WINDOW_S)
+            if lengths is not None and window.rate_per_s:
+                yield window, lengths
+
 
 def load(path: str, *, start: int = 0, duration: int = 600, rate: float | None = None, seed: int = 0) -> Workload:
     """Return requests of all clients of the pool from `start` seconds on.
@@ -71,7 +78,9 @@ def load(path: str, *, start: int = 0, duration: int = 600, rate: float | None =
         raise WorkloadError(path, problems)
     sessions = _drawn(path, clients, float(start), float(duration), rate, seed)
     if not sessions:
-        raise fault(path, f"no client sends a request between {start} s and {start + duration} s (options start, duration)")
+        told = f"no client sends a request between {start} s and {start + duration} s (options start, duration)"
+        first_s = min((window.start_s for client in clients for window, _ in client.busy()), default=None)
+        raise fault(path, told if first_s is None else f"{told}; windows with requests begin at {first_s:g} s")
     note = f"drawn with seed {seed}: {len(sessions):,} requests of {len(clients):,} clients in {duration:,} s"
     return scheduled(FORMAT.name, path, sessions, [note])
 
@@ -197,9 +206,8 @@ def _drawn(
         raise fault(path, f"these are {scale * recorded * duration_s:,.0f} requests: take fewer (options rate, duration)")
     sessions = []
     for client in clients:
-        for window in client.windows:
-            lengths = client.lengths.get(window.start_s // _DATASET_WINDOW_S * _DATASET_WINDOW_S)
-            if lengths is None or not window.rate_per_s or not _overlap_s(window, start_s, end_s):
+        for window, lengths in client.busy():
+            if not _overlap_s(window, start_s, end_s):
                 continue
             place = key_of("servegen", client.name, window.start_s, seed)
             draw = np.random.default_rng(place)

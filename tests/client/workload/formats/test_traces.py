@@ -505,6 +505,11 @@ SERVEGEN = [
         "c-dataset.json: line 1: 0.input_tokens",
     ),
     ("0,1,2,Gamma,1,1", '{"0": {"input_tokens": "{}", "output_tokens": "{}"}}', "no client sends a request between 0 s and"),
+    (
+        "0,0,2,Gamma,1,1\n600,0,0,,0,0\n1200,1,2,Gamma,1,1",
+        '{"0": {"input_tokens": "{9: 1}", "output_tokens": "{9: 1}"}}',
+        "no client sends a request between 0 s and 600 s (options start, duration); windows with requests begin at 1200 s",
+    ),
 ]
 
 
