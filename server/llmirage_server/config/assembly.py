@@ -166,6 +166,8 @@ def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink:
     ends = [pool for pool in pools if pool.config.role in roles]
     transfer = config.kv_transfer or KvTransferConfig()
     network = transfer.link == "network"
+    if roles[0] != roles[1]:
+        _check_one_form(ends)
     if not network:
         _check_one_domain(ends, roles)
     rates, latencies = [], []
@@ -185,6 +187,17 @@ def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink:
         chunk_tokens=prefill.limits.max_num_batched_tokens if overlap == "chunks" else 0,
         handoff_s=handoff_ms * 1e-3,
     )
+
+
+def _check_one_form(ends: Sequence[ServedPool]) -> None:
+    """Refuse pools that cannot read each other's KV."""
+    for model in dict.fromkeys(pool.model for pool in ends):
+        deployments = [(pool.config.name, pool.deployment) for pool in ends if pool.model == model]
+        forms = {(one.engine.base, one.kv_dtype): f"{name}: {one.engine.title}, {one.kv_dtype}" for name, one in deployments}
+        if len(forms) > 1:
+            raise ConfigError(
+                [f"pools of role prefill and decode need one engine and kv_cache_dtype, not {'; '.join(forms.values())}"]
+            )
 
 
 def _check_one_domain(ends: Sequence[ServedPool], roles: Sequence[str]) -> None:

@@ -138,6 +138,22 @@ def test_a_link_between_gpus_that_nothing_joins_is_refused(tmp_path: Path, pools
     assert problem in found
 
 
+@pytest.mark.parametrize(
+    ("decode", "form"),
+    [("engine: sglang", "out: SGLang, bf16"), ("kv_cache_dtype: fp8", "out: vLLM, fp8"), ("engine: vllm@0.12", None)],
+)
+def test_pools_hand_over_kv_of_one_form(tmp_path: Path, decode: str, form: str | None) -> None:
+    """A vLLM instance may receive from another version; not from another engine, nor another KV format."""
+    text = "model: Qwen/Qwen3-32B\nweights: fp8\nengine: vllm\npools:\n  - {name: in, role: prefill}\n"
+    text += f"  - {{name: out, role: decode, {decode}}}\n"
+    path = write(tmp_path, text)
+    if form is None:
+        create_app(make_config(path, {}))
+    else:
+        with pytest.raises(ConfigError, match=f"one engine and kv_cache_dtype, not in: vLLM, bf16; {form}"):
+            create_app(make_config(path, {}))
+
+
 def test_who_counts_blocks_counts_those_of_the_engine() -> None:
     counted, exact = (create_app(ClusterConfig(**settings)).limits for settings in ({"num_gpu_blocks_override": 3000}, {}))  # type: ignore[arg-type]
     assert (counted.page_size, counted.kv_tokens, exact.page_size) == (16, 48_000, 1)
