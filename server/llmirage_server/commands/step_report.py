@@ -139,6 +139,12 @@ def _impossible(deployment: Deployment, batch: StepBatch) -> list[str]:
         found.append(f"{max(contexts):,} tokens are more than the model's context of {most:,}")
     if len(batch.decode_contexts) > deployment.most_running:
         found.append(f"{len(batch.decode_contexts):,} sequences are more than max_num_seqs, {deployment.most_running:,}")
+    new, budget = sum(tokens for tokens, _ in batch.prefill), deployment.max_num_batched_tokens
+    if deployment.engine.scheduler != "sglang":  # whose limit is of prompts alone
+        drafts = deployment.speculative.num_speculative_tokens if deployment.speculative else 0
+        new += len(batch.decode_contexts) * (1 + drafts)
+    if new > budget:
+        found.append(f"{new:,} new tokens are more than max_num_batched_tokens, {budget:,}")
     return found
 
 

@@ -193,6 +193,12 @@ def test_help_needs_no_performance_model() -> None:
         ("--decode 200@100000", "it needs 20,000,000 tokens of KV cache, and there is room for 438,631"),
         ("--prefill 1000@200000", "201,000 tokens are more than the model's context of 131,072"),
         ("--decode 2000@10", "2,000 sequences are more than max_num_seqs, 1,024"),
+        ("--prefill 9000@0", "9,000 new tokens are more than max_num_batched_tokens, 8,192"),
+        (
+            "--prefill 1000@0 --decode 30@9 --max-num-batched-tokens 1024",
+            "1,030 new tokens are more than max_num_batched_tokens, 1,024",
+        ),
+        ("--engine sglang --prefill 9000@0", "9,000 new tokens are more than max_num_batched_tokens, 8,192"),
     ],
 )
 def test_a_step_that_no_engine_forms_says_so_above_its_times(batch: str, why: str) -> None:
@@ -204,3 +210,5 @@ def test_a_step_that_no_engine_forms_says_so_above_its_times(batch: str, why: st
 
 def test_a_step_that_engines_form_says_nothing_of_the_kind() -> None:
     assert "No engine forms" not in run("--model Qwen3-8B --gpu h100 --decode 8@100 --prefill 512@0").stdout
+    alone = "--model Qwen3-8B --gpu h100 --engine sglang --max-num-batched-tokens 512 --decode 8@100 --prefill 512@0"
+    assert "No engine forms" not in run(alone).stdout  # SGLang limits prompt tokens alone
