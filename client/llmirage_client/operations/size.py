@@ -125,9 +125,12 @@ def _size(
     elif day is None or day.trace is None:
         notes += _of_workload(source, settings.concurrency)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
-    goal: Goal = settings.goal or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
-    if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
-        _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
+    unknown = ", ".join(sorted({shape.gpu for shape in shapes} - set(prices)))
+    goal: Goal = settings.goal or ("gpus" if unknown else "cost")
+    if goal == "cost" and unknown:
+        _refuse(f"--goal cost: the price of {unknown} is not known: give it with --price, or ask for --goal gpus")
+    if settings.goal is None and unknown:
+        notes.append(f"Ranked by GPUs, not by cost: the price of {unknown} is not known (--price).")
     if settings.disaggregated and source.lengths is None:
         _refuse("--disaggregated needs requests in token counts: lengths, or a file of them")
     trials = Trials(traffic, objectives, settings.requests or REQUESTS, settings.max_time, _on_trial(progress))

@@ -280,7 +280,8 @@ class SizeReport:
             return
         if self.sizing.left:
             names = ", ".join(search.shape.named(search.least or 1) for search in self.sizing.left)
-            yield f"Not simulated, because more expensive than the answer: {names} or more"
+            cause = "more expensive than the answer" if self.sizing.goal == "cost" else "they take more GPUs"
+            yield f"Not simulated, because {cause}: {names} or more"
         yield f"Prices: {self.question.price_source}"
 
 

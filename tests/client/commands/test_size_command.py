@@ -52,6 +52,21 @@ def test_prices_of_ones_own_decide(tmp_path: Path) -> None:
     assert json.loads(size(*words).stdout)["answer"]["gpu"] == "b200_sxm"
 
 
+def test_an_answer_by_gpus_says_that_it_is_not_the_cheapest(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100: 2.0\nl4: 0.1\n")
+    words = [*LOAD, *SLO, "--gpus", "h100_sxm,l4,l40s", "--request-rate", "5", "--price", str(prices)]
+    shown = " ".join(size(*words).stdout.split())
+    assert "Ranked by GPUs, not by cost: the price of l40s is not known (--price)." in shown
+    assert "because they take more GPUs: " in shown
+    assert "more expensive" not in shown
+    asked = " ".join(size(*words, "--goal", "gpus").stdout.split())
+    assert "because they take more GPUs: " in asked
+    assert "Ranked by" not in asked
+    day = [*LOAD, *SLO, "--gpus", "mi350x", "--tps", "1", "--request-rate", "2", "--day", "office-hours"]
+    assert "the price of mi350x is not known" in " ".join(size(*day).stdout.split())
+
+
 def test_a_bad_price_file_is_told_line_by_line(tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("h100: cheap\nh1000: 2\nb200: -1\n")
