@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from llmirage_client.measure.columns import Columns
+from llmirage_client.measure.request_metrics import all_request_columns
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_shared.statistics import Floats
@@ -141,14 +142,14 @@ def _budget(objective: Objective, count: int, floor: float) -> _Budget | None:
 
 
 def stamps(row: TokenRow) -> tuple[float, float, int]:
-    """Return the times of the first and the last token, and the number of tokens."""
-    spans = row.request.spans
+    """Return the times of the first and the last chunk, and the number of tokens: a chunk may have several."""
+    spans, tokens = row.request.spans, row.request.produced
     if spans and not row.token_s and row.request.stream is None:
         first_of_s, first, _ = spans[0]
         last_of_s, _, last = spans[-1]
-        return first_of_s[first], last_of_s[last], sum([end - begin + 1 for _, begin, end in spans])
+        return first_of_s[first], last_of_s[last], tokens
     times = row.arrivals
-    return (float(times[0]), float(times[-1]), len(times)) if len(times) else (math.nan, math.nan, 0)
+    return (float(times[0]), float(times[-1]), tokens) if len(times) else (math.nan, math.nan, 0)
 
 
 BATCHES = 10
@@ -210,18 +211,11 @@ def interval_of(values: Floats, statistic: str, batches: int = BATCHES) -> Inter
 
 def intervals_of(objectives: Sequence[Objective], columns: Columns, batches: int) -> tuple[Interval | None, ...]:
     """Return the interval of an objective over the measured requests; None if there is none."""
-    order = np.argsort(columns.start_s, kind="stable")
-    order = order[columns.measured[order]]
-    start, first, last, events = (getattr(columns, name)[order] for name in ("start_s", "first_s", "last_s", "events"))
-    ok, gaps = columns.ok[order], np.maximum(events - 1, 1)
-    values = {
-        "time_to_first_token": first - start,
-        "request_latency": last - start,
-        "inter_token_latency": np.where(events > 1, (last - first) / gaps, np.nan),
-    }
+    rows = columns.rows(columns.measured)
+    order, found = np.argsort(rows.start_s, kind="stable"), all_request_columns(rows, 1.0, {})
     return tuple(
-        interval_of(np.where(ok, values[one.metric.tag], np.nan) * 1e3, one.statistic or "", batches)
-        if one.metric.tag in values
+        interval_of(np.where(rows.ok, found[one.metric.tag], np.nan)[order], one.statistic or "", batches)
+        if one.metric.tag in METRICS.keys() & found.keys()
         else None
         for one in objectives
     )
@@ -278,7 +272,7 @@ class Looks:
         if row.error is None:
             first, last, tokens = stamps(row)
             for tag, values in self._values.items():
-                if tokens > 1 or tag != "inter_token_latency":
+                if last > first or tag != "inter_token_latency":
                     values[place] = METRICS[tag](row.start_s, first, last, tokens)
         if not self.counted and place < self._looks[0] and (reason := self._early(row)):
             return reason

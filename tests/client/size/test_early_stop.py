@@ -17,7 +17,7 @@ from llmirage_shared.statistics import summarize
 
 
 def row(ttft_s: float, error: Any = None, end_s: float = 0.0) -> Any:
-    request = SimpleNamespace(stream=None, spans=[([ttft_s, ttft_s + 0.1], 0, 1)])
+    request = SimpleNamespace(stream=None, spans=[([ttft_s, ttft_s + 0.1], 0, 1)], produced=2)
     return SimpleNamespace(start_s=0.0, request=request, token_s=[], error=error, measured=True, end_s=end_s)
 
 
@@ -70,10 +70,18 @@ def test_a_request_at_its_limit_meets_it_here_as_in_the_end(start_s: float, gaps
     objective = parse_slo(f"{metric}_max<=1ms")[0]
     value_ms = request_metrics(record)[objective.metric.tag]
     exact = replace(objective, limit=value_ms)
-    request = SimpleNamespace(stream=None, spans=[(stamps, 0, len(stamps) - 1)])
+    request = SimpleNamespace(stream=None, spans=[(stamps, 0, len(stamps) - 1)], produced=len(stamps))
     row = SimpleNamespace(start_s=start_s, request=request, token_s=[], error=None)
     assert EarlyStop([exact], 1, failures=True)(row) is None  # type: ignore[arg-type]
     assert EarlyStop([replace(exact, limit=value_ms * (1 - 1e-15))], 1, failures=True)(row) is not None  # type: ignore[arg-type]
+
+
+def test_tokens_that_come_in_chunks_count_each() -> None:
+    """A step with speculation gives several tokens; the time per token is not that between its chunks."""
+    request = SimpleNamespace(stream=None, spans=[([0.1, 0.2, 0.3], 0, 2)], produced=9)  # 200 ms for eight tokens: 25 ms each
+    chunked = SimpleNamespace(start_s=0.0, request=request, token_s=[], error=None, measured=True, end_s=0.3)
+    assert EarlyStop(parse_slo("tpot_p99<26ms"), 1, failures=True)(chunked) is None
+    assert EarlyStop(parse_slo("tpot_p99<24ms"), 1, failures=True)(chunked) is not None
 
 
 def test_eleven_of_a_thousand_beyond_the_limit_are_one_too_many_for_the_99th_percentile() -> None:

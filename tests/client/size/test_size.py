@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,25 @@ def sized(
 
 def cost(sizing: Sizing) -> float:
     return math.inf if sizing.answer is None else sizing.answer.usd_per_h or 0.0
+
+
+CHUNKED = [
+    {"num_speculative_tokens": 3, "speculative_method": "draft_model", "draft_model": "llama-3.2-1b", "acceptance_rate": 0.8},
+    {"engine": "vllm", "stream_interval": 10},
+]
+
+
+@pytest.mark.parametrize("settings", CHUNKED)
+def test_a_time_per_token_is_judged_by_tokens_where_several_come_at_once(settings: dict[str, Any]) -> None:
+    """The noise lies around the figure that is shown, and one instance suffices for next to no traffic."""
+    base = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16", **settings)
+    answer = size(base, SHAPES[:1], (), trials("tpot_p95<9ms", 0.1), Terms(PRICES, "gpus", 100, 0)).answer
+    assert answer is not None
+    assert answer.gpus == 1
+    [verdict], [noise] = answer.capacity.trial.verdicts, answer.capacity.trial.intervals
+    assert noise is not None
+    assert verdict.value is not None
+    assert noise.low <= verdict.value <= noise.high
 
 
 SLOS = st.tuples(st.integers(30, 90), st.integers(6, 20))
