@@ -156,7 +156,7 @@ def link_note(deployment: Deployment) -> str:
         return ""
     directly = deployment.gpu.peer_to_peer
     how = "copy to each other directly" if directly else "exchange data through the host's memory"
-    return f"GPUs {how} (else --{'no-' if directly else ''}peer-to-peer)"
+    return f"GPUs {how} (else peer_to_peer {'false' if directly else 'true'})"
 
 
 def plan(config: ClusterConfig) -> list[ServedPool]:
@@ -210,6 +210,7 @@ def _plan(
             deployment = Deployment.create(**wanted)
             known[key] = deployment, deployment.step_model()
         deployment, step_model = known[key]
+        _check_args_model(config, deployment)
         limits = _limits(config, deployment, cluster)
     except ConfigError:
         raise
@@ -218,6 +219,19 @@ def _plan(
     except ValueError as error:  # of the limits, which call a block a page
         raise ConfigError([str(error).replace("page_size", "block_size")]) from None
     return ServedPool(config, deployment, limits, step_model)
+
+
+def _check_args_model(config: PoolConfig, deployment: Deployment) -> None:
+    """Refuse engine_args of a model with other layers. A name that is not known is a place on the server's disk."""
+    named = config.args_read.settings.get("model") if config.args_read else None
+    if named is None or named == config.model:
+        return
+    try:
+        other = find_model(named)
+    except DeploymentError:
+        return
+    if other.groups != deployment.model.groups:
+        raise ConfigError([f"engine_args starts {named}, but model is given as {config.model}"])
 
 
 def _deployment_settings(config: PoolConfig) -> dict[str, Any]:

@@ -124,6 +124,18 @@ def test_what_cannot_be_read_is_said(arguments: str, engine: str | None, problem
     assert read(arguments, engine).problems == [problem]
 
 
+@pytest.mark.parametrize("named", ["/models/x", "acme/tuned", "deepseek-ai/DeepSeek-R1", "nvidia/DeepSeek-R1-FP4"])
+def test_a_model_beside_them_may_be_what_the_server_calls_otherwise(named: str) -> None:
+    config = ClusterConfig(model="deepseek-ai/DeepSeek-V3", gpu="b200_sxm", engine_args=f"vllm serve {named} -tp 8")
+    assert plan(config)[0].deployment.model.name == "deepseek-ai/DeepSeek-V3"
+
+
+def test_a_model_beside_them_that_has_other_layers_is_refused() -> None:
+    for command in ("vllm serve Qwen/Qwen3-32B", "python3 -m sglang.launch_server --model-path qwen3-32b"):
+        with pytest.raises(ConfigError, match=r"engine_args starts .*wen3-32.*, but model is given as .*Qwen3-8B"):
+            plan(ClusterConfig(model="Qwen/Qwen3-8B", engine_args=command))
+
+
 def test_a_cluster_takes_them_and_says_what_has_no_effect() -> None:
     command = "python3 -m sglang.launch_server --model-path /models/x --tp 8 --enable-flashinfer-allreduce-fusion --port 1"
     config = ClusterConfig(model="deepseek-ai/DeepSeek-R1", gpu="b200_sxm", engine_args=command)
