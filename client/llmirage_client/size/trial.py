@@ -269,6 +269,9 @@ class Trials:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
+        unmeasured = [verdict.objective.text for verdict in verdicts if verdict.value is None]
+        if unmeasured and not metrics.errors:
+            raise SimulationError(f"--slo: {', '.join(unmeasured)}: no simulation of this load measures it")
         intervals = intervals_of(self.objectives, columns, plan.batches(count))
         problem = self._problem(simulation, metrics, count)
         rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None

@@ -147,6 +147,8 @@ def test_what_was_searched_and_what_was_held_is_a_line() -> None:
         (["--request-rate", "3", "--tps", "3", "--engines", "vllm,sglang"], "TP3 vllm bf16, h100_sxm TP3 sglang bf16: tp 3"),
         (["--request-rate", "3", "--max-rate"], "omit --request-rate"),
         (["--request-rate", "3", "--isl", "0"], "isl"),
+        (["--request-rate", "3", "--slo", "goodput>3"], "goodput>3: no simulation of this load measures it"),
+        (["--concurrency", "3", "--slo", "http_req_duration_p99<3s"], "no simulation of this load measures it"),
         (["--request-rate", "3", "--goal", "cost", "--gpus", "mi350x"], "the price of mi350x is not known"),
     ],
 )

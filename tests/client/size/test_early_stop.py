@@ -78,7 +78,9 @@ def test_a_request_at_its_limit_meets_it_here_as_in_the_end(start_s: float, gaps
 
 def test_tokens_that_come_in_chunks_count_each() -> None:
     """A step with speculation gives several tokens; the time per token is not that between its chunks."""
-    request = SimpleNamespace(stream=None, spans=[([0.1, 0.2, 0.3], 0, 2)], produced=9)  # 200 ms for eight tokens: 25 ms each
+    request = SimpleNamespace(
+        stream=None, spans=[([0.1, 0.2, 0.3], 0, 2)], produced=9
+    )  # 200 ms for eight tokens: 25 ms each
     chunked = SimpleNamespace(start_s=0.0, request=request, token_s=[], error=None, measured=True, end_s=0.3)
     assert EarlyStop(parse_slo("tpot_p99<26ms"), 1, failures=True)(chunked) is None
     assert EarlyStop(parse_slo("tpot_p99<24ms"), 1, failures=True)(chunked) is not None

@@ -45,7 +45,12 @@ def cost(sizing: Sizing) -> float:
 
 
 CHUNKED = [
-    {"num_speculative_tokens": 3, "speculative_method": "draft_model", "draft_model": "llama-3.2-1b", "acceptance_rate": 0.8},
+    {
+        "num_speculative_tokens": 3,
+        "speculative_method": "draft_model",
+        "draft_model": "llama-3.2-1b",
+        "acceptance_rate": 0.8,
+    },
     {"engine": "vllm", "stream_interval": 10},
 ]
 
