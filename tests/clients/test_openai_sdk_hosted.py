@@ -156,3 +156,17 @@ def test_functions_beside_them(client: openai.OpenAI) -> None:
     output = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "sunny"}
     again: Any = [{"role": "user", "content": said}, *[item.model_dump() for item in response.output], output]
     assert kinds(client.responses.create(model=MODEL, input=again, tools=tools)) == ["message"]
+
+
+@pytest.mark.parametrize("wanted", [None, 0, 3])
+def test_partial_images_come_before_the_image(client: openai.OpenAI, wanted: int | None) -> None:
+    tools: Any = [{"type": "image_generation", **({} if wanted is None else {"partial_images": wanted})}]
+    asked = {"model": MODEL, "input": "Hello", "tools": tools, "tool_choice": {"type": "image_generation"}}
+    events = list(client.responses.create(**asked, stream=True))
+    places = [place for place, event in enumerate(events) if event.type == "response.image_generation_call.partial_image"]
+    partial = [events[place] for place in places]
+    assert [event.partial_image_index for event in partial] == list(range(wanted or 0))
+    [done] = [item for event in events if event.type == "response.completed" for item in event.response.output[:1]]
+    assert {(event.item_id, event.partial_image_b64) for event in partial} <= {(done.id, done.result)}
+    kinds_seen = [event.type for event in events]
+    assert all(place < kinds_seen.index("response.image_generation_call.completed") for place in places)

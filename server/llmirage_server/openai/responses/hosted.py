@@ -14,6 +14,7 @@ from llmirage_server.replies.reply import Part, Tool
 from llmirage_server.service.simulated_tools import code_output, mcp_output, search_urls
 from llmirage_server.state.conversation import Item, new_item_id
 from llmirage_server.state.files import SIMULATED
+from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import new_call_id
 
 Event = tuple[str, Item]  # the end of its type, and its fields
@@ -191,11 +192,19 @@ class ListedTools(OutputItem):
 class HostedCall(OutputItem):
     """The output item of a call of one of the API's own tools."""
 
-    def __init__(self, part: Part, text: str, cut: bool, include: Sequence[str], items: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        part: Part,
+        text: str,
+        cut: bool,
+        request: schema.responses.ResponseRequest,
+        items: Sequence[Mapping[str, Any]],
+    ) -> None:
         """cut: the reply ended inside this part."""
         self.text = text
         self.cut = cut
-        self._include = include
+        self._include = request.include or ()
+        self._partial_images = sum(tool.get("partial_images") or 0 for tool in request.plain_tools)
         self._kind = _TYPE_BY_NAME.get(part.name, "mcp")
         self._runs_here = part.kind == "hosted_call"
         self.kind = f"{self._kind}_call" if self._kind != "mcp" or self._runs_here else "mcp_approval_request"
@@ -231,6 +240,10 @@ class HostedCall(OutputItem):
             return
         for stage in STAGES.get(self.kind, ()):
             yield f"{self.kind}.{stage}", {}
+        if self._kind == "image_generation":
+            for number in range(self._partial_images):
+                partial = {"partial_image_index": number, "partial_image_b64": _PIXEL}
+                yield f"{self.kind}.partial_image", partial
         yield f"{self.kind}.completed", {}
 
     def annotation(self, text: str) -> Item | None:

@@ -261,7 +261,7 @@ class ResponseWriter:
         for part in parts:
             ends = cut and part is parts[-1]
             if part.kind in ("hosted_call", "client_call"):
-                self.items.append(HostedCall(part, reply.said(part), ends, request.include or (), context))
+                self.items.append(HostedCall(part, reply.said(part), ends, request, context))
             else:
                 self.items.append(output_item(part, reply, request, ends))
         _annotate(self.items)
