@@ -158,3 +158,12 @@ def test_the_async_client(base_url: str, wait: Callable[..., Any]) -> None:
             assert (await client.files.delete(made.id)).deleted
 
     wait(use())
+
+
+def test_a_conversation_is_answered_without_more_input(sdk: Any) -> None:
+    asked: Any = [{"type": "message", "role": "user", "content": "Reply with exactly: pong"}]
+    conversation = sdk.conversations.create(items=asked)
+    response = sdk.responses.create(model=MODEL, conversation=conversation.id)
+    assert response.output_text == sdk.responses.create(model=MODEL, input=asked).output_text
+    kinds = [item.role for item in sdk.conversations.items.list(conversation.id, order="asc")]
+    assert kinds == ["user", "assistant"]

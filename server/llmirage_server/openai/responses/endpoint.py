@@ -330,7 +330,7 @@ class ResponsesHandler(ServiceHandler):
 
 def _check_combinations(request: schema.responses.ResponseRequest) -> None:
     """Raise ApiError for fields that are missing or contradict each other."""
-    if request.input is None and request.prompt is None and request.previous_response_id is None:
+    if all(given is None for given in (request.input, request.prompt, request.previous_response_id, request.conversation)):
         raise errors.missing("input")
     if request.background and request.store is False:
         raise ApiError("Background mode requires store to be true.", param="background", code="invalid_value")
