@@ -17,6 +17,7 @@ from llmirage_server.http.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.openai.generate import rendered
 from llmirage_server.openai.vendors import cached_details, filtered, filtered_frame, filtered_opening
 from llmirage_server.openai.writers import ChatWriter
+from llmirage_server.replies.moderation import moderated
 from llmirage_server.service.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.service.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.service.logprobs import prompt_fields, reply_logprobs
@@ -121,7 +122,7 @@ class _ChatAnswer:
     def completion(self) -> dict[str, Any]:
         """Return the whole completion; stored, if the request asks for it."""
         choices = [self._finished(choice) for choice in self.generation.choices]
-        completion = chat_completion(self.head, choices, self.generation.shown_usage())
+        completion = chat_completion(self.head, choices, self.generation.shown_usage()) | self._moderation()
         if self.dialect.vendor.content_filters:
             completion = filtered(completion)
         if self.request.body.store:
@@ -131,7 +132,11 @@ class _ChatAnswer:
     def stream(self, exchange: HttpExchange) -> TokenStream:
         writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
         usage = self.generation.shown_usage if self.request.sampling.include_usage else None
-        more = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
+        cached = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
+
+        def more() -> dict[str, Any]:
+            return cached() | self._moderation()
+
         end = partial(stream_end, self.head, "chat.completion.chunk", usage, more, self._obfuscated)
 
         def stored_end() -> bytes:
@@ -141,6 +146,25 @@ class _ChatAnswer:
         opening = filtered_opening() if self.dialect.vendor.content_filters else b""
         closing = stored_end if self.request.body.store else end
         return TokenStream(self.generation, exchange, writers, closing, opening=opening).start()
+
+    def _moderation(self) -> dict[str, Any]:
+        """Return the judgement of input and output, if the request asks for it."""
+        if (asked := self.request.body.moderation) is None:
+            return {}
+        said = {
+            "input": [self.request.history.last_user_text],
+            "output": [choice.reply.text for choice in self.generation.choices],
+        }
+        return {
+            "moderation": {
+                side: {
+                    "type": "moderation_results",
+                    "model": asked.model,
+                    "results": [moderated(text, asked.model) for text in texts],
+                }
+                for side, texts in said.items()
+            }
+        }
 
     @property
     def _obfuscated(self) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.http.exchange import HttpExchange
-from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
+from llmirage_server.replies.moderation import judgement
 from llmirage_server.replies.scripts.rule import ScriptedVector
 from llmirage_server.service.embedding import (
     MOST_TOKENS_TOGETHER,
@@ -112,16 +111,4 @@ class ModerationsHandler(ReadingHandler):
 
 def _result(text: str, has_text: bool, has_image: bool) -> bytes:
     """One result as JSON. Each is written alone: the encoder lets no other thread run until it is done."""
-    scores = category_scores(text)
-    flags = {category: score >= FLAGGED_FROM for category, score in scores.items()}
-    applied = {
-        category: (["text"] if has_text else []) + (["image"] if has_image and category in IMAGE_CATEGORIES else [])
-        for category in CATEGORIES
-    }
-    result: dict[str, Any] = {
-        "flagged": any(flags.values()),
-        "categories": flags,
-        "category_scores": scores,
-        "category_applied_input_types": applied,
-    }
-    return json.dumps(result, separators=(",", ":")).encode()
+    return json.dumps(judgement(text, has_text, has_image), separators=(",", ":")).encode()

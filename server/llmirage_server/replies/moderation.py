@@ -21,6 +21,7 @@ def read_data(name: str) -> Any:
 
 
 FLAGGED_FROM = 0.5
+_MOST_JUDGED = 20_000  # characters of a text beside a reply: its stream must not wait
 _PART = re.compile(r"<(\w+)>")
 
 CATEGORIES = (
@@ -48,6 +49,27 @@ def category_scores(text: str) -> dict[str, float]:
             less = worse.partition("/")[0]
             found[less] = max(found[less], 0.9 * found[worse])
     return {category: round(score, 12) for category, score in found.items()}
+
+
+def judgement(text: str, has_text: bool = True, has_image: bool = False) -> dict[str, Any]:
+    """Return the result of moderation. Images are never flagged."""
+    scores = category_scores(text)
+    flags = {category: score >= FLAGGED_FROM for category, score in scores.items()}
+    applied = {
+        category: (["text"] if has_text else []) + (["image"] if has_image and category in IMAGE_CATEGORIES else [])
+        for category in CATEGORIES
+    }
+    return {
+        "flagged": any(flags.values()),
+        "categories": flags,
+        "category_scores": scores,
+        "category_applied_input_types": applied,
+    }
+
+
+def moderated(text: str, model: str) -> dict[str, Any]:
+    """Return the result of moderation that stands in a reply whose request asks for it."""
+    return {"type": "moderation_result", "model": model, **judgement(text[:_MOST_JUDGED])}
 
 
 def has_sign_of(text: str, categories: Iterable[str]) -> bool:

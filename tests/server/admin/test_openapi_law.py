@@ -21,6 +21,7 @@ CHAT: list[dict[str, Any]] = [
     {"functions": [FUNCTION], "function_call": {"name": "get_weather"}},
     {"tools": [{"type": "custom", "custom": {"name": "run"}}], "tool_choice": "required"},
     {"store": True, "metadata": {"a": "b"}, "service_tier": "flex"}, {"return_token_ids": True},
+    {"moderation": {"model": "omni-moderation-latest"}, "n": 2}, {"prompt_cache_retention": "1h"},
     {"structured_outputs": {"choice": ["x", "y"]}}, {"model": "nobody"}, {"temperature": 9},
 ]  # fmt: skip
 RESPONSES: list[dict[str, Any]] = [
@@ -32,6 +33,9 @@ RESPONSES: list[dict[str, Any]] = [
     {"text": {"format": {"type": "json_object"}}},
     {"text": {"format": {"type": "json_schema", **SCHEMA}, "verbosity": "low"}},
     {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "truncation": "auto"},
+    {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"mode": "explicit"}},
+    {"tools": [{"type": "image_generation", "partial_images": 2}], "tool_choice": "required"},
+    {"prompt_cache_retention": "1h"}, {"safety_identifier": "s" * 65},
     {"background": True}, {"store": False}, {"model": "nobody"}, {"previous_response_id": "resp_0"},
 ]  # fmt: skip
 COMPLETIONS: list[dict[str, Any]] = [

@@ -1,10 +1,13 @@
 """Moderations: every category, always the same, flagged where the words say so."""
 
+import json
 from typing import Any
 
 import pytest
 
 from llmirage_server.replies.moderation import CATEGORIES, category_scores
+
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 def moderate(api: Any, input: Any, **fields: Any) -> Any:
@@ -111,3 +114,35 @@ def test_refusals(api: Any, body: dict[str, Any], status: int, param: str) -> No
     response = api.post("/v1/moderations", body)
     assert response.status_code == status, response.text
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_whose_input_and_output_are_judged(api: Any, stream: bool) -> None:
+    said = [{"role": "user", "content": "I will kill you"}]
+    body = {"model": MODEL, "messages": said, "n": 2, "max_tokens": 3, "moderation": {"model": "omni-moderation-latest"}}
+    answer = api.post("/v1/chat/completions", {**body, "stream": stream})
+    parts = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")] or [answer.json()]
+    [judged] = [part for part in parts if "moderation" in part]
+    assert not (stream and judged["choices"])
+    sides = judged["moderation"]
+    assert {side["model"] for side in sides.values()} == {"omni-moderation-latest"}
+    assert flagged(sides["input"]["results"][0]) == flagged(moderate(api, "I will kill you")["results"][0])
+    assert [result["flagged"] for result in sides["output"]["results"]] == [False, False]
+    del body["moderation"]
+    assert "moderation" not in api.post("/v1/chat/completions", {**body, "stream": stream}).text
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_response_whose_input_and_output_are_judged(api: Any, background: bool) -> None:
+    given = [
+        {"role": "user", "content": "Hello"},
+        {"role": "user", "content": [{"type": "input_text", "text": "I will kill you"}]},
+    ]
+    body = {"model": MODEL, "input": given, "stream": True, "background": background}
+    answer = api.post("/v1/responses", body | {"moderation": {"model": "omni-moderation-latest"}})
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert events[0]["response"]["moderation"] is None
+    done = events[-1]["response"]
+    assert (done["moderation"]["input"]["flagged"], done["moderation"]["output"]["flagged"]) == (True, False)
+    assert api.request("GET", f"/v1/responses/{done['id']}").json()["moderation"] == done["moderation"]
+    assert "moderation" not in api.post("/v1/responses", {"model": MODEL, "input": "Hello"}).json()

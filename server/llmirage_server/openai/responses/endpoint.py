@@ -25,6 +25,7 @@ from llmirage_server.openai.responses.context import (
 )
 from llmirage_server.openai.responses.hosted import chosen, hosted_tools, listed
 from llmirage_server.openai.responses.writer import CompactionOutput, ResponseWriter, new_response, response_usage
+from llmirage_server.replies.moderation import moderated
 from llmirage_server.replies.reply import ANY_OBJECT, Tool, ToolChoice
 from llmirage_server.service.constraints import (
     LENGTH_FACTORS,
@@ -104,6 +105,9 @@ class ResponsesHandler(ServiceHandler):
 
         def finished() -> Item:
             _complete(response, writer, generation)
+            if (asked := request.moderation) is not None:
+                said = {"input": last_user_text(messages), "output": choice.reply.text}
+                response["moderation"] = {side: moderated(text, asked.model) for side, text in said.items()}
             store()
             return response
 

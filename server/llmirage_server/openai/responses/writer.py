@@ -21,6 +21,7 @@ def new_response(
 ) -> Item:
     """Return the object of a response that has not begun. It has the keys of OpenAI's and of the Open Responses document."""
     reasoning, text, instructions = request.reasoning, request.text, request.instructions
+    caching = request.prompt_cache_options
     return {
         "id": response_id,
         "object": "response",
@@ -35,6 +36,7 @@ def new_response(
         "instructions": [item.plain() for item in instructions] if isinstance(instructions, list) else instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
+        **({} if request.moderation is None else {"moderation": None}),
         "model": model,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
@@ -43,6 +45,7 @@ def new_response(
         **({} if request.prompt is None else {"prompt": request.prompt.plain()}),
         "prompt_cache_key": request.prompt_cache_key,
         "prompt_cache_retention": request.prompt_cache_retention,
+        **({} if caching is None else {"prompt_cache_options": {"mode": caching.mode or "implicit", "ttl": "30m"}}),
         "reasoning": {
             "effort": reasoning.effort if reasoning else None,
             "summary": (reasoning.summary or reasoning.generate_summary) if reasoning else None,

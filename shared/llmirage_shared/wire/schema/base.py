@@ -260,6 +260,20 @@ class WireModel(BaseModel):
         return None
 
 
+class CacheOptions(WireModel):
+    """Options of prompt caching. Nothing is cached by them."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None
+
+
+class Moderation(WireModel):
+    """A request to judge input and output. Nothing is blocked, whatever the policy."""
+
+    model: str
+    policy: dict[str, Any] | None = None
+
+
 def _whole(value: Any) -> Any:
     """Return a float without a fraction as an integer: 16.0 is an integer in JSON."""
     return int(value) if type(value) is float and value.is_integer() else value
@@ -267,6 +281,8 @@ def _whole(value: Any) -> Any:
 
 Integer = Annotated[int, BeforeValidator(_whole)]
 Number = float  # strict mode accepts integers, too
+SafetyIdentifier = Annotated[str, Field(max_length=64)]
+CacheRetention = Literal["in_memory", "24h"]
 KeptName = Annotated[str, Field(max_length=512)]  # of what is remembered by the server
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # of reasoning
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)]
@@ -298,8 +314,6 @@ CHAT_EXTENSIONS = frozenset((
     "image_max_dynamic_patch", "input_ids", "max_dynamic_patch", "media_io_kwargs", "min_dynamic_patch",
     "mm_processor_kwargs", "reasoning_format", "return_assistant_tokens_mask", "return_prompt_token_ids",
     "separate_reasoning", "stream_reasoning", "thinking", "thinking_budget", "thinking_token_budget", "use_audio_in_video",
-    # OpenAI's, without an effect here
-    "moderation", "prompt_cache_options",
 ))  # fmt: skip
 
 COMPLETIONS_EXTENSIONS = frozenset(
@@ -309,8 +323,8 @@ COMPLETIONS_EXTENSIONS = frozenset(
 RESPONSES_EXTENSIONS = frozenset((
     "cache_salt", "chat_template_kwargs", "client_metadata", "context_management", "enable_response_messages",
     "extra_key", "include_stop_str_in_output", "kv_transfer_params", "logit_bias", "min_p", "mm_processor_kwargs",
-    "moderation", "n", "personality", "previous_input_messages", "priority", "prompt_cache_options", "repetition_penalty",
-    "request_id", "rid", "skip_special_tokens", "stop", "stop_token_ids", "top_k", "vllm_xargs",
+    "n", "personality", "previous_input_messages", "priority", "repetition_penalty", "request_id", "rid",
+    "skip_special_tokens", "stop", "stop_token_ids", "top_k", "vllm_xargs",
 ))  # fmt: skip
 
 EMBEDDINGS_EXTENSIONS = frozenset((

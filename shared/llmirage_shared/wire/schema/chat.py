@@ -11,10 +11,14 @@ from llmirage_shared.wire.sampling import Sampling
 from llmirage_shared.wire.schema.base import (
     CHAT_EXTENSIONS,
     COMPLETIONS_EXTENSIONS,
+    CacheOptions,
+    CacheRetention,
     Effort,
     Integer,
     Metadata,
+    Moderation,
     Number,
+    SafetyIdentifier,
     WireModel,
     word_or_named,
 )
@@ -366,8 +370,10 @@ class ChatCompletionRequest(SamplingFields):
     prediction: Prediction | None = None
     web_search_options: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    prompt_cache_retention: CacheRetention | None = None
+    prompt_cache_options: CacheOptions | None = None
+    safety_identifier: SafetyIdentifier | None = None
+    moderation: Moderation | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None

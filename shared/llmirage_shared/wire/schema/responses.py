@@ -7,7 +7,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from llmirage_shared.wire.schema.base import RESPONSES_EXTENSIONS, Effort, Integer, Metadata, Number, WireModel
+from llmirage_shared.wire.schema.base import (
+    RESPONSES_EXTENSIONS,
+    CacheOptions,
+    CacheRetention,
+    Effort,
+    Integer,
+    Metadata,
+    Moderation,
+    Number,
+    SafetyIdentifier,
+    WireModel,
+)
 from llmirage_shared.wire.schema.chat import StructuredOutputs, ToolName
 from llmirage_shared.wire.schema.items import InputItem
 
@@ -241,8 +252,10 @@ class ResponseRequest(InputFields):
     max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
     metadata: Metadata | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    prompt_cache_retention: CacheRetention | None = None
+    prompt_cache_options: CacheOptions | None = None
+    safety_identifier: SafetyIdentifier | None = None
+    moderation: Moderation | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     store: bool | None = None
     stream: bool | None = None
