@@ -39,6 +39,13 @@ _MOST_SESSIONS = 30  # times the measured requests, at most, for these
 _MOST_SPREAD = 4.0  # times the measured requests, at most, for lengths that differ much
 
 
+_RATES = {
+    "request_throughput": "request_per_s",
+    "output_token_throughput": "output_tok_per_s",
+    "total_token_throughput": "total_tok_per_s",
+}  # metrics of the whole run -> Simulation.summary
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """verdicts: of the objectives; empty where the run was stopped early. problem: what fails besides the objectives.
@@ -268,24 +275,30 @@ class Trials:
         elif window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
+        rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
+        users = _users(columns)
+        if traffic.kind == "concurrency" and not source.forks:
+            users = min(users, traffic.amount)
+        longer = 1.0 if traffic.scenario is not None else _longer(columns, users, rates)
+        rates_per_s = {tag: rate * longer for tag, rate in metrics.whole_run.items() if tag in _RATES}
+        metrics = replace(metrics, whole_run={**metrics.whole_run, **rates_per_s})
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
         unmeasured = [verdict.objective.text for verdict in verdicts if verdict.value is None]
         if unmeasured and not metrics.errors:
             raise SimulationError(f"--slo: {', '.join(unmeasured)}: no simulation of this load measures it")
         intervals = intervals_of(self.objectives, columns, plan.batches(count))
         problem = self._problem(simulation, metrics, count)
-        rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
         if problem is None and rates is not None:
             problem = _growth(columns) or rates.shortfall
             if problem is not None and not plan.longer and all(verdict.met for verdict in verdicts):
                 again = self._run(config, traffic, to_the_end, self._plan(config, traffic, True))
                 return replace(again, requests=again.requests + len(columns))
         prompts = simulation.metrics.per_request.get("input_sequence_length")
-        users = _users(columns)
-        if traffic.kind == "concurrency" and not source.forks:
-            users = min(users, traffic.amount)
         about = {"users": users, "isl": prompts and prompts.avg}
-        figures = simulation.summary | rates_json(rates) | about
+        figures = simulation.summary | {_RATES[tag]: rate for tag, rate in rates_per_s.items()} | rates_json(rates) | about
+        figures["output_tok_per_s_per_gpu"] = figures["output_tok_per_s"] / figures["gpus"]
+        if figures["usd_per_m_output_tokens"] is not None:
+            figures["usd_per_m_output_tokens"] = tuple(usd / longer for usd in figures["usd_per_m_output_tokens"])
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
@@ -365,6 +378,20 @@ def _growth(columns: Columns) -> str | None:
     if after <= _GROWTH * before + _GROWTH_NOISE * error:
         return None
     return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
+
+
+def _longer(columns: Columns, users: float, rates: LoadRates | None) -> float:
+    """Return by how much the measured requests take longer, first to last, than as many answers under the load.
+
+    The load stays on until the last one ends, but answers to later requests are not among those measured. Users at once
+    get one each in the time of a request (Little's law).
+    """
+    rows = columns.rows(columns.measured & columns.ok & ((columns.agent_depth == 0) | (rates is None)))
+    took_s = float((rows.end_s - rows.start_s).sum())
+    if not took_s or (rates is not None and not rates.delivered):
+        return 1.0
+    answers_per_s = users * len(rows) / took_s if rates is None else rates.delivered
+    return answers_per_s * float(rows.end_s.max() - rows.start_s.min()) / len(rows)
 
 
 def _users(columns: Columns) -> float:

@@ -68,6 +68,19 @@ def test_a_time_per_token_is_judged_by_tokens_where_several_come_at_once(setting
     assert noise.low <= verdict.value <= noise.high
 
 
+@pytest.mark.parametrize("requests", [NOISY, 10 * NOISY])
+def test_tokens_per_second_are_those_of_the_answered_requests(requests: int) -> None:
+    """However few requests are measured: their last replies end after the last of them was sent, and the load goes on."""
+    config = SHAPES[0].config(BASE, 2)
+    at_rate = trials("ttft_p99<10s", 8.0, requests=requests).run(config, 8.0, to_the_end=True)
+    assert at_rate.rates is not None
+    assert at_rate.figures["output_tok_per_s"] == pytest.approx(60 * at_rate.rates.delivered)
+    of_users = trials("output_throughput>1", 30.0, "concurrency", requests).run(config, 30.0, to_the_end=True)
+    littles = 30 * 60 / of_users.figures["latency_ms"]["mean"] * 1e3
+    assert of_users.figures["output_tok_per_s"] == of_users.verdicts[0].value == pytest.approx(littles, rel=0.02)
+    assert of_users.figures["output_tok_per_s_per_gpu"] == of_users.figures["output_tok_per_s"] / 2
+
+
 SLOS = st.tuples(st.integers(30, 90), st.integers(6, 20))
 FEW = settings(max_examples=max(3, settings.default.max_examples // 4), suppress_health_check=[HealthCheck.too_slow])
 
