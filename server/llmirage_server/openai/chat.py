@@ -133,10 +133,7 @@ class _ChatAnswer:
         writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
         usage = self.generation.shown_usage if self.request.sampling.include_usage else None
         cached = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
-
-        def more() -> dict[str, Any]:
-            return cached() | self._moderation()
-
+        more = cached if self.request.body.moderation is None else lambda: cached() | self._moderation()
         end = partial(stream_end, self.head, "chat.completion.chunk", usage, more, self._obfuscated)
 
         def stored_end() -> bytes:
