@@ -272,3 +272,33 @@ def test_wrong_edits_are_refused(api: Any, edits: Any, says: str) -> None:
     answer = managed(api, "/v1/messages", *edits, max_tokens=20)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": None}, "model: Input should be a valid string"),
+        ({"max_tokens": "x"}, "max_tokens: Input should be a valid integer"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"temperature": 1.5}, "temperature: Input should be less than or equal to 1"),
+        ({"stop_sequences": "a"}, "stop_sequences: Input should be a valid list"),
+        ({"messages": [HELLO, {"role": "user"}]}, "messages.1.content: Field required"),
+        ({"messages": [{**HELLO, "role": "bot"}]}, "messages.0.role: Input should be 'user', 'assistant' or 'system'"),
+        ({"messages": [{**HELLO, "content": [{"type": "text"}]}]}, "messages.0.content.0.text.text: Field required"),
+        (
+            {"messages": [{**HELLO, "content": [{"type": "nope"}]}]},
+            "messages.0.content.0: Input tag 'nope' found using 'type' ",
+        ),
+        ({"tool_choice": {"type": "tools"}}, "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'"),
+    ],
+)
+def test_a_body_of_the_wrong_form(api: Any, wrong: dict[str, Any], message: str) -> None:
+    error = api.post("/v1/messages", {"model": MODEL, "max_tokens": 3, "messages": [HELLO], **wrong}).json()["error"]
+    assert (error["type"], error["message"][: len(message)]) == ("invalid_request_error", message)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches"])
+def test_a_body_without_what_is_required(api: Any, path: str) -> None:
+    answer = api.post(path, {}, headers={"anthropic-version": "2023-06-01"})
+    missing = "requests" if path.endswith("batches") else "model"
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, f"{missing}: Field required")

@@ -54,20 +54,38 @@ _EXPECTED_BY_TYPE = {
 
 def api_error(error: ValidationError, body: Any) -> ApiError:
     """Return the error for the first wrong field; of the alternatives of one field, of the one that got furthest."""
-    found = [_Finding(details, body) for details in error.errors(include_url=False, include_context=True)]
+    found = _findings(error, body)
+    return _furthest(found).error(found)
+
+
+def pydantic_error(error: ValidationError, body: Any) -> ApiError:
+    """Return the error for the same field in pydantic's words, as Anthropic's API has them."""
+    finding = _furthest(_findings(error, body))
+    return ApiError(f"{'.'.join(map(str, finding.tagged_path))}: {finding.message}")
+
+
+def _findings(error: ValidationError, body: Any) -> list[_Finding]:
+    return [_Finding(details, body) for details in error.errors(include_url=False, include_context=True)]
+
+
+def _furthest(found: list[_Finding]) -> _Finding:
     top = found[0].path[:1]
     candidates = [finding for finding in found if finding.path[:1] == top]
-    return max(candidates, key=lambda finding: (len(finding.path), finding.kind not in _EXPECTED_BY_TYPE)).error(found)
+    return max(candidates, key=lambda finding: (len(finding.path), finding.kind not in _EXPECTED_BY_TYPE))
 
 
 class _Finding:
-    """One of pydantic's errors, with the path of its location in the body."""
+    """One of pydantic's errors, with the path of its location in the body.
+
+    tagged_path: the same with the type of each object whose form depends on it.
+    """
 
     def __init__(self, details: Any, body: Any) -> None:
         self.kind: str = details["type"]
         self.context: Mapping[str, Any] = details.get("ctx") or {}
         self.message: str = details["msg"]
         path: list[str | int] = []
+        tagged_path: list[str | int] = []
         at = body
         location = details["loc"]
         for place, step in enumerate(location):
@@ -77,9 +95,13 @@ class _Finding:
             if is_index or (isinstance(at, dict) and step in at):
                 at = at[step]
             elif not (self.kind == "missing" and place == len(location) - 1):
+                if isinstance(at, dict) and at.get("type") == step:
+                    tagged_path.append(step)
                 continue  # the name of an alternative, not of a field
             path.append(step)
+            tagged_path.append(step)
         self.path = path
+        self.tagged_path = tagged_path
         self.value = at
 
     @property
@@ -221,11 +243,13 @@ class WireModel(BaseModel):
     closed: fields whose objects accept declared fields only.
     extensions: undeclared fields that are documented by serving engines or other providers.
     refuse: the error for any other undeclared field, by its path.
+    wrong: the error for a body that is not valid.
     """
 
     closed: ClassVar[tuple[str, ...]] = ()
     extensions: ClassVar[frozenset[str]] = frozenset()
     refuse: ClassVar[Callable[[str], ApiError]] = errors.unknown_parameter
+    wrong: ClassVar[Callable[[ValidationError, Any], ApiError]] = api_error
 
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True, protected_namespaces=())
 
@@ -239,7 +263,7 @@ class WireModel(BaseModel):
         try:
             request = cls.model_validate(body)
         except ValidationError as error:
-            raise api_error(error, body) from None
+            raise cls.wrong(error, body) from None
         if documented_only and (name := request.undocumented_field()) is not None:
             raise cls.refuse(name)
         return request

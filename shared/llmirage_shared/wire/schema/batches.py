@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
-from llmirage_shared.wire.schema.base import Integer, KeptName, Metadata, WireModel
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.schema.base import Integer, KeptName, Metadata, WireModel, pydantic_error
 
 
 class ExpiresAfter(WireModel):
@@ -51,5 +53,6 @@ class MessageBatchRequest(WireModel):
     """POST /v1/messages/batches."""
 
     model_config = ConfigDict(extra="forbid")
+    wrong: ClassVar[Callable[[ValidationError, Any], ApiError]] = pydantic_error
 
     requests: Annotated[list[MessageBatchItem], Field(min_length=1, max_length=100_000)]

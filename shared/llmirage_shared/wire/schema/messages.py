@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.schema.base import MESSAGES_EXTENSIONS, Integer, Number, WireModel
+from llmirage_shared.wire.schema.base import MESSAGES_EXTENSIONS, Integer, Number, WireModel, pydantic_error
 from llmirage_shared.wire.schema.chat import ToolName
 
 
@@ -139,6 +139,7 @@ class CountRequest(WireModel):
 
     extensions: ClassVar[frozenset[str]] = MESSAGES_EXTENSIONS
     refuse: ClassVar[Callable[[str], ApiError]] = _extra_input
+    wrong: ClassVar[Callable[[ValidationError, Any], ApiError]] = pydantic_error
 
     model: str
     messages: Annotated[list[TurnMessage], Field(min_length=1)]
