@@ -204,6 +204,7 @@ class LoadRates:
     delivered: answered.
     allowed: share of `offered` that may be missing, as the noise of so few conversations explains it.
     held: limit of concurrent conversations, where others waited for these.
+    brief: the load ends sooner than half of its requests; delivered is then all of them over the whole run.
     """
 
     offered: float
@@ -211,6 +212,7 @@ class LoadRates:
     delivered: float
     allowed: float
     held: int | None = None
+    brief: bool = False
 
     @property
     def shortfall(self) -> str | None:
@@ -223,7 +225,10 @@ class LoadRates:
             text = f"{rounded(self.sent, 3)} of {rounded(self.offered)} turns/s"
             return f"{text} were there to send: more requests keep new conversations coming"
         if self.delivered < least:
-            return f"the load is not sustained: {rounded(self.delivered)} of {rounded(self.offered)} requests/s are answered"
+            text = f"{rounded(self.delivered)} of {rounded(self.offered)} requests/s are answered"
+            if self.brief:
+                return f"{text}, as no more come once the first half ends: more requests tell whether the rate is sustained"
+            return f"the load is not sustained: {text}"
         return None
 
 
@@ -245,6 +250,10 @@ def rates_of(columns: Columns, offered: float, clumping: float, kept_on: bool) -
         begin_s += _START_SHARE * (end_s - begin_s)
         took_s = (columns.end_s - columns.start_s)[answered & columns.measured]
         later_s = float(np.sort(took_s)[took_s.size // 2]) if took_s.size else 0.0
+        if later_s > end_s - begin_s:
+            whole_s = float(columns.end_s[answered & columns.measured].max()) - float(sent_s.min())
+            delivered = int((answered & columns.measured).sum()) / whole_s
+            return LoadRates(offered, offered, delivered, allowed, brief=True)
     sent = offered if kept_on else _within(columns.start_s[roots], begin_s, end_s) / (end_s - begin_s)
     delivered = _within(columns.end_s[answered], begin_s + later_s, end_s + later_s) / (end_s - begin_s)
     return LoadRates(offered, sent, delivered, allowed)

@@ -182,3 +182,15 @@ def test_users_at_once_have_no_rate() -> None:
     closed = simulate(CLUSTER, workload, RunOptions(concurrency=4, seed=1))
     assert closed.rates is None
     assert closed.summary["offered_per_s"] is None
+
+
+def test_a_load_that_ends_before_its_requests_do_delivers_no_more_than_was_answered() -> None:
+    """Batched requests end together: as many in so short a time are no rate."""
+    start_s = np.linspace(0.0, 4.0, 201)
+    burst = rates_of(filled(start_s, end_s=8.0 + start_s / 8), 50.0, 1.0, kept_on=False)
+    assert burst.delivered == pytest.approx(201 / 8.5)
+    assert burst.shortfall is not None
+    assert "more requests tell" in burst.shortfall
+    longer = rates_of(filled(start_s * 10, end_s=8.0 + start_s * 10), 5.0, 1.0, kept_on=False)
+    assert longer.shortfall is None
+    assert longer.delivered == pytest.approx(5.0, rel=0.02)
