@@ -159,6 +159,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "prompt_cache_retention": Probe("24h"),
         "prompt_cache_options": Probe({"mode": "explicit"}),
         "moderation": Probe({"model": "omni-moderation-latest"}),
+        "context_management": Probe(
+            [{"type": "compaction", "compact_threshold": 1000}], {"instructions": "Be brief. " * 500}
+        ),
         "safety_identifier": Probe("somebody"),
         "service_tier": Probe("flex"),
         "store": Probe(False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,6 +163,11 @@ def _quoted(request: ReplyRequest) -> str:
         if result.strip()
     ]
     return "".join([*lines, "\n"] if lines else lines)
+
+
+def compacted(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a compaction without a reply of its own keeps of a conversation."""
+    return ShownFiles(messages).recent(_MOST_KEPT)
 
 
 def _value(schema: Any, said: str, key: int) -> Any:

@@ -204,3 +204,33 @@ def test_a_long_conversation_is_cut_with_few_looks(small: Any, monkeypatch: pyte
     assert response.status_code == 200
     assert 200 < response.json()["usage"]["input_tokens"] <= MODEL_LEN - 30
     assert len(looks) < 20
+
+
+MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_long_prompt_is_compacted_before_its_reply(api: Any, stream: bool) -> None:
+    long = [*SHOWN, {"type": "message", "role": "assistant", "content": "word " * 3000}, said("Hello")]
+    body = {"model": MODEL, "input": long, "stream": stream}
+    answer = api.post("/v1/responses", body | MANAGED)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    response = events[-1]["response"] if stream else answer.json()
+    assert [item["type"] for item in response["output"]] == ["compaction", "message"]
+    if stream:
+        added = [event["item"]["type"] for event in events if event["type"] == "response.output_item.added"]
+        assert added == ["compaction", "message"]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    later = asked(api, "Hello again", previous_response_id=response["id"])
+    assert later["output"][0]["type"] == "message"
+    assert later["usage"]["input_tokens"] < 1000 < response["usage"]["input_tokens"]
+    plain = asked(api, long)
+    assert [item["type"] for item in plain["output"]] == ["message"]
+    below = asked(api, [*SHOWN, said("Hello")], **MANAGED)
+    assert [item["type"] for item in below["output"]] == ["message"]
+
+
+def test_a_threshold_below_the_least_is_refused(api: Any) -> None:
+    edits = [{"type": "compaction", "compact_threshold": 999}]
+    error = api.post("/v1/responses", {"model": MODEL, "input": "Hello", "context_management": edits}).json()["error"]
+    assert (error["param"], error["code"]) == ("context_management[0].compact_threshold", "integer_below_min_value")

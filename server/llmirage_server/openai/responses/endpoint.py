@@ -23,10 +23,11 @@ from llmirage_server.openai.responses.context import (
     store_context,
     without_oldest,
 )
-from llmirage_server.openai.responses.hosted import chosen, hosted_tools, listed
+from llmirage_server.openai.responses.hosted import ListedTools, OutputItem, chosen, hosted_tools, listed
 from llmirage_server.openai.responses.writer import CompactionOutput, ResponseWriter, new_response, response_usage
+from llmirage_server.replies.compose import compacted
 from llmirage_server.replies.moderation import moderated
-from llmirage_server.replies.reply import ANY_OBJECT, Tool, ToolChoice
+from llmirage_server.replies.reply import ANY_OBJECT, Part, Tool, ToolChoice
 from llmirage_server.service.constraints import (
     LENGTH_FACTORS,
     AnswerForm,
@@ -96,9 +97,13 @@ class ResponsesHandler(ServiceHandler):
             exchange.expect_logprobs(len(choice.reply.ids) * (1 + top), bool(at_once))
         declared = () if request.compacts else request.plain_tools
         servers = await exchange.apart(lambda: listed(declared, context.items))
+        first: list[OutputItem] = [ListedTools(item) for item in servers]
+        if not request.compacts and choice.request.prompt_tokens > request.compact_threshold:
+            kept = await exchange.planned(lambda: compacted(messages), "input", service.text.plan_in_thread)
+            first.insert(0, CompactionOutput(Part("hosted_call", 0, 0), kept))
         options = request.stream_options
         obfuscated = service.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
-        writer = ResponseWriter(choice, request, response, logprobs, servers, context.items, obfuscated)
+        writer = ResponseWriter(choice, request, response, logprobs, first, context.items, obfuscated)
 
         def store() -> None:
             self._keep(exchange, context, response)

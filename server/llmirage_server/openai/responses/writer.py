@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from llmirage_server.openai.responses.hosted import Event, HostedCall, ListedTools, OutputItem
+from llmirage_server.openai.responses.hosted import Event, HostedCall, OutputItem
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_server.service.constraints import plain
 from llmirage_server.service.generation import Choice, said_together
@@ -154,6 +154,7 @@ class CompactionOutput(OutputItem):
     """The conversation so far, as one item that only this server can read. Its text is not streamed."""
 
     def __init__(self, part: Part, text: str) -> None:
+        """part: empty where no token generates it."""
         super().__init__(part, new_item_id("compaction"))
         self._text = text
 
@@ -243,11 +244,11 @@ class ResponseWriter:
         request: schema.responses.ResponseRequest,
         response: Item,
         logprobs: ReplyLogprobs | None,
-        listed: Sequence[Item] = (),
+        first: Sequence[OutputItem] = (),
         context: Sequence[Item] = (),
         obfuscated: bool = False,
     ) -> None:
-        """Begin. listed: the items that list MCP servers' tools, which come first. context: the items of the prompt.
+        """Begin. first: the items that no token generates. context: the items of the prompt.
 
         obfuscated: deltas are padded.
         """
@@ -260,7 +261,7 @@ class ResponseWriter:
         self._obfuscated = obfuscated
         parts = (Part("text", 0, len(reply.ids)),) if request.compacts else reply.all_parts
         cut = reply.finish_reason == "length"
-        self.items: list[OutputItem] = [ListedTools(item) for item in listed]
+        self.items: list[OutputItem] = [*first]
         for part in parts:
             ends = cut and part is parts[-1]
             if part.kind in ("hosted_call", "client_call"):

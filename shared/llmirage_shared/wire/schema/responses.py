@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -241,12 +242,20 @@ class InputFields(WireModel):
         return [tool.plain() for tool in self.tools or ()]
 
 
+class ContextEdit(WireModel):
+    """A compaction of a prompt of more tokens."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[Integer, Field(ge=1000)] | None = None
+
+
 class ResponseRequest(InputFields):
     """POST /v1/responses."""
 
     closed: ClassVar[tuple[str, ...]] = (*InputFields.closed, "stream_options")
 
     background: bool | None = None
+    context_management: list[ContextEdit] | None = None
     include: list[Included] | None = None
     max_output_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
@@ -270,6 +279,11 @@ class ResponseRequest(InputFields):
     structured_outputs: StructuredOutputs | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[Integer, Field(ge=0)] | None = None
+
+    @property
+    def compact_threshold(self) -> float:
+        """Prompt tokens above which the conversation is compacted."""
+        return min((edit.compact_threshold or math.inf for edit in self.context_management or ()), default=math.inf)
 
 
 class ConversationCreate(WireModel):
