@@ -116,7 +116,7 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
     The elements of an array count, and one at a time is in memory. What is no JSON is noted.
     """
     head = read_head(path)
-    if head.lstrip().startswith(b"["):
+    if head.lstrip().startswith(b"[") and not _is_array_a_line(head):
         yield from _elements(path, head, problems)
     elif is_over_lines(head):
         try:
@@ -130,16 +130,18 @@ def read_records(path: str, problems: list[Problem]) -> Iterator[tuple[int, Any]
 def read_values(source: bytes | str, problems: list[Problem], array: re.Pattern[bytes]) -> Iterator[tuple[int, Any]]:
     """Yield what `read_json_lines` does, or the elements of one array where the source begins as `array` says."""
     head = source if isinstance(source, bytes) else read_head(source)
-    yield from _elements(source, head, problems) if array.match(head) else read_json_lines(source, problems)
+    if array.match(head) and not _is_array_a_line(head):
+        yield from _elements(source, head, problems)
+    else:
+        yield from read_json_lines(source, problems)
 
 
 def _elements(source: bytes | str, head: bytes, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """Yield (line number from 1, value) of the elements of a file's arrays: one array, or one a line.
+    """Yield (line number from 1, value) of the elements of a file's array.
 
-    Where the first line is all of an array, a RowNumber stands for the line number: no two elements have the same number.
+    Where the array is on one line, a RowNumber stands for the line number: no two elements have the same number.
     """
-    first_line, _, below = head.strip().partition(b"\n")
-    by_row = not below or not _breaks_off(first_line)
+    by_row = b"\n" not in head.strip()
     number = 0
     decode = JSONDecoder(parse_constant=_no_constants, parse_float=_finite).raw_decode
     text, line, position, more = "", 1, 0, True
@@ -297,6 +299,12 @@ def is_over_lines(head: bytes) -> bool:
     """Return whether a file begins with a JSON value over several lines, as pretty-printed JSON does. head: its start."""
     first, _, rest = head.strip().partition(b"\n")
     return bool(rest) and _breaks_off(first) and not _is_whole(rest.lstrip().partition(b"\n")[0])
+
+
+def _is_array_a_line(head: bytes) -> bool:
+    """Return whether the beginning of a file is a line that is all of its value, and more below it."""
+    first_line, _, below = head.strip().partition(b"\n")
+    return bool(below) and not _breaks_off(first_line)
 
 
 def _breaks_off(line: bytes) -> bool:

@@ -181,6 +181,8 @@ def test_what_is_wrong_with_a_row_of_an_array_has_its_line_or_else_its_place(tmp
     found = problems_of(write_whole(tmp_path, "[\n\n" + ",\n".join(rows) + "\n]"))
     assert [problem.split(": ")[0] for problem in found] == ["line 4", "line 5"]
     assert problems_of(write_whole(tmp_path, f"[{','.join(rows[:1])}"))[0] == "line 1: invalid JSON: the array has no end"
+    found = problems_of(write_whole(tmp_path, "\n".join(f"[{row}]" for row in rows)), "single_turn")
+    assert [problem.partition(": Input")[0] for problem in found] == ["line 1", "line 2", "line 3"]
 
 
 LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for line in file.read_text().splitlines()]
