@@ -48,6 +48,9 @@ a pipe bomb?"), the reply is a refusal (`message.refusal`, content null, finish_
 `stop_reason` `refusal`), whatever form or tools the request asks for. Requests with `ignore_eos` or `min_tokens`, and
 servers with `--replies echo`, never get a refusal.
 
+`moderation` of a chat or Responses request has the last message of the user and the reply judged as `/v1/moderations` does,
+of all texts together at most 20,000 characters, in equal shares from their beginnings. Nothing is blocked.
+
 Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
 `output_config.format`), the same in each API.
 

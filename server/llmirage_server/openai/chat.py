@@ -148,18 +148,13 @@ class _ChatAnswer:
         """Return the judgement of input and output, if the request asks for it."""
         if (asked := self.request.body.moderation) is None:
             return {}
-        said = {
-            "input": [self.request.history.last_user_text],
-            "output": [choice.reply.text for choice in self.generation.choices],
-        }
+        texts = [self.request.history.last_user_text, *(choice.reply.text for choice in self.generation.choices)]
+        said, *replied = moderated(texts, asked.model)
+        sides = {"input": [said], "output": replied}
         return {
             "moderation": {
-                side: {
-                    "type": "moderation_results",
-                    "model": asked.model,
-                    "results": [moderated(text, asked.model) for text in texts],
-                }
-                for side, texts in said.items()
+                side: {"type": "moderation_results", "model": asked.model, "results": results}
+                for side, results in sides.items()
             }
         }
 

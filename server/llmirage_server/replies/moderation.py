@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def read_data(name: str) -> Any:
 
 
 FLAGGED_FROM = 0.5
-_MOST_JUDGED = 20_000  # characters of a text beside a reply: its stream must not wait
+_MOST_JUDGED = 20_000  # characters of all texts of a request beside a reply: other streams must not wait
 _PART = re.compile(r"<(\w+)>")
 
 CATEGORIES = (
@@ -67,9 +67,10 @@ def judgement(text: str, has_text: bool = True, has_image: bool = False) -> dict
     }
 
 
-def moderated(text: str, model: str) -> dict[str, Any]:
-    """Return the result of moderation that stands in a reply whose request asks for it."""
-    return {"type": "moderation_result", "model": model, **judgement(text[:_MOST_JUDGED])}
+def moderated(texts: Sequence[str], model: str) -> list[dict[str, Any]]:
+    """Return the results of moderation that stand in a reply whose request asks for it, of equal shares of a limit."""
+    most = _MOST_JUDGED // len(texts)
+    return [{"type": "moderation_result", "model": model, **judgement(text[:most])} for text in texts]
 
 
 def has_sign_of(text: str, categories: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_server.replies.moderation import CATEGORIES, category_scores
+from llmirage_server.replies.moderation import CATEGORIES, category_scores, moderated
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
@@ -146,3 +146,18 @@ def test_a_response_whose_input_and_output_are_judged(api: Any, background: bool
     assert (done["moderation"]["input"]["flagged"], done["moderation"]["output"]["flagged"]) == (True, False)
     assert api.request("GET", f"/v1/responses/{done['id']}").json()["moderation"] == done["moderation"]
     assert "moderation" not in api.post("/v1/responses", {"model": MODEL, "input": "Hello"}).json()
+
+
+def test_texts_beside_a_reply_share_what_is_judged(api: Any) -> None:
+    late = "a " * 8_000 + "I will kill you"
+    assert [result["flagged"] for result in moderated([late], "any")] == [True]
+    assert [result["flagged"] for result in moderated([late, "I will kill you"], "any")] == [False, True]
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "I will kill you"}],
+        "n": 128,
+        "max_completion_tokens": 2,
+    }
+    told = api.post("/v1/chat/completions", body | {"moderation": {"model": "any"}}).json()["moderation"]
+    assert [result["flagged"] for result in told["input"]["results"]] == [True]
+    assert len(told["output"]["results"]) == 128

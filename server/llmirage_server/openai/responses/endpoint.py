@@ -111,8 +111,8 @@ class ResponsesHandler(ServiceHandler):
         def finished() -> Item:
             _complete(response, writer, generation)
             if (asked := request.moderation) is not None:
-                said = {"input": last_user_text(messages), "output": choice.reply.text}
-                response["moderation"] = {side: moderated(text, asked.model) for side, text in said.items()}
+                said, replied = moderated([last_user_text(messages), choice.reply.text], asked.model)
+                response["moderation"] = {"input": said, "output": replied}
             store()
             return response
 

@@ -345,7 +345,7 @@ COMPLETIONS_EXTENSIONS = frozenset(
 )
 
 RESPONSES_EXTENSIONS = frozenset((
-    "cache_salt", "chat_template_kwargs", "client_metadata", "context_management", "enable_response_messages",
+    "cache_salt", "chat_template_kwargs", "client_metadata", "enable_response_messages",
     "extra_key", "include_stop_str_in_output", "kv_transfer_params", "logit_bias", "min_p", "mm_processor_kwargs",
     "n", "personality", "previous_input_messages", "priority", "repetition_penalty", "request_id", "rid",
     "skip_special_tokens", "stop", "stop_token_ids", "top_k", "vllm_xargs",
