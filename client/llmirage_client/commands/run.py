@@ -70,7 +70,7 @@ _ELSEWHERE = {
     "--top-p": "use --extra-inputs top_p:P",
     "--ui": "not needed: figures on a terminal, lines elsewhere; --json for the summary alone",
     "--ui-type": "not needed: figures on a terminal, lines elsewhere; --json for the summary alone",
-    "--wait-for-model-timeout": "not needed: a first request finds out whether the endpoint answers",
+    "--wait-for-model-timeout": "wait before the run until the endpoint answers: one that does not ends the run at once",
     "--workers-max": "use --workers N",
 }
 
