@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.gpus import GpuSpec
@@ -39,18 +39,13 @@ _MOE = _GEMM | {"fp8": "fp8", "mxfp4": "w4a16_mxfp4"}
 _CONTEXT_GRAIN = 16
 
 
-class EngineHandle(Protocol):
-    """The part in use of aiconfigurator_core.sdk.engine.EngineHandle 0.12; times in milliseconds."""
+Breakdown = Callable[[int, int, int, int, int], tuple[float, float, float, float]]
+"""`mixed_step_breakdown(ctx_tokens, gen_tokens, isl, osl, prefix)` of aiconfigurator_core.sdk.engine.EngineHandle 0.12.
 
-    def mixed_step_breakdown(
-        self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
-    ) -> tuple[float, float, float, float]:
-        """Return total, shared, prefill attention and decode attention of a step.
-
-        ctx_tokens new tokens belong to prompts of isl tokens, of which `prefix` were computed before; prefill attention is
-        divided by ceil(isl / ctx_tokens). gen_tokens sequences have isl + osl / 2 tokens of context.
-        """
-        ...
+It returns milliseconds: total, shared, prefill attention and decode attention of a step. ctx_tokens new tokens belong to
+prompts of isl tokens, of which `prefix` were computed before; prefill attention is divided by ceil(isl / ctx_tokens).
+gen_tokens sequences have isl + osl / 2 tokens of context.
+"""
 
 
 class SiliconStep:
@@ -61,12 +56,10 @@ class SiliconStep:
 
     stages = 1
 
-    def __init__(self, handle: EngineHandle, engine: Engine, *, ranks: int = 1) -> None:
+    def __init__(self, breakdown: Breakdown, engine: Engine, *, ranks: int = 1) -> None:
         self.ranks = ranks
         self._engine = engine
-        self._breakdown: Callable[..., tuple[float, float, float, float]] = lru_cache(maxsize=65536)(
-            lambda *args: _answer(handle.mixed_step_breakdown, *args)
-        )
+        self._breakdown: Breakdown = lru_cache(maxsize=65536)(lambda *args: _answer(breakdown, *args))
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
         sequences = len(decode_contexts)
@@ -133,7 +126,7 @@ def silicon_step_model(
             kvcache_quant_mode="fp8" if kv_dtype == "fp8" else "bfloat16",
             fmha_quant_mode="bfloat16",
         )
-        steps = SiliconStep(handle, engine, ranks=parallel.dp)
+        steps = SiliconStep(handle.mixed_step_breakdown, engine, ranks=parallel.dp)
         steps.step_s([(512, 0)], [1024])
     except DeploymentError as error:
         raise DeploymentError([f"{what}: {problem}" for problem in error.problems]) from error
@@ -142,9 +135,9 @@ def silicon_step_model(
     return steps
 
 
-def _answer(query: Callable[..., tuple[float, float, float, float]], *args: int) -> tuple[float, float, float, float]:
+def _answer(breakdown: Breakdown, *args: int) -> tuple[float, float, float, float]:
     try:
-        return query(*args)
+        return breakdown(*args)
     except Exception as error:
         raise DeploymentError([_no_measurements(error)]) from error
 

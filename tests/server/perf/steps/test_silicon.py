@@ -23,8 +23,8 @@ class Tables:
     def __init__(self) -> None:
         self.calls = 0
 
-    def mixed_step_breakdown(
-        self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
+    def __call__(
+        self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int
     ) -> tuple[float, float, float, float]:
         self.calls += 1
         shared = 1e-3 * (ctx_tokens + gen_tokens)
@@ -70,12 +70,11 @@ def test_a_table_is_asked_once_for_contexts_that_round_to_the_same() -> None:
 
 
 def test_a_hole_in_the_tables_is_a_deployment_error() -> None:
-    class Holes(Tables):
-        def mixed_step_breakdown(self, *args: int, **kwargs: int) -> tuple[float, float, float, float]:
-            raise RuntimeError("no rows for this shape\nand a long story")
+    def hole(*args: int) -> tuple[float, float, float, float]:
+        raise RuntimeError("no rows for this shape\nand a long story")
 
     with pytest.raises(DeploymentError, match=r"has no measurements for it: no rows for this shape$"):
-        SiliconStep(Holes(), ENGINE).step_s([], [100])
+        SiliconStep(hole, ENGINE).step_s([], [100])
 
 
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
