@@ -64,7 +64,7 @@ def hardware_problems(gpu: GpuSpec, engine: Engine, weights: str, kv_dtype: str)
         yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
     if gpu.vendor != "nvidia" and weights == "nvfp4":
         yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
-    if kv_dtype == "fp8" and "fp8" not in gpu.rates:
+    if kv_dtype == "fp8" and "fp8" not in gpu.flops:
         yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"
 
 
@@ -184,8 +184,8 @@ class Deployment:
         if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)
         parallel = Parallelism(tp, pp, ep, dp)
-        problems = parallelism_problems(found_model, parallel, weights)
-        problems += parallelism_problems(draft, Parallelism(tp)) if draft else []
+        problems += parallelism_problems(found_model, parallel, weights)
+        problems += parallelism_problems(draft, Parallelism(tp)) if draft else ()
         problems += hardware_problems(found_gpu, profile, weights, kv_dtype)
         if problems:
             raise DeploymentError(list(dict.fromkeys(problems)))
@@ -258,7 +258,7 @@ class Deployment:
     def _with(self, parallel: Parallelism) -> bool:
         """Return if another split works and fits."""
         other = replace(self, parallel=parallel)
-        return not parallelism_problems(self.model, parallel, self.weight_dtype) and other._fits()
+        return not any(parallelism_problems(self.model, parallel, self.weight_dtype)) and other._fits()
 
     @property
     def gpus(self) -> int:
@@ -282,7 +282,7 @@ class Deployment:
 
     @property
     def _weights(self) -> WeightDtype:
-        weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
+        weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.flops)
         return self.engine.expert_weights(weights, self.gpu, self.moe_backend, self.model.native_weights, self.parallel)
 
     @cached_property

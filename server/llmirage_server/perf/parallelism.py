@@ -92,12 +92,8 @@ def _layer_order(groups: tuple[LayerGroup, ...]) -> list[int]:
     return leading + [g for _, g in sorted(mixed)]
 
 
-def parallelism_problems(model: ModelSpec, parallel: Parallelism, weights: str = "") -> list[str]:
-    """Return what is wrong with splitting `model` so, its experts' weights in that format; empty when it works."""
-    return list(_problems(model, parallel, weights))
-
-
-def _problems(model: ModelSpec, parallel: Parallelism, weights: str) -> Iterator[str]:
+def parallelism_problems(model: ModelSpec, parallel: Parallelism, weights: str = "") -> Iterator[str]:
+    """Yield what is wrong with splitting `model` so, its experts' weights in that format; nothing when it works."""
     for group in model.groups:
         yield from _attention_problems(model, group, parallel.tp)
     for width in sorted({group.mlp.width for group in model.groups if isinstance(group.mlp, Dense)}):

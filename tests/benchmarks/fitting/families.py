@@ -254,7 +254,7 @@ def weight_dtype(name: str) -> WeightDtype:
         return replace(WEIGHT_DTYPES["nvfp4"], expert_kernels="cutlass")
     if name == "mxfp4_fp8":
         return WEIGHT_DTYPES["mxfp4"].with_fp8_activations
-    return WEIGHT_DTYPES["int8"].on(frozenset({"bf16"})) if name == "int8_weight_only" else WEIGHT_DTYPES[name]
+    return WEIGHT_DTYPES["int8"].on({"bf16"}) if name == "int8_weight_only" else WEIGHT_DTYPES[name]
 
 
 def with_gpu(rows: Rows, gpu: GpuSpec) -> Columns:

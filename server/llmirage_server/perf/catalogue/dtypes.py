@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,7 +21,7 @@ class WeightDtype:
     experts_only: bool = False  # on a mixture of experts, only the experts are stored so; the rest is bf16
     expert_kernels: ExpertKernels = ""  # of experts, where the engine has several
 
-    def on(self, rates: frozenset[str]) -> WeightDtype:
+    def on(self, rates: Collection[str]) -> WeightDtype:
         """Return the format as a GPU with these rates runs it.
 
         Without the tensor-core rate it wants, weights stay small in memory and are widened to bf16 in the kernel

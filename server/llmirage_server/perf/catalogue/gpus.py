@@ -65,10 +65,6 @@ class GpuSpec:
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
 
     @property
-    def rates(self) -> frozenset[str]:
-        return frozenset(self.flops)
-
-    @property
     def has_fp4(self) -> bool:
         return "fp4" in self.flops
 

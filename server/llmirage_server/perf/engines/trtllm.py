@@ -62,7 +62,7 @@ class Trtllm(Engine):
 
     def kv_dtype_on(self, gpu: GpuSpec, weights: str) -> str:
         """Return fp8 for ModelOpt's checkpoints, which ask for it, where the GPU has it."""
-        return "fp8" if weights in ("fp8", "nvfp4") and "fp8" in gpu.rates else "bf16"
+        return "fp8" if weights in ("fp8", "nvfp4") and "fp8" in gpu.flops else "bf16"
 
     def unused_bytes(self, gpu: int, utilization: float, weights: int, activations: int, reserve: int) -> int:
         free = max(0, gpu - reserve - weights - activations)

@@ -125,7 +125,7 @@ def disagreements(rows: int, n: int, k: int) -> set[tuple[str, str]]:
     """GPUs and formats where one engine's product takes 1.5 times as long as another's, as a model runs it."""
     found = set()
     for gpu in list_gpus():
-        for dtype in (each.on(gpu.rates) for each in WEIGHT_DTYPES.values()):
+        for dtype in (each.on(gpu.flops) for each in WEIGHT_DTYPES.values()):
             times = [
                 Gemm(gpu, constants_for(gpu, engine), dtype, n, k, fused_cast=dtype.name == "fp8").seconds(rows)
                 for engine in ENGINES
@@ -149,7 +149,7 @@ def test_every_gpu_of_the_catalogue_can_run_every_kernel(engine: str) -> None:
     for gpu in list_gpus():
         found = constants_for(gpu, engine)
         for dtype in WEIGHT_DTYPES.values():
-            name = dtype.on(gpu.rates).kernel_dtype
+            name = dtype.on(gpu.flops).kernel_dtype
             assert found.of("gemm", name)["memory"] > 0
             assert found.of("moe", name)["memory"] > 0
         for op in ("attention_prefill", "attention_decode", "attention_decode_window", "mla_prefill", "mla_decode"):
@@ -183,6 +183,6 @@ def test_a_gpu_of_the_users_own_names_its_twin() -> None:
     ],
 )
 def test_a_widened_format_runs_weight_only_kernels(name: str, rates: set[str], kernels: str) -> None:
-    dtype = WEIGHT_DTYPES[name].on(frozenset(rates))
+    dtype = WEIGHT_DTYPES[name].on(rates)
     assert dtype.kernel_dtype == kernels
     assert dtype.weight_bytes == WEIGHT_DTYPES[name].weight_bytes

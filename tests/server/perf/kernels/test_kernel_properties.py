@@ -18,7 +18,7 @@ BF16, FP8 = WEIGHT_DTYPES["bf16"], WEIGHT_DTYPES["fp8"]
 
 
 def token_kernels(gpu: GpuSpec, c: Constants) -> list[TokenKernel]:
-    dtypes = [WEIGHT_DTYPES[name].on(gpu.rates) for name in WEIGHT_DTYPES]
+    dtypes = [WEIGHT_DTYPES[name].on(gpu.flops) for name in WEIGHT_DTYPES]
     return [
         *(Gemm(gpu, c, dtype, 1536, 2048) for dtype in dtypes),
         *(moe.Experts(gpu, c, dtype, 2048, 768, 128, 8, ep) for dtype in dtypes for ep in (1, 8)),
