@@ -111,67 +111,58 @@ def read_own(
         raise DeploymentError(f"{file}:1: {about}")
     if given is not None and given[0] in values:
         keys = given[1]
-    problems: list[str] = []
-    lines: dict[Line, str] = {}
-    _check_mapping(str(file), root, values, keys, (), problems, lines)
-    if problems:
-        raise DeploymentError(problems)
-    return values, lines
+    checker = _Checker(str(file))
+    checker.mapping(root, values, keys, ())
+    if checker.problems:
+        raise DeploymentError(checker.problems)
+    return values, checker.lines
 
 
-def _check_mapping(
-    file: str,
-    node: yaml.MappingNode,
-    value: Mapping[Any, Any],
-    keys: Mapping[str, Key],
-    way: Line,
-    problems: list[str],
-    lines: dict[Line, str],
-) -> None:
-    seen: set[str] = set()
-    meant: set[str] = set()  # keys that a misspelt one stands for: they are not missing too
-    for key_node, value_node in node.value:
-        name, line = str(key_node.value), key_node.start_mark.line + 1
-        where = f"{file}:{line}: {_dotted((*way, name))}"
-        lines[(*way, name)] = f"{file}:{line}"
-        seen.add(name)
-        if name not in keys:
+class _Checker:
+    """The problems of one file, and `file:line` of its values."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.problems: list[str] = []
+        self.lines: dict[Line, str] = {}
+
+    def mapping(self, node: yaml.MappingNode, value: Mapping[Any, Any], keys: Mapping[str, Key], way: Line) -> None:
+        there: set[str] = set()  # with keys that a misspelt one stands for: they are not missing too
+        for key_node, value_node in node.value:
+            name = str(key_node.value)
+            here = (*way, name)
+            self.lines[here] = f"{self._file}:{key_node.start_mark.line + 1}"
+            there.add(name)
+            if name in keys:
+                self._value(value_node, value.get(name), keys[name], here)
+                continue
             near = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
-            meant.update(near)
-            problems.append(
-                f"{where}: unknown key; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}")
-            )
-        else:
-            _check_value(file, where, value_node, value.get(name), keys[name], (*way, name), problems, lines)
-    start = f"{file}:{node.start_mark.line + 1}"
-    missing = [name for name, key in keys.items() if key.required and name not in seen and name not in meant]
-    problems += [f"{start}: {_dotted((*way, name))}: missing" for name in missing]
+            there.update(near)
+            self._problem(here, "unknown key; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}"))
+        for name, key in keys.items():
+            if key.required and name not in there:
+                self.lines[*way, name] = f"{self._file}:{node.start_mark.line + 1}"
+                self._problem((*way, name), "missing")
 
-
-def _check_value(
-    file: str, where: str, node: Any, value: Any, key: Key, way: Line, problems: list[str], lines: dict[Line, str]
-) -> None:
-    if key.keys is not None:
-        if isinstance(node, yaml.MappingNode):
-            _check_mapping(file, node, value, key.keys, way, problems, lines)
-        else:
-            problems.append(f"{where}: must be a mapping of {', '.join(key.keys)}")
-    elif key.items is not None:
-        if not isinstance(node, yaml.SequenceNode) or not node.value:
-            problems.append(f"{where}: must be a list of mappings of {', '.join(key.items)}")
-            return
-        for i, item in enumerate(node.value):
-            lines[(*way, i)] = f"{file}:{item.start_mark.line + 1}"
-            if isinstance(item, yaml.MappingNode):
-                _check_mapping(file, item, value[i], key.items, (*way, i), problems, lines)
+    def _value(self, node: Any, value: Any, key: Key, way: Line) -> None:
+        if key.keys is not None:
+            if isinstance(node, yaml.MappingNode):
+                self.mapping(node, value, key.keys, way)
             else:
-                problems.append(f"{lines[(*way, i)]}: {_dotted((*way, i))}: must be a mapping of {', '.join(key.items)}")
-    elif problem := key.problem(value):
-        problems.append(f"{where}: {problem}")
+                self._problem(way, f"must be a mapping of {', '.join(key.keys)}")
+        elif key.items is not None:
+            if not isinstance(node, yaml.SequenceNode) or not node.value:
+                self._problem(way, f"must be a list of mappings of {', '.join(key.items)}")
+                return
+            for i, item in enumerate(node.value):
+                self.lines[*way, i] = f"{self._file}:{item.start_mark.line + 1}"
+                self._value(item, value[i], Key(keys=key.items), (*way, i))
+        elif problem := key.problem(value):
+            self._problem(way, problem)
 
-
-def _dotted(way: Line) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
+    def _problem(self, way: Line, problem: str) -> None:
+        dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
+        self.problems.append(f"{self.lines[way]}: {dotted}: {problem}")
 
 
 def whole(value: Any) -> str:
