@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.cluster.limits import ONLY_OF
@@ -22,23 +23,21 @@ from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_shared.settings import ConfigError
 
+_Settings = TypeVar("_Settings", bound=InstanceSettings)
+
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Generic[_Settings]):
     """Settings that do nothing without something else.
 
-    names: of settings. needs: what they are nothing without, for a sentence. met: whether it is there. harmless: without it
-    the setting could make no difference, so that a note is enough.
+    names: of settings. needs: what they are nothing without, for a sentence. met: whether it is there, in settings of the
+    kind that the rule is for. harmless: without it the setting could make no difference, so that a note is enough.
     """
 
-    names: tuple[str, ...]
+    names: str
     needs: str
-    met: Callable[[InstanceSettings], bool]
+    met: Callable[[_Settings], bool]
     harmless: bool = False
-
-
-def _rule(names: str, needs: str, met: Callable[[InstanceSettings], bool], harmless: bool = False) -> _Rule:
-    return _Rule(tuple(names.split()), needs, met, harmless)
 
 
 def _has_experts(at: InstanceSettings) -> bool:
@@ -55,8 +54,8 @@ def _scheduler(at: InstanceSettings, owner: str) -> bool:
         return True
 
 
-def _of_engine(name: str, owner: str) -> _Rule:
-    return _rule(name, f"the {owner} scheduler", lambda at: _scheduler(at, owner))
+def _of_engine(name: str, owner: str) -> _Rule[InstanceSettings]:
+    return _Rule(name, f"the {owner} scheduler", lambda at: _scheduler(at, owner))
 
 
 def _decodes(at: InstanceSettings) -> bool:
@@ -70,66 +69,62 @@ _COMPUTED = (
 )
 
 # Of each instance.
-RULES = (
+RULES: tuple[_Rule[InstanceSettings], ...] = (
     *(_of_engine(name, owner) for name, owner in ONLY_OF.items()),
-    _rule(_COMPUTED, "computed times, not fixed ones (ttft_ms, itl_ms)", lambda at: not at.fixed_times),
-    _rule("moe_backend", "a model with experts", _has_experts),
-    _rule(
+    _Rule(_COMPUTED, "computed times, not fixed ones (ttft_ms, itl_ms)", lambda at: not at.fixed_times),
+    _Rule("moe_backend", "a model with experts", _has_experts),
+    _Rule(
         "peer_to_peer",
         "an instance of several GPUs",
         lambda at: at.tensor_parallel_size * at.pipeline_parallel_size * at.data_parallel_size > 1,
         harmless=True,
     ),
-    _rule(
+    _Rule(
         "data_parallel_balance prefill_schedule_interval attention_dp_enable_balance",
         "data_parallel_size above 1",
         lambda at: at.data_parallel_size > 1,
         harmless=True,
     ),
-    _rule(
+    _Rule(
         "attention_dp_timeout_iters attention_dp_batching_wait_iters",
         "attention_dp_enable_balance",
         lambda at: at.attention_dp_enable_balance,
     ),
-    _rule("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", lambda at: at.batch_wait_max_tokens_ratio > 0),
-    _rule("batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", lambda at: at.batch_wait_timeout_iters > 0),
-    _rule(
+    _Rule("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", lambda at: at.batch_wait_max_tokens_ratio > 0),
+    _Rule("batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", lambda at: at.batch_wait_timeout_iters > 0),
+    _Rule(
         "batch_wait_timeout_iters batch_wait_max_tokens_ratio", "data_parallel_size 1", lambda at: at.data_parallel_size == 1
     ),
-    _rule(
+    _Rule(
         "scheduler_recv_interval",
         "pipeline_parallel_size 1: a pipeline looks before every step",
         lambda at: at.pipeline_parallel_size == 1,
     ),
-    _rule(
+    _Rule(
         "async_scheduling",
         "pipeline_parallel_size 1: a pipeline has several steps under way in any case",
         lambda at: at.pipeline_parallel_size == 1 or not at.async_scheduling,
     ),
-    _rule("max_loras max_cpu_loras max_lora_rank", "lora_modules or enable_lora", lambda at: at.takes_lora),
-    _rule("host_kv_gb_per_s", "host_kv_gib", lambda at: at.host_kv_gib > 0),
-    _rule("disk_kv_gb_per_s", "disk_kv_gib", lambda at: at.disk_kv_gib > 0),
-    _rule(
+    _Rule("max_loras max_cpu_loras max_lora_rank", "lora_modules or enable_lora", lambda at: at.takes_lora),
+    _Rule("host_kv_gb_per_s", "host_kv_gib", lambda at: at.host_kv_gib > 0),
+    _Rule("disk_kv_gb_per_s", "disk_kv_gib", lambda at: at.disk_kv_gib > 0),
+    _Rule(
         "acceptance_rate acceptance_length acceptance_rates speculative_method draft_model",
         "num_speculative_tokens",
         lambda at: at.num_speculative_tokens > 0,
     ),
-    _rule("num_speculative_tokens stream_interval", "an instance that decodes, not role prefill", _decodes),
-    _rule(
+    _Rule("num_speculative_tokens stream_interval", "an instance that decodes, not role prefill", _decodes),
+    _Rule(
         "min_instances initial_instances start_up_s scale_interval_s scale_up_after_s scale_down_after_s scale_advisory",
         f"a target of autoscaling (scale_on_{', scale_on_'.join(TARGETS)})",
         lambda at: at.scales,
     ),
-    _rule(
+    _Rule(
         "scale_percentile",
         "scale_on_ttft_ms or scale_on_itl_ms",
         lambda at: (at.scale_on_ttft_ms, at.scale_on_itl_ms) != (None, None),
     ),
 )
-
-
-def _cluster_rule(names: str, needs: str, met: Callable[[ClusterConfig], bool], harmless: bool = False) -> _Rule:
-    return _rule(names, needs, lambda at: not isinstance(at, ClusterConfig) or met(at), harmless)
 
 
 def _chooses(cluster: ClusterConfig) -> bool:
@@ -141,34 +136,32 @@ def _chooses(cluster: ClusterConfig) -> bool:
 
 
 # Of the whole cluster.
-CLUSTER_RULES = (
-    _cluster_rule("kv_store_gb_per_s", "kv_store_gib", lambda all_: all_.kv_store_gib > 0),
-    _cluster_rule(
+CLUSTER_RULES: tuple[_Rule[ClusterConfig], ...] = (
+    _Rule("kv_store_gb_per_s", "kv_store_gib", lambda all_: all_.kv_store_gib > 0),
+    _Rule(
         "kv_store_gib",
         "computed times, not fixed ones (ttft_ms, itl_ms)",
         lambda all_: not all(pool.fixed_times for pool in all_.all_pools),
     ),
-    _cluster_rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
-    _cluster_rule(
-        "max_gpu_budget", "a pool that scales (scale_on_...)", lambda all_: any(pool.scales for pool in all_.all_pools)
-    ),
-    _cluster_rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
-    _cluster_rule("router", "several instances to choose from", _chooses, harmless=True),
-    _cluster_rule(
+    _Rule("replay_timing replay_match replay_ignore on_miss", "replay", lambda all_: all_.replay is not None),
+    _Rule("max_gpu_budget", "a pool that scales (scale_on_...)", lambda all_: any(pool.scales for pool in all_.all_pools)),
+    _Rule("upstream_key", "upstream", lambda all_: all_.upstream is not None),
+    _Rule("router", "several instances to choose from", _chooses, harmless=True),
+    _Rule(
         "session_ttl_s", "router session or llm-d", lambda all_: all_.router == "session" or all_.router.startswith("llm-d:")
     ),
-    _cluster_rule(
+    _Rule(
         "gateway_queue",
         "computed times, not fixed ones (ttft_ms, itl_ms)",
         lambda all_: not all(pool.fixed_times for pool in all_.all_pools),
     ),
-    _cluster_rule(
+    _Rule(
         "objective_priorities gateway_queue_depth gateway_kv_utilization gateway_request_ttl_s gateway_max_requests "
         "gateway_max_bytes gateway_sheddable_max_requests gateway_ordering",
         "gateway_queue",
         lambda all_: all_.gateway_queue,
     ),
-    _cluster_rule(
+    _Rule(
         "class_priorities",
         "schedule_policy priority",
         lambda all_: any(pool.schedule_policy == "priority" for pool in all_.all_pools),
@@ -176,8 +169,8 @@ CLUSTER_RULES = (
 )
 
 # Where the cluster is simulated without a server, whose faults may let instances crash.
-SIMULATED_RULES = (
-    _cluster_rule(
+SIMULATED_RULES: tuple[_Rule[ClusterConfig], ...] = (
+    _Rule(
         "on_crash",
         "`events` with a crash",
         lambda all_: any(event.action == "crash" for event in all_.events),
@@ -216,7 +209,7 @@ def effect_notes(configs: Iterable[InstanceSettings], simulated: bool = False) -
     return [f"{sentence}." for sentence in without_effect(configs, simulated, harmless=True).values()]
 
 
-def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str, _Rule | None]]:
+def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str, _Rule[Any] | None]]:
     """Yield whose each given setting is, its name, and the rule by which it has no effect."""
     if not isinstance(config, ClusterConfig):
         yield from (("", name, missing) for name, missing in _judged(config, RULES).items())
@@ -229,12 +222,12 @@ def _given(config: InstanceSettings, simulated: bool) -> Iterator[tuple[str, str
             yield f"pool {pool.name}: " if own else "", name, missing
 
 
-def _judged(at: InstanceSettings, rules: Iterable[_Rule]) -> dict[str, _Rule | None]:
+def _judged(at: InstanceSettings, rules: Iterable[_Rule[Any]]) -> dict[str, _Rule[Any] | None]:
     """Return, for each setting that differs from its default and that rules are about, the rule that it breaks."""
-    found: dict[str, _Rule | None] = {}
+    found: dict[str, _Rule[Any] | None] = {}
     taken = at.args_read.settings if at.args_read else {}  # a real command line may say what has no effect
     for rule in rules:
-        for name in rule.names:
+        for name in rule.names.split():
             if name in taken or not hasattr(at, name) or getattr(at, name) == SETTINGS[name].default:
                 continue
             broken = found.setdefault(name, None)

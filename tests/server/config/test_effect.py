@@ -143,7 +143,7 @@ def test_the_defaults_and_fixed_times_alone_have_nothing_to_tell():
 def test_each_rule_is_about_settings_that_there_are():
     fields = {field.name for field in dataclasses.fields(ClusterConfig)}
     limits = {"recurrent_states"}  # of EngineLimits alone
-    assert {name for rule in (*RULES, *CLUSTER_RULES, *SIMULATED_RULES) for name in rule.names} - limits <= fields
+    assert {name for rule in (*RULES, *CLUSTER_RULES, *SIMULATED_RULES) for name in rule.names.split()} - limits <= fields
 
 
 def pools(**own):
