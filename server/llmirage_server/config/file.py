@@ -21,12 +21,17 @@ from llmirage_server.config import (
 )
 from llmirage_server.config.cluster import BLOCKS
 from llmirage_server.config.ineffective import check_effect
-from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_shared.settings import convert_to, settings_of
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
+_CATALOGUES: Mapping[str, Callable[[str], object]] = {  # that have the names of settings
+    "model": find_model,
+    "draft_model": find_model,
+    "gpu": find_gpu,
+    "engine": find_engine,
+}
 BUNDLED = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).parents[1] / "clusters"
 
@@ -162,8 +167,8 @@ class _Reader:
                 PoolConfig(**({"name": "pool"} | {field: value}))
             else:
                 value = SETTINGS[field].convert(entry.node.value)
-                if problems := _unknown_name(field, value):
-                    raise ConfigError(problems)
+                if field in _CATALOGUES and value is not None:
+                    _CATALOGUES[field](value)
             values[field] = value
         except ConfigError as error:
             for problem in error.problems:
@@ -249,19 +254,3 @@ _BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {nam
 
 
 _OF_ALL = "is a setting of the whole cluster: it belongs at the top level of the file, not in a pool"
-
-
-def _unknown_name(field: str, value: Any) -> list[str]:
-    """Return the problem with a name that should be in a catalogue."""
-    find: dict[str, Callable[[str], Any]] = {
-        "model": find_model,
-        "draft_model": find_model,
-        "gpu": find_gpu,
-        "engine": find_engine,
-    }
-    if field in find and value is not None:
-        try:
-            find[field](value)
-        except DeploymentError as error:
-            return list(error.problems)
-    return []

@@ -214,8 +214,6 @@ def _plan(
         limits = _limits(config, deployment, cluster)
     except ConfigError:
         raise
-    except DeploymentError as error:
-        raise ConfigError(error.problems) from None
     except ValueError as error:  # of the limits, which call a block a page
         raise ConfigError([str(error).replace("page_size", "block_size")]) from None
     return ServedPool(config, deployment, limits, step_model)

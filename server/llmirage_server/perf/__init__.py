@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+
+from llmirage_shared.settings import ConfigError
 
 
-class DeploymentError(ValueError):
-    """A deployment that cannot work. `problems` has one sentence for each reason, written for the user."""
+class DeploymentError(ConfigError):
+    """A deployment that cannot work."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        problems = [problems] if isinstance(problems, str) else problems
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        super().__init__([problems] if isinstance(problems, str) else problems)

@@ -17,7 +17,7 @@ from llmirage_server.perf.steps.step_model import StepBatch
 def refusal(name: str) -> tuple[str, ...]:
     with pytest.raises(DeploymentError) as caught:
         find_engine(name)
-    return caught.value.problems
+    return tuple(caught.value.problems)
 
 
 def test_every_engine_has_measured_kernels_and_a_source() -> None:

@@ -34,7 +34,7 @@ def write(folder: Path, config: object) -> str:
     return str(folder)
 
 
-def refusal(path: str) -> tuple[str, ...]:
+def refusal(path: str) -> list[str]:
     with pytest.raises(DeploymentError) as caught:
         find_model(path)
     return caught.value.problems
@@ -143,7 +143,7 @@ def test_every_missing_field_is_named_at_once(tmp_path: Path) -> None:
     file = Path(write(tmp_path, broken)) / "config.json"
     experts = "n_routed_experts or num_experts or num_local_experts or moe_num_experts"
     problems = refusal(str(tmp_path))
-    assert problems[:2] == tuple(f"{file}: {key} must be a positive integer" for key in ("hidden_size", "vocab_size"))
+    assert problems[:2] == [f"{file}: {key} must be a positive integer" for key in ("hidden_size", "vocab_size")]
     assert f"{file}: {experts} must be a positive integer" in problems
 
 
