@@ -77,11 +77,7 @@ class ResponsesHandler(ServiceHandler):
         service = self._service
         request = await self._request(exchange)
         _check_combinations(request)
-        if request.model is None:
-            raise errors.missing("model")
-        served = service.models.asked(request.model, exchange)
-        context = await self._context(exchange, request)
-        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        served, context, messages = await self._asked(exchange, request)
         constraints = await exchange.planned(
             lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
         )
@@ -195,13 +191,8 @@ class ResponsesHandler(ServiceHandler):
 
     async def compact(self, exchange: HttpExchange) -> Response:
         """Shorten a conversation: the user's messages stay, the rest becomes one opaque item."""
-        service = self._service
         request = await self._request(exchange)
-        if request.model is None:
-            raise errors.missing("model")
-        served = service.models.asked(request.model, exchange)
-        context = await read_context(exchange, self._state, request, service.dialect.strict)
-        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        served, context, messages = await self._asked(exchange, request)
         constraints = compacting(messages)
         generation, context = await self._generation(request, context, messages, constraints, served, exchange)
         await finish(generation, exchange)
@@ -232,6 +223,16 @@ class ResponsesHandler(ServiceHandler):
         if strict:
             await exchange.apart(lambda: refuse_response(body))
         return request
+
+    async def _asked(
+        self, exchange: HttpExchange, request: schema.responses.ResponseRequest
+    ) -> tuple[ServedModel, ResponseContext, list[dict[str, Any]]]:
+        """Return the model that answers, the context of the request, and that in chat's form. Raises ApiError."""
+        if request.model is None:
+            raise errors.missing("model")
+        served = self._service.models.asked(request.model, exchange)
+        context = await self._context(exchange, request)
+        return served, context, await exchange.apart(lambda: chat_form(request, context.items))
 
     async def _begun(
         self, exchange: HttpExchange, request: schema.responses.ResponseRequest, context: ResponseContext
@@ -280,6 +281,7 @@ class ResponsesHandler(ServiceHandler):
     ) -> tuple[Generation, ResponseContext]:
         """Return the planned reply, and the context with the items that it has seen.
 
+        With truncation "auto" that is the context without the oldest items, as few of them as make the prompt fit.
         messages: the context in chat's form.
         """
         sampling = Sampling(
@@ -290,27 +292,13 @@ class ResponsesHandler(ServiceHandler):
             stream=bool(request.stream),
             session_key=request.prompt_cache_key or request.user or context.conversation,
         )
-        prompt, items = await self._prompt(exchange, request, context.items, messages, served)
-        generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
-        return generation, replace(context, items=items)
-
-    async def _prompt(
-        self,
-        exchange: HttpExchange,
-        request: schema.responses.ResponseRequest,
-        items: list[Item],
-        messages: Sequence[Mapping[str, Any]],
-        served: ServedModel,
-    ) -> tuple[EncodedPrompt, list[Item]]:
-        """Return the prompt and its items: with truncation "auto" without the oldest, as few of them as make it fit.
-
-        messages: all items in chat's form.
-        """
-        window = ContextWindow(served.max_model_len, "input")
         if request.truncation == "auto":
-            items = await self._that_fit(exchange, request, items, served)
+            items = await self._that_fit(exchange, request, context.items, served)
+            context = replace(context, items=items)
             messages = await exchange.apart(lambda: chat_form(request, items))
-        return EncodedPrompt(await self._encode(exchange, request, messages, window), last_user_text(messages)), items
+        ids = await self._encode(exchange, request, messages, ContextWindow(served.max_model_len, "input"))
+        prompts = [EncodedPrompt(ids, last_user_text(messages))]
+        return await self._service.generate(prompts, sampling, served, exchange, "input", constraints), context
 
     async def _that_fit(
         self, exchange: HttpExchange, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel

@@ -22,7 +22,7 @@ from llmirage_server.http.byte_budget import HELD
 from llmirage_server.http.endpoints import HttpFace
 from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, IS_TEXT, EndpointApp, HttpExchange
 from llmirage_server.http.turns import turn
-from llmirage_server.openai.responses.context import ResponseContext, chat_form, read_context, record_of
+from llmirage_server.openai.responses.context import ResponseContext, read_context, record_of
 from llmirage_server.openai.responses.endpoint import ResponsesHandler
 from llmirage_server.openai.responses.socket_frames import (
     FRAME,
@@ -79,16 +79,13 @@ class SocketResponses(ResponsesHandler):
         """`generate` false: the cluster reads the prompt, and the next response can continue from it."""
         service = self._service
         request = await self._request(exchange)
-        if request.model is None:
-            raise errors.missing("model")
-        served = service.models.asked(request.model, exchange)
-        context = await self._context(exchange, request)
-        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        served, context, messages = await self._asked(exchange, request)
         ids = await self._encode(exchange, request, messages, ContextWindow(served.max_model_len, "input"))
         if len(ids) >= served.max_model_len:
             raise errors.context_length_exceeded(served.max_model_len, len(ids), None, "input")
         exchange.entry.asked(served.model, last_user_text(messages), "", (), (), True)
         exchange.admit(served.model, len(ids))
+        assert request.model is not None
         read = await prefill(service, request.model, [ids], exchange)
         response = await self._begun(exchange, request, context)
         events = [("response.created", {**response}), ("response.in_progress", {**response})]
