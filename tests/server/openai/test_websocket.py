@@ -172,6 +172,34 @@ def test_a_warm_up_costs_the_prefill_and_the_next_response_finds_its_prompt_cach
     assert [entry.output_tokens for entry in entries] == [0, 0, 16]
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "trtllm"])
+def test_an_engines_dialect_counts_cached_tokens_as_its_radix_tree_has_them(dialect: Any) -> None:
+    async def talk(socket: Socket, _: Any) -> Any:
+        for _ in range(2):
+            await socket.create("Read this. " * 200, max_output_tokens=16)
+            usage = (await socket.response())[-1]["response"]["usage"]
+        await socket.create(max_output_tokens=-1)
+        return usage, await socket.response()
+
+    usage, [refused] = played(talk, dialect=dialect, instances=1)
+    assert 0 < usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"] <= 64
+    assert usage["input_tokens_details"]["cached_tokens"] < 1024  # of which the vendor reports none
+    assert refused["error"]["param"] == "max_output_tokens"
+
+
+def test_a_frame_with_the_context_that_it_continues_is_at_most_as_large_as_a_body() -> None:
+    async def talk(socket: Socket, _: Any) -> Any:
+        image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 700_000}
+        large = [{"role": "user", "content": [image]}]
+        await socket.create(large, max_output_tokens=16)
+        first = (await socket.response())[-1]["response"]["id"]
+        await socket.create(large, previous_response_id=first, max_output_tokens=16)
+        return await socket.response()
+
+    [refused] = played(talk, max_body_mib=1)
+    assert (refused["status"], refused["error"]["code"]) == (413, "request_too_large")
+
+
 def test_a_full_queue_is_read_no_further_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "_MOST_QUEUED", 4)
 

@@ -128,6 +128,10 @@ class FrameExchange(HttpExchange):
     async def body_of_any_type(self) -> bytes:
         return encoded(self.frame.body)
 
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        """Return the error in OpenAI's form, as in every dialect: no other API has these connections."""
+        return error.body()
+
 
 _LAST = frozenset((b"response.completed", b"response.failed", b"response.incomplete", b"error"))
 _TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([^"]*)"')

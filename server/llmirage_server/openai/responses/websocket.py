@@ -11,7 +11,6 @@ import itertools
 import logging
 import re
 from collections import deque
-from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -19,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.http.bodies import digest
 from llmirage_server.http.byte_budget import HELD
-from llmirage_server.http.endpoints import HttpFace
+from llmirage_server.http.endpoints import HttpEndpoint, HttpFace, post
 from llmirage_server.http.exchange import ARRIVED, FAULT_HEADER, IS_TEXT, EndpointApp, HttpExchange
 from llmirage_server.http.turns import turn
 from llmirage_server.openai.responses.context import ResponseContext, read_context, record_of
@@ -138,16 +137,11 @@ class ResponsesSocket:
         self.limit_s = limit_s
         self.most_bytes = face.most_bytes
         self.in_thread = service.text.in_thread
-        app = partial(
-            EndpointApp,
-            journal=face.journal,
-            faults=face.faults,
-            on_error=face.on_error,
-            in_thread=face.in_thread,
-            limits=face.limits,
+        self._upgrades = EndpointApp(
+            {"GET": self._welcome}, face.guard, journal=face.journal, faults=face.faults, on_error=face.on_error
         )
-        self._upgrades = app({"GET": self._welcome}, guard=face.guard)
-        self.frames = app({"POST": face.before(self.responses.create)}, exchange=FrameExchange)
+        create = post(face.before(self.responses.create))
+        self.frames = face.app(HttpEndpoint("/v1/responses", create, exchange=FrameExchange))
         self.on_error = face.on_error
         self._numbers = itertools.count()
 
