@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_args
 
-from llmirage_server.perf.deployment import MoeBackend
+from llmirage_server.perf.catalogue.dtypes import MoeBackend
 
 MAY_BE_ZERO = (
     "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling", "cold_start",

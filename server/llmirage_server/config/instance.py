@@ -7,12 +7,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from llmirage_server.cluster.lifecycle.autoscaler import TARGETS
 from llmirage_server.config.engine_args import EngineArgs, read_engine_args
 from llmirage_server.config.lora import modules_problem, read_modules
-from llmirage_server.perf.speculation import length_problem, rates_problem
+from llmirage_server.perf.catalogue.dtypes import MoeBackend
+from llmirage_server.perf.speculation import SpeculativeMethod, length_problem, rates_problem
+from llmirage_server.perf.steps.step_model import PerfModel
 from llmirage_shared.settings import ConfigError, at_call, make_plain, settings_of, under
 
 # The headings of the help, in its order.
@@ -37,9 +39,6 @@ def _numbers(given: Any) -> tuple[float, ...]:
 # What counts where nothing is given: with a model's name one instance of it as published, else the demonstration cluster.
 _PLAIN: dict[str, Any] = {"gpu": "h100_sxm", "instances": 1, "weights": "auto", "tensor_parallel_size": 1}
 _DEMO: dict[str, Any] = _PLAIN | {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "instances": 2, "weights": "fp8"}
-
-PerfModel = Literal["roofline", "silicon"]
-SpeculativeMethod = Literal["mtp", "eagle3", "draft_model", "ngram"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +142,7 @@ class InstanceSettings:
         unset="none",
         flag=True,
     )
-    moe_backend: Literal["auto", "marlin", "cutlass", "trtllm"] = _engine(
+    moe_backend: MoeBackend = _engine(
         "auto",
         "Kernels of experts, where several were measured. vLLM, mxfp4: auto (Triton's) or marlin (VLLM_MXFP4_USE_MARLIN). "
         "TensorRT-LLM, nvfp4: auto (CUTLASS's), cutlass or trtllm (moe_config.backend).",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, get_args
 
 from llmirage_server.perf import DeploymentError
 from llmirage_server.perf.catalogue.constants import constants_for
-from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.catalogue.models import ModelSpec
-from llmirage_server.perf.engines.engine import Engine, MoeBackend
+from llmirage_server.perf.engines.engine import Engine
 from llmirage_server.perf.engines.lookup import find_engine
 from llmirage_server.perf.lora import LoraCosts
 from llmirage_server.perf.memory import (
@@ -26,7 +26,7 @@ from llmirage_server.perf.memory import (
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step import RooflineStep
-from llmirage_server.perf.steps.step_model import GroupStepModel
+from llmirage_server.perf.steps.step_model import GroupStepModel, PerfModel
 
 _Spec = TypeVar("_Spec")
 
@@ -87,8 +87,6 @@ def moe_backend_problems(backend: str, weights: str, engine: Engine | None, gpu:
 
 MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not worth starting
 
-PerfModel = Literal["roofline", "silicon"]
-PERF_MODELS: tuple[PerfModel, ...] = ("roofline", "silicon")
 WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4"}
 
 
@@ -178,8 +176,8 @@ class Deployment:
             kv_dtype = profile.kv_dtype_on(found_gpu, weights) if profile and found_gpu else "bf16"
         if kv_dtype not in KV_DTYPE_BYTES:
             problems.append(f"kv_cache_dtype: unknown format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
-        if perf_model not in PERF_MODELS:
-            problems.append(f"perf_model: unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
+        if perf_model not in (perf_models := get_args(PerfModel)):
+            problems.append(f"perf_model: unknown performance model {perf_model!r}; choices: {', '.join(perf_models)}")
         problems += moe_backend_problems(moe_backend, weights, profile, found_gpu)
         if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)

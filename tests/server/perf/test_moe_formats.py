@@ -3,7 +3,8 @@
 import pytest
 
 from llmirage_server.perf import DeploymentError
-from llmirage_server.perf.deployment import Deployment, MoeBackend
+from llmirage_server.perf.catalogue.dtypes import MoeBackend
+from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.steps.step_model import StepBatch
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 ComputeClass = Literal["bf16", "fp8", "fp4", "int8"]
 ExpertKernels = Literal["", "marlin", "cutlass", "deepgemm"]
+MoeBackend = Literal["auto", "marlin", "cutlass", "trtllm"]  # kernels of experts that a user may ask for
 
 
 @dataclass(frozen=True, slots=True)

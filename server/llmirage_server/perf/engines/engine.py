@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any, ClassVar, Literal
 
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.parallelism import Parallelism
 
 Activations = Literal["bf16", "fp8"]
-MoeBackend = Literal["auto", "marlin", "cutlass", "trtllm"]
 Overlap = Literal["layers", "chunks", "none"]
 Tiers = Mapping[float, int]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GIB, MIB, GpuSpec
-from llmirage_server.perf.engines.engine import Engine, MoeBackend, Overlap, Tiers
+from llmirage_server.perf.engines.engine import Engine, Overlap, Tiers
 from llmirage_server.perf.parallelism import Parallelism
 
 # Milliseconds that ROCm images from 0.5.3 to 0.5.11 add to each step on gfx942: the mean of what ROCm/aiter#1930 measured on

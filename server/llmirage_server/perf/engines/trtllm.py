@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
-from llmirage_server.perf.engines.engine import Engine, MoeBackend, Tiers
+from llmirage_server.perf.engines.engine import Engine, Tiers
 from llmirage_server.perf.parallelism import NODE_GPUS, Parallelism
 
 

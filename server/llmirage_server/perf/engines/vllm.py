@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import MoeBackend, WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
-from llmirage_server.perf.engines.engine import Activations, Engine, MoeBackend, Tiers
+from llmirage_server.perf.engines.engine import Activations, Engine, Tiers
 from llmirage_server.perf.parallelism import Parallelism
 
 

@@ -110,23 +110,25 @@ all_gather, reduce_scatter = partial(_bulk, "all_gather"), partial(_bulk, "reduc
 all_to_all = partial(_bulk, "all_to_all")
 
 
-def _messages(op: str, gpu: GpuSpec, constants: Constants, ranks: int, hidden: float, per_token: int) -> TokenKernel:
-    """Return the faster of low latency, which sends a token once for each of its experts, and throughput: once a rank."""
+def _messages(
+    op: str, gpu: GpuSpec, constants: Constants, ranks: int, hidden: int, per_token: int, value_bytes: float = 2.0
+) -> TokenKernel:
+    """Return the faster of low latency, which sends a token once for each of its experts, and throughput: once a rank.
+
+    Within a link domain in bf16, whatever is sent.
+    """
+    if ranks > gpu.link_gpus:
+        return _between_domains(op, gpu, constants, ranks, hidden, per_token, value_bytes)
     other_ranks = 2.0 * hidden * (ranks - 1) / ranks
     bulk_bytes = other_ranks * different(ranks, per_token)
     paths = _two_paths(gpu, constants.of(op, "bf16"), ranks, other_ranks * per_token, bulk_bytes)
     return _Collective(gpu, paths, _Path(0.0, 0.0), bulk_bytes, 0.0)
 
 
-# A rank's tokens of `hidden` values to the ranks of their experts within a domain, in bf16 whatever is sent, and the
-# experts' outputs back to a token's rank, where they are summed (DeepEP).
-dispatch, combine = partial(_messages, "dispatch"), partial(_messages, "combine")
-
-
-def between_domains(
-    gpu: GpuSpec, constants: Constants, op: str, ranks: int, hidden: int, per_token: int, value_bytes: float
+def _between_domains(
+    op: str, gpu: GpuSpec, constants: Constants, ranks: int, hidden: int, per_token: int, value_bytes: float
 ) -> TokenKernel:
-    """Return dispatch or combine for ranks of several link domains.
+    """Return messages between ranks of several link domains.
 
     A token goes over the network once for each of its experts (low latency), or once for each domain, whose link passes it
     on (throughput); link and network work at the same time. DeepEP's own figures, H800 with 50 GB/s cards, EP64: 173 us for
@@ -143,6 +145,11 @@ def between_domains(
         _Path(bulk.base + to_domains.base, max(bulk.slope, to_domains.slope)),
     )
     return _Collective(gpu, paths, _Path(0.0, 0.0), near_bytes / domains, different(domains, per_token) * far)
+
+
+# A rank's tokens of `hidden` values to the ranks of their experts, and the experts' outputs back to a token's rank, where
+# they are summed (DeepEP).
+dispatch, combine = partial(_messages, "dispatch"), partial(_messages, "combine")
 
 
 def different(places: int, chosen: int) -> float:

@@ -390,15 +390,10 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     after: list[Op] = []
     if parallel.tp > 1:
         after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
-    if parallel.is_wide and ranks > s.gpu.link_gpus:
-        to = ranks, hidden // parallel.tp, block.per_token
-        sent_bytes = 1.0 + 4 / 128 if s.formats.experts.name in ("fp8", "fp8_block") else 2.0  # with scales of 128 values
-        dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
-        combine = collectives.between_domains(*link, "combine", *to, 2.0)
-        return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     if parallel.is_wide or (parallel.ep == ranks and s.engine.sends_to_experts(s.gpu, parallel, block.per_token)):
         to = ranks, hidden // parallel.tp, block.per_token
-        dispatch, combine = collectives.dispatch(*link, *to), collectives.combine(*link, *to)
+        sent_bytes = 1.0 + 4 / 128 if s.formats.experts.name in ("fp8", "fp8_block") else 2.0  # with scales of 128 values
+        dispatch, combine = collectives.dispatch(*link, *to, sent_bytes), collectives.combine(*link, *to)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
     if s.engine.gathers_quantized:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+PerfModel = Literal["roofline", "silicon"]
 
 
 class StepBatch(NamedTuple):

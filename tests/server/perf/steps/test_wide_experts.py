@@ -22,8 +22,8 @@ def test_messages_between_nodes_take_what_deepep_measured(ranks: int, dispatch_u
     """DeepEP's README, low-latency kernels: H800 with 50 GB/s cards, 128 tokens a rank. Nothing was fitted on it."""
     gpu = find_gpu("h800_sxm")
     on, where = (gpu, constants_for(gpu, "sglang")), (ranks, HIDDEN, PER_TOKEN)
-    there = collectives.between_domains(*on, "dispatch", *where, FP8).seconds(128) * 1e6
-    back = collectives.between_domains(*on, "combine", *where, 2.0).seconds(128) * 1e6
+    there = collectives.dispatch(*on, *where, FP8).seconds(128) * 1e6
+    back = collectives.combine(*on, *where, 2.0).seconds(128) * 1e6
     assert 0.8 * dispatch_us < there < 1.4 * dispatch_us
     assert 0.8 * combine_us < back < 1.3 * combine_us
 
@@ -50,7 +50,7 @@ def test_copies_of_popular_experts_keep_the_ranks_of_wide_expert_parallelism_lev
 def test_long_prompts_cross_the_network_once_for_each_node() -> None:
     """The same source, throughput kernels: 4,096 tokens at EP64 cross at 51 GB/s, each once for a node."""
     gpu, nodes = find_gpu("h800_sxm"), 8
-    kernel = collectives.between_domains(gpu, constants_for(gpu, "sglang"), "dispatch", 64, HIDDEN, PER_TOKEN, FP8)
+    kernel = collectives.dispatch(gpu, constants_for(gpu, "sglang"), 64, HIDDEN, PER_TOKEN, FP8)
     crossing = (nodes - 1) * (1 - (1 - 1 / nodes) ** PER_TOKEN) * HIDDEN * FP8 * 4096
     assert 25e9 < crossing / kernel.seconds(4096) < 55e9
 
