@@ -19,9 +19,9 @@ from llmirage_client.measure.record import Exchange, RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.simulator.engine import ClusterConfig, QueueWait
-from llmirage_client.simulator.in_process import WholeProtocol, WholeReplies
+from llmirage_client.simulator.in_process import InProcessServer
 from llmirage_client.targets.target import Call
-from llmirage_client.workload.session import TokenSpec, Workload
+from llmirage_client.workload.session import Workload
 from llmirage_shared import virtual_time
 from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import Tokenizer
@@ -39,7 +39,7 @@ class ApiRun:
     def __init__(self, config: ClusterConfig, workload: Workload, options: RunOptions, streamed: bool) -> None:
         """Create the server. Raises ConfigError."""
         self._workload, self._options = workload, options
-        self._server = WholeProtocol(config) if streamed else WholeReplies(config)
+        self._server = InProcessServer(config, streamed=streamed)
         self.cluster = self._server.cluster
         self._runner: Runner | None = None
         self._cancel_reason: str | None = None
@@ -98,7 +98,7 @@ class IdPlanner:
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
         turn = conversation.session.turns[turn_index]
         spec = turn.tokens
-        if spec is None or not _by_count(spec):
+        if spec is None or spec.input_ids is not None:
             return self._calls.plan(conversation, turn_index)
         prompt = np.frombuffer(self._streams.prompt(conversation, turn_index, spec), dtype=np.int32)
         body: dict[str, Any] = {
@@ -114,7 +114,7 @@ class IdPlanner:
     def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:
         assert conversation.turn_index is not None
         spec = conversation.session.turns[conversation.turn_index].tokens
-        if spec is None or not _by_count(spec):
+        if spec is None or spec.input_ids is not None:
             self._calls.replied(conversation, planned, exchange)
         elif exchange.error is None:
             self._streams.replied_with(conversation, self._tokenizer.encode(exchange.text))
@@ -122,7 +122,3 @@ class IdPlanner:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         return load(self._options.tokenizer)[0]
-
-
-def _by_count(spec: TokenSpec) -> bool:
-    return spec.input_ids is None

@@ -19,37 +19,25 @@ _URL = "http://llmirage"
 _TEXT: dict[tuple[Any, ...], TextTools] = {}  # tokenizers and sources of replies, by the settings that choose them
 
 
-class WholeProtocol:
-    """Requests and streams of events as over a network. `open` it on the loop."""
+class InProcessServer:
+    """A server of this process. streamed: streams of events as over a network; else replies in one piece.
 
-    def __init__(self, config: ClusterConfig) -> None:
+    The cluster then says when the events of a stream would have come. It tells of requests that are over, not of single
+    tokens, where its rules allow it. `open` it on the loop.
+    """
+
+    def __init__(self, config: ClusterConfig, *, streamed: bool) -> None:
         """Make the cluster. Raises ConfigError."""
         self._config = config
-        self.cluster = new_cluster(config, fast_forward=False)
+        self._streamed = streamed
+        self.cluster = new_cluster(config, fast_forward=not streamed)
         self.waits: list[QueueWait] = []  # of requests that are over, in that order
 
     def open(self, observer: Observer) -> Target:
-        driver = ObservedDriver(self.cluster, observer)
+        driver = (ObservedDriver if self._streamed else WholeReplyDriver)(self.cluster, observer)
         self.waits = driver.waits
-        return _target(self._config, driver)
-
-
-class WholeReplies:
-    """The endpoints write each reply in one piece, and the cluster says when the events of a stream would have come.
-
-    `open` it on the loop. The cluster tells of requests that are over, not of single tokens, where its rules allow it.
-    """
-
-    def __init__(self, config: ClusterConfig) -> None:
-        """Make the cluster. Raises ConfigError."""
-        self._config = config
-        self.cluster = new_cluster(config)
-        self.waits: list[QueueWait] = []  # as WholeProtocol's
-
-    def open(self, observer: Observer) -> Target:
-        driver = WholeReplyDriver(self.cluster, observer)
-        self.waits = driver.waits
-        return _WholeReplyTarget(_target(self._config, driver))
+        target = _target(self._config, driver)
+        return target if self._streamed else _WholeReplyTarget(target)
 
 
 class _WholeReplyTarget:
