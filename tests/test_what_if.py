@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llmirage_client.sweep.file import StudyError, read_study, study_path
+from llmirage_client.sweep.file import read_study, study_path
 from llmirage_client.sweep.point import problems_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,5 +45,5 @@ def test_every_bundled_study_can_be_worked_out_and_is_explained() -> None:
 
 
 def test_a_study_that_is_not_bundled_is_told_with_those_that_are() -> None:
-    with pytest.raises(StudyError, match=r"no study 'rooters' is bundled \(did you mean 'routers'\?\); there are"):
+    with pytest.raises(ConfigError, match=r"no study 'rooters' is bundled \(did you mean 'routers'\?\); there are"):
         study_path("bundled:rooters")

@@ -98,14 +98,6 @@ _SERVED = NOT_HERE - {"tokenizer"}
 _SPECIAL = ("grid", "points", "name", "cluster")
 
 
-class StudyError(ValueError):
-    """A study that cannot be carried out; every problem, a line each."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
-
-
 @dataclass(frozen=True, slots=True)
 class StudyPoint:
     """One cluster under one load. varied: what sets it apart, in words. refused: why its cluster cannot be."""
@@ -143,24 +135,21 @@ class _Variant:
 
 
 def study_path(name: str) -> str:
-    """Return the path of a study file; bundled:NAME is one of those in the package. Raises StudyError."""
+    """Return the path of a study file; bundled:NAME is one of those in the package. Raises ConfigError."""
     if not name.startswith(BUNDLED):
         return name
     stem = name.removeprefix(BUNDLED).removesuffix(".yaml")
     known = sorted(path.stem for path in BUNDLED_DIRECTORY.glob("*.yaml"))
     if stem not in known:
-        raise StudyError([f"no study {stem!r} is bundled{did_you_mean(stem, known)}; there are {', '.join(known)}"])
+        raise ConfigError([f"no study {stem!r} is bundled{did_you_mean(stem, known)}; there are {', '.join(known)}"])
     return str(BUNDLED_DIRECTORY / f"{stem}.yaml")
 
 
 def read_study(given: str | Mapping[str, Any]) -> Study:
-    """Read a study. given: a file's path, or its content. Raises StudyError."""
-    try:
-        if isinstance(given, str):
-            return _StudyReader(given).study(read_mapping(given, "a study file"))
-        return _StudyReader("study").study(node_of(given).entries or ())
-    except ConfigError as error:
-        raise StudyError(error.problems) from None
+    """Read a study. given: a file's path, or its content. Raises ConfigError with all problems, a line each."""
+    if isinstance(given, str):
+        return _StudyReader(given).study(read_mapping(given, "a study file"))
+    return _StudyReader("study").study(node_of(given).entries or ())
 
 
 class _StudyReader:
@@ -186,12 +175,12 @@ class _StudyReader:
             total *= len(axis)
         if total > MOST_POINTS:
             self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are allowed in one study")
-            raise StudyError(self._problems)
+            raise ConfigError(self._problems)
         made = [self._point(number, base, fixed, choices) for number, choices in enumerate(product(points, *axes), 1)]
         if not self._problems:
             self._effect(made, base, entries)
         if self._problems:
-            raise StudyError(sorted(self._problems, key=self._line_of))
+            raise ConfigError(sorted(self._problems, key=self._line_of))
         name = own["name"].node.value if "name" in own else self._path
         return Study(str(name), tuple(made))
 

@@ -21,11 +21,11 @@ from typing import Any, Literal, Protocol, TextIO, TypeVar
 
 from llmirage_client.settings.simulation import SweepSettings
 from llmirage_client.simulate.simulation import own_process
-from llmirage_client.sweep.file import Study, StudyError, StudyPoint, read_study, study_path
+from llmirage_client.sweep.file import Study, StudyPoint, read_study, study_path
 from llmirage_client.sweep.point import Task, key_of, measured_steadily, problems_of, work
 from llmirage_client.workers.job import CrewError, usable_cpus
 from llmirage_client.workers.ray_cluster import connect
-from llmirage_shared.settings import InputRefused
+from llmirage_shared.settings import ConfigError, InputRefused
 
 RESULTS_FILE = "results.jsonl"
 _FINAL = ("ok", "refused", "stopped")  # a point that failed is tried again
@@ -60,7 +60,7 @@ def load_study(given: str | Mapping[str, Any]) -> Study:
     """Read a study from a file or from data of the same form. Raises ConfigError."""
     try:
         study = read_study(study_path(given) if isinstance(given, str) else given)
-    except StudyError as error:
+    except ConfigError as error:
         raise InputRefused([str(error)], "sweep") from None
     if problems := problems_of(study.points):
         raise InputRefused(["\n".join(problems)], "sweep")

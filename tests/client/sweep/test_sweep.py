@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from llmirage_client.cli import main
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.sweep.file import Study, StudyError, read_study
+from llmirage_client.sweep.file import Study, read_study
 from llmirage_client.sweep.point import Task, problems_of, work
 from llmirage_client.sweep.sweep import Here, Processes, RayTasks, WorkerDied, simulate_points
 
@@ -116,7 +116,7 @@ grid:
 def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     wrong = "isl: 0\nrequest_rate: .inf\nslo: ttft<1\n"
     text = f"modell: x\n{wrong}grid:\n  tp: 4\n  gpu: [h100_sxm, h100_sxm, h10]\n  rooter: [a]\n"
-    with pytest.raises(StudyError) as refused:
+    with pytest.raises(ConfigError) as refused:
         study_of(tmp_path, text)
     told = [problem.removeprefix(str(tmp_path / "study.yaml")) for problem in refused.value.problems]
     assert [": ".join(line.split(": ")[:2]) for line in told] == [
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None
 
 
 def test_an_unknown_key_is_told_once(tmp_path: Path) -> None:
-    with pytest.raises(StudyError) as refused:
+    with pytest.raises(ConfigError) as refused:
         study_of(tmp_path, "base: 3\nworkload: bundled:coding-agent\ngrid: {kv_store_gib: [0]}\n")
     [told] = refused.value.problems
     assert told.endswith(":1: base: unknown key; it is neither a setting of cluster files nor of a load")
