@@ -7,6 +7,7 @@ import pytest
 
 from llmirage_client.sweep.file import read_study, study_path
 from llmirage_client.sweep.point import problems_of
+from llmirage_shared.settings import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "what-if.md").read_text(encoding="utf-8")

@@ -68,45 +68,21 @@ def load_study(given: str | Mapping[str, Any]) -> Study:
 
 
 def sweep(study: Study, folder: Path, settings: SweepSettings, on_point: OnPoint) -> Sweep:
-    """Simulate all points that have no result in the folder yet. Raises ConfigError, OSError."""
+    """Simulate all points that have no result in the folder yet.
+
+    on_point: gets (row, done, total) as points are done. Raises ConfigError, OSError.
+    """
     try:
         executor = executor_named(settings.executor, settings.workers, settings.ray_address)
     except CrewError as error:
         raise InputRefused([str(error)], "sweep") from None
-    return simulate_points(
-        study,
-        executor,
-        folder,
-        version("llmirage"),
-        max_time_s=settings.max_time,
-        fresh=settings.fresh,
-        runs=settings.keep_runs,
-        on_point=on_point,
-    )
-
-
-def simulate_points(
-    study: Study,
-    executor: Executor,
-    folder: Path,
-    version: str,
-    *,
-    max_time_s: float | None = None,
-    fresh: bool = False,
-    runs: bool = False,
-    on_point: OnPoint = lambda row, done, total: None,
-) -> Sweep:
-    """Work out the points of a study.
-
-    on_point: gets (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole
-    run, in a folder of its own. Raises OSError.
-    """
     begun_s = time.perf_counter()
     study = measured_steadily(study)
     folder.mkdir(parents=True, exist_ok=True)
-    keys = {point.number: key_of(point, max_time_s, version) for point in study.points}
+    max_time_s, runs, program = settings.max_time, settings.keep_runs, version("llmirage")
+    keys = {point.number: key_of(point, max_time_s, program) for point in study.points}
     path = folder / RESULTS_FILE
-    if fresh:
+    if settings.fresh:
         path.unlink(missing_ok=True)
     known = dict(_known(path))
     rows: dict[int, Row] = {}

@@ -3,18 +3,17 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
-from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.settings.simulation import SweepSettings
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.sweep.file import Study, read_study
 from llmirage_client.sweep.point import Task, problems_of, work
-from llmirage_client.sweep.sweep import Here, Processes, RayTasks, WorkerDied, simulate_points
+from llmirage_client.sweep.sweep import Processes, RayTasks, Row, Sweep, WorkerDied, sweep
 
 STUDY = """\
 name: two GPUs
@@ -38,19 +37,16 @@ def study_of(tmp_path: Path, text: str = STUDY) -> Study:
     return read_study(str(path))
 
 
-class Counting(Here):
-    """Stops after so many."""
+def swept(study: Study, folder: Path, most: int = 1000) -> tuple[Sweep, int]:
+    """Return the results, and how many points were worked out; the user interrupts it after `most`."""
+    worked: list[Row] = []
 
-    def __init__(self, most: int = 1000) -> None:
-        self.worked = 0
-        self._most = most
+    def on_point(row: Row, done: int, total: int) -> None:
+        worked.append(row)
+        if len(worked) == most:
+            raise KeyboardInterrupt
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        for pair in super().map(function, items):
-            self.worked += 1
-            yield pair
-            if self.worked == self._most:
-                raise KeyboardInterrupt
+    return sweep(study, folder, SweepSettings(workers=1), on_point), len(worked)
 
 
 def test_every_combination_is_a_point(tmp_path: Path) -> None:
@@ -144,7 +140,7 @@ def test_an_unknown_key_is_told_once(tmp_path: Path) -> None:
 
 
 def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Path) -> None:
-    result = simulate_points(study_of(tmp_path), Here(), tmp_path / "out", "1")
+    result, _ = swept(study_of(tmp_path), tmp_path / "out")
     assert [row.status for row in result.rows] == ["ok", "ok", "refused", "refused"] * 2
     assert "tp 3 does not divide" in result.rows[2].reason
     assert result.rows[0].figures["requests"] == 20
@@ -154,27 +150,24 @@ def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Pat
 def test_it_carries_on_where_it_was_stopped(tmp_path: Path) -> None:
     study, out = study_of(tmp_path), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        simulate_points(study, Counting(3), out, "1")
+        swept(study, out, 3)
     with (out / "results.jsonl").open("a") as file:
         file.write('{"key": "cut o')
-    again = Counting()
-    result = simulate_points(study, again, out, "1")
-    assert (again.worked, result.reused) == (5, 3)
+    result, worked = swept(study, out)
+    assert (worked, result.reused) == (5, 3)
     assert {row.status for row in result.rows} == {"ok", "refused"}
-    third = Counting()
-    same = simulate_points(study, third, out, "1")
-    assert (third.worked, same.reused) == (0, 8)
+    same, worked = swept(study, out)
+    assert (worked, same.reused) == (0, 8)
     assert [row.figures for row in same.rows] == [row.figures for row in result.rows]
 
 
-def test_other_settings_are_other_points(tmp_path: Path) -> None:
-    simulate_points(study_of(tmp_path), Here(), tmp_path / "out", "1")
-    changed = Counting()
-    simulate_points(study_of(tmp_path, STUDY.replace("b200_sxm", "h200_sxm")), changed, tmp_path / "out", "1")
-    assert changed.worked == 4
-    newer = Counting()
-    simulate_points(study_of(tmp_path), newer, tmp_path / "out", "2")
-    assert newer.worked == 8
+def test_other_settings_are_other_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept(study_of(tmp_path), tmp_path / "out")
+    _, changed = swept(study_of(tmp_path, STUDY.replace("b200_sxm", "h200_sxm")), tmp_path / "out")
+    assert changed == 4
+    monkeypatch.setattr("llmirage_client.sweep.sweep.version", lambda name: "a newer one")
+    _, newer = swept(study_of(tmp_path), tmp_path / "out")
+    assert newer == 8
 
 
 def test_loads_without_requests_are_told_before_anything_runs(tmp_path: Path) -> None:
@@ -190,7 +183,7 @@ def test_loads_without_requests_are_told_before_anything_runs(tmp_path: Path) ->
 
 def test_a_point_that_would_not_end_is_stopped(tmp_path: Path) -> None:
     text = "model: llama-3.1-8b\nisl: 100\nosl: 50\nrequests: 200\nrequest_rate: 1\nmax_time: 20\n"
-    row = simulate_points(study_of(tmp_path, text), Here(), tmp_path / "out", "1").rows[0]
+    row = swept(study_of(tmp_path, text), tmp_path / "out")[0].rows[0]
     assert row.status == "stopped"
     assert "20 s of the cluster's time" in row.reason
 
