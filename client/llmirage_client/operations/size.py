@@ -14,7 +14,7 @@ from llmirage_client.settings.run import run_options
 from llmirage_client.settings.scenario import default_seed
 from llmirage_client.settings.simulation import SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
-from llmirage_client.simulate.bill import PriceError, catalogue_prices, read_prices
+from llmirage_client.simulate.bill import catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.saturation import in_step
 from llmirage_client.simulate.simulation import SimulationError
@@ -410,7 +410,7 @@ def _prices(of: Iterable[str], settings: SizeSettings) -> tuple[dict[str, float]
         return catalogue_prices(gpus)
     try:
         return read_prices(settings.price, gpus)
-    except PriceError as error:
+    except ConfigError as error:
         _refuse(str(error))
 
 

@@ -89,10 +89,6 @@ def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> tuple[float, flo
     return busy, with_hosts, with_hosts + _NETWORK_SHARE * paid
 
 
-class PriceError(ValueError):
-    """A file of prices that cannot be used; every problem with its line."""
-
-
 def catalogue_prices(gpus: Sequence[str]) -> tuple[dict[str, float], str]:
     """Return USD per hour of each of these GPUs that has a price, and the source for people."""
     prices = {gpu: price for gpu in gpus if (price := price_usd_per_h(gpu)) is not None}
@@ -100,14 +96,11 @@ def catalogue_prices(gpus: Sequence[str]) -> tuple[dict[str, float], str]:
 
 
 def read_prices(path: str, gpus: Sequence[str]) -> tuple[dict[str, float], str]:
-    """Return USD per hour from lines `name: price`; GPUs that are not named have none. Raises PriceError."""
+    """Return USD per hour from lines `name: price`; GPUs that are not named have none. Raises ConfigError."""
     problems: list[str] = []
     prices: dict[str, float] = {}
     lines: dict[str, int] = {}
-    try:
-        entries = read_mapping(path, "a price file")
-    except ConfigError as error:
-        raise PriceError(str(error)) from None
+    entries = read_mapping(path, "a price file")
     for entry in entries:
         try:
             key = entry.key if entry.key in gpus else gpu_key(entry.key)
@@ -120,7 +113,7 @@ def read_prices(path: str, gpus: Sequence[str]) -> tuple[dict[str, float], str]:
     if not entries and not problems:
         problems.append(f"{path}: there is no price in it")
     if problems:
-        raise PriceError("\n".join(problems))
+        raise ConfigError(problems)
     return {gpu: prices[gpu] for gpu in gpus if gpu in prices}, Path(path).name
 
 
